@@ -1,0 +1,212 @@
+"""From attended documents to an answer: what is listed, and what is blended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from index.answers import Hit
+from index.attending import Attention
+from index.attention import Attended
+from index.errors import UnknownField
+from index.projection import Projection
+from index.requests import SearchOptions
+from index.store import Store, StoredDocument
+from index.types import Float64, Int64, Json
+from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, select
+
+KEY = "@key"
+"""The value that is the key itself, so that K = V."""
+
+
+class Vanished(Exception):
+    """A document went between the search and the reading of its value."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one batch of requests needs from the store, read together.
+
+    Attributes:
+        type: the type of the values that `options.value` names.
+    """
+
+    store: Store
+    attention: Attention
+    options: SearchOptions
+    type: ValueType
+
+    def hits(self, query: int) -> list[Hit]:
+        """The documents listed for a query."""
+        found = self.attention.attended[query]
+        listed = slice(self.options.offset, self.options.offset + self.options.k)
+        rows = found.documents[listed]
+        documents = self._documents(rows)
+        values = self._values(query, rows, documents)
+        explained = self._explanations(query, listed) if self.options.explain else {}
+        return [
+            Hit(document.id, score, weight, value, document.payload, explained.get(row))
+            for row, document, value, score, weight in zip(
+                rows.tolist(),
+                documents,
+                values,
+                found.scores[listed].tolist(),
+                found.weights[listed].tolist(),
+                strict=True,
+            )
+        ]
+
+    def answer(self, query: int) -> dict[str, Json]:
+        """The blend of all attended (soft), or of a one-hot weight on the best (hard)."""
+        found = self.attention.attended[query]
+        if found.total_documents == 0:
+            return {"type": "nothing", "reason": "nothing attended", "coverage": 0.0}
+        answer = self._blended(query, found)
+        if self.options.decode and answer.get("vector") is not None:
+            answer["decoded"] = self._decoded(np.array(answer["vector"]))
+        return answer
+
+    def _blended(self, query: int, found: Attended) -> dict[str, Json]:
+        blend = _blend(self.type, self.attention.focus.view.projection)
+        if self.options.mode == "hard":
+            one_hot = np.ones((len(found.head_weights), 1))
+            self._add(blend, query, found.documents[:1], one_hot)
+        elif self.attention.all_weights is None:
+            self._add(blend, query, found.documents, found.head_weights)
+        else:
+            for block in self.attention.all_weights():
+                self._add(blend, query, block.documents, block.heads[query])
+        return blend.answer()
+
+    def _add(self, blend: HeadBlend, query: int, rows: Int64, weights: Float64) -> None:
+        documents = self._documents(rows)
+        ids = [document.id for document in documents]
+        blend.add(ids, self._values(query, rows, documents), weights)
+
+    def _documents(self, rows: Int64) -> list[StoredDocument]:
+        read = self.store.values if self.options.value in (None, KEY) else self.store.documents
+        found = read(rows)
+        if len(found) < len(rows):
+            raise Vanished
+        return [found[row] for row in rows.tolist()]
+
+    def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
+        if self.options.value == KEY:
+            best = self.attention.focus.best_keys(query, rows)
+            keys = self.store.embeddings([best[row] for row in rows.tolist()])
+            return [key.tolist() for key in keys]
+        return [value_of(document, self.options.value) for document in documents]
+
+    def _explanations(self, query: int, listed: slice) -> dict[int, dict[str, Json]]:
+        found = self.attention.attended[query]
+        rows = found.documents[listed]
+        best = self.attention.focus.best_keys(query, rows)
+        keys = self.store.keys_of(np.array(list(best.values()), dtype=np.int64))
+        texts = self.store.documents(rows)
+        explained: dict[int, dict[str, Json]] = {}
+        for at, row in enumerate(rows.tolist(), start=listed.start):
+            key = keys.get(best.get(row, 0))
+            if key is None or row not in texts:
+                raise Vanished
+            text = texts[row].fields.get(key.field)
+            explained[row] = {
+                "field": key.field,
+                "start": key.start,
+                "stop": key.stop,
+                "passage": None if text is None else text[key.start : key.stop],
+                "logits": found.logits[:, at].tolist(),
+                "weights": found.head_weights[:, at].tolist(),
+            }
+        return explained
+
+    def _decoded(self, vector: Float64) -> dict[str, Json]:
+        """The stored document whose value is nearest to a blended vector."""
+        best: tuple[Nearest, StoredDocument] | None = None
+        for block in _scroll(self.store):
+            found = [(document, value_of(document, self.options.value)) for document in block]
+            held = [(document, value) for document, value in found if is_numbers(value)]
+            if not held:
+                continue
+            near = nearest(vector, [value for _, value in held])
+            if best is None or near.distance < best[0].distance:
+                best = near, held[near.index][0]
+        if best is None:
+            return {}
+        near, document = best
+        return {
+            "id": document.id,
+            "value": document.value,
+            "cosine": near.cosine,
+            "distance": near.distance,
+        }
+
+
+class HeadBlend:
+    """A blend whose heads may go through W_V and W_O, as vector values do."""
+
+    def __init__(self, blends: Sequence[Blend], projection: Projection) -> None:
+        self._blends = blends
+        self._projection = projection
+
+    def add(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        """weights (H, n)."""
+        if len(self._blends) == 1:
+            self._blends[0].add(ids, values, self._projection.gates @ weights)
+            return
+        for blend, each in zip(self._blends, weights, strict=True):
+            blend.add(ids, values, each)
+
+    def answer(self) -> dict[str, Json]:
+        answers = [blend.answer() for blend in self._blends]
+        if len(answers) == 1 and not _has_value_weights(self._projection):
+            return answers[0]
+        vectors = [each["vector"] for each in answers]
+        if any(vector is None for vector in vectors):
+            return answers[0]
+        heads = np.array(vectors)  # (H, d_v)
+        mixed = self._projection.output(heads, np.ones(len(heads)))
+        return {**answers[0], "vector": mixed.tolist()}
+
+
+def _blend(type: ValueType, projection: Projection) -> HeadBlend:
+    through_heads = type.kind == "vector" and _has_value_weights(projection)
+    count = projection.heads if through_heads else 1
+    return HeadBlend([blend_for(type) for _ in range(count)], projection)
+
+
+def _has_value_weights(projection: Projection) -> bool:
+    return projection.w_v is not None or projection.w_o is not None
+
+
+def value_of(document: StoredDocument, path: str | None) -> Json:
+    return select(path, document.id, document.value, document.payload, document.fields)
+
+
+def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
+    """Refuse a value path that nothing in the sample has.
+
+    Raises:
+        UnknownField: it names the fields that there are.
+    """
+    if path in (None, KEY) or not sample:
+        return
+    if any(value_of(document, path) is not None for document in sample):
+        return
+    known: dict[str, None] = {}
+    for document in sample:
+        tree: Mapping[str, Json] = document.value if isinstance(document.value, Mapping) else {}
+        known |= dict.fromkeys([*tree, *document.payload, *document.fields])
+    raise UnknownField(
+        f"No document looked at has a value {path!r}; there are {', '.join(known) or 'none'}, "
+        f"@id and {KEY}.",
+        field="value",
+    )
+
+
+def _scroll(store: Store, size: int = 4096) -> Iterator[list[StoredDocument]]:
+    after = 0
+    while block := store.scroll(after, size):
+        yield block
+        after = block[-1].row

@@ -1,0 +1,67 @@
+"""What a search returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from index.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One attended document.
+
+    Attributes:
+        score: the logit (one head) or the log of the weight (several); higher is better,
+            comparable within one query and one projection version.
+        weight: its share of the attention; with the null's, all attended weights sum to one.
+        value: what the request's `value` names, or the document's whole value.
+        explanation: logits and weights by head and the key that matched, when asked for.
+    """
+
+    id: str
+    score: float
+    weight: float
+    value: Json
+    payload: Mapping[str, Json]
+    explanation: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one query.
+
+    Attributes:
+        hits: the documents listed, best first.
+        answer: the blend (soft) or the best document's value (hard); see `index.values`.
+        attended: documents that share the weights; 0 means nothing was attended.
+        confidence: one less the weight of the null key.
+        calibrated: whether the temperature was fitted for this projection and scorer.
+        exact: whether no better document can have been missed.
+        generation: the state of the collection that answered; it grows with every write.
+        projection: the version of W_Q and W_K that answered.
+    """
+
+    hits: Sequence[Hit]
+    answer: Mapping[str, Json]
+    attended: int
+    confidence: float
+    calibrated: bool
+    exact: bool
+    generation: int
+    projection: int
+    took_ms: float
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, as the service sends it."""
+        answer = {name: getattr(self, name) for name in self.__slots__}
+        return answer | {"hits": [_hit(hit) for hit in self.hits]}
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    plain = {name: getattr(hit, name) for name in hit.__slots__}
+    if plain["explanation"] is None:
+        del plain["explanation"]
+    return plain

@@ -1,0 +1,44 @@
+"""Candidates, or all keys, to weights: score, scale, reduce, softmax, mix."""
+
+from __future__ import annotations
+
+from index.attention.logits import Allowed, block_logits, only, without
+from index.attention.reduce import POOLS
+from index.attention.scorers import SCORERS, Additive, score, scorer
+from index.attention.settings import Mechanism, default_scale, mechanism, resolve_scale
+from index.attention.softmax import Partition, Softmax, log_mix, mix, softmax
+from index.attention.streamed import Blocks, Weights, attend_all, attend_many, weights_by_block
+from index.attention.top import Logits, attend_logits, attend_top, check_attend
+from index.attention.types import Attended, Block
+
+__all__ = [
+    "POOLS",
+    "SCORERS",
+    "Additive",
+    "Allowed",
+    "Attended",
+    "Block",
+    "Blocks",
+    "Logits",
+    "Mechanism",
+    "Partition",
+    "Softmax",
+    "Weights",
+    "attend_all",
+    "attend_logits",
+    "attend_many",
+    "attend_top",
+    "block_logits",
+    "check_attend",
+    "default_scale",
+    "log_mix",
+    "mechanism",
+    "mix",
+    "only",
+    "resolve_scale",
+    "score",
+    "scorer",
+    "softmax",
+    "weights_by_block",
+    "without",
+]

@@ -1,0 +1,95 @@
+"""The logits of a block's documents: reduce over keys of scale·score, plus bias and shift."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.attention.reduce import by_document
+from index.attention.settings import Mechanism
+from index.attention.types import Block, Floats, check_block
+from index.errors import InvalidRequest
+from index.types import Bool, Float64, Int64
+
+Allowed: TypeAlias = Callable[[Int64], Bool]
+"""A mask: of documents (n,), those that may be attended to, as (n,) or (q, n)."""
+
+LARGEST = 1e100
+"""Beyond any logit that means something, and far from overflow at any temperature."""
+
+
+def only(ids: Int64) -> Allowed:
+    """The mask that lets these row ids through and no other."""
+    return lambda documents: np.isin(documents, ids)
+
+
+def without(ids: Int64) -> Allowed:
+    """The mask that holds these row ids back."""
+    return lambda documents: np.isin(documents, ids, invert=True)
+
+
+def block_logits(
+    queries: Floats,
+    block: Block,
+    mechanism: Mechanism,
+    *,
+    allowed: Allowed | None = None,
+    shift: Floats | None = None,
+) -> Float64:
+    """Queries (q, H, d) against a block: the matrix z (q, H, n), -inf where masked.
+
+    `shift` (q, H) is what a folded projection adds to the logits of each query and head.
+    Raises InvalidRequest for shapes that disagree and for logits that are not finite.
+    """
+    check_queries(queries, mechanism, shift)
+    if len(block.documents) == 0:
+        return np.zeros((*queries.shape[:2], 0))
+    check_block(block, *queries.shape[1:])
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        scaled = mechanism.score(queries, block.keys) * mechanism.scale[:, None]  # (q, H, m)
+    _check_size(scaled)
+    logits = by_document(scaled, block.starts, mechanism.pool)
+    if shift is not None:
+        logits = logits + shift[:, :, None]
+    if block.bias is not None:
+        logits = logits + _per_query("bias", block.bias, len(queries), logits.shape[-1])
+    if allowed is None:
+        return logits
+    mask = _per_query("mask", allowed(block.documents), len(queries), logits.shape[-1])
+    return np.where(mask, logits, -np.inf)
+
+
+def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -> None:
+    """Raise InvalidRequest unless queries are (q, H, d) and the shift (q, H)."""
+    if queries.ndim != 3 or queries.shape[1] != mechanism.heads:
+        raise InvalidRequest(
+            f"Queries of shape {queries.shape} were given; {mechanism.heads} heads take "
+            f"(q, {mechanism.heads}, d)."
+        )
+    if shift is not None and shift.shape != queries.shape[:2]:
+        raise InvalidRequest(
+            f"A shift of shape {shift.shape} was given for queries of shape "
+            f"{queries.shape}; send one number for each query and head."
+        )
+
+
+def _check_size(logits: Float64) -> None:
+    # Written so that NaN fails too; and -inf would pass for a mask.
+    if not (np.abs(logits) <= LARGEST).all():
+        raise InvalidRequest(
+            "A query and a key have no finite score; one of them holds NaN, infinity or "
+            "numbers too large to multiply."
+        )
+
+
+def _per_query(name: str, array: NDArray[Any], queries: int, documents: int) -> NDArray[Any]:
+    """(n,) or (q, n) as (1 or q, 1, n), to meet logits (q, H, n)."""
+    if array.shape not in ((documents,), (queries, documents)):
+        raise InvalidRequest(
+            f"A {name} of shape {array.shape} was given for {queries} queries and "
+            f"{documents} documents; send ({documents},) or ({queries}, {documents})."
+        )
+    return np.atleast_2d(array)[:, None, :]

@@ -1,0 +1,233 @@
+"""Attention over all keys, in memory that does not grow with their number.
+
+A running maximum and sum per head give the exact softmax in one pass over blocks:
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax". Queries share
+each block, so that their products with its keys are one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from index.attention.logits import Allowed, block_logits, check_queries
+from index.attention.settings import Mechanism
+from index.attention.softmax import Partition, join, partition, weigh
+from index.attention.top import Logits, rank, scores, unmasked, weighed
+from index.attention.types import Attended, Block, Floats
+from index.errors import InvalidRequest
+from index.types import Float64, Int64
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks that can be read more than once: each reading calls `read` anew."""
+
+    read: Callable[[], Iterator[Block]]
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.read()
+
+
+class Weights(NamedTuple):
+    """One block's share of the attention, for blending its values."""
+
+    documents: Int64
+    """(n,)"""
+    heads: Float64
+    """(q, H, n)"""
+
+
+class _Read(NamedTuple):
+    """What a first reading of all blocks leaves of them."""
+
+    whole: Partition
+    """(q, H)"""
+    documents: Int64
+    """(q,) how many were not masked."""
+    best: list[Logits]
+    """Of each query; empty for several heads."""
+
+
+def attend_all(
+    query: Floats,
+    blocks: Iterable[Block],
+    mechanism: Mechanism,
+    keep: int,
+    *,
+    allowed: Allowed | None = None,
+    shift: Floats | None = None,
+) -> Attended:
+    """Attention of one query (H, d) over every document, of which the `keep` best are listed.
+
+    As `attend_many`, with a shift of (H,).
+    """
+    moved = None if shift is None else shift[None]
+    return attend_many(query[None], blocks, mechanism, keep, allowed=allowed, shift=moved)[0]
+
+
+def attend_many(
+    queries: Floats,
+    blocks: Iterable[Block],
+    mechanism: Mechanism,
+    keep: int,
+    *,
+    allowed: Allowed | None = None,
+    shift: Floats | None = None,
+) -> list[Attended]:
+    """Attention of queries (q, H, d) over every document: weights are the true softmax.
+
+    Lists the `keep` best of each query. With several heads the blocks are read twice,
+    for the mixture that ranks documents is known only once the partitions are; give
+    `Blocks` or a list then, not an iterator. Logits are in the precision of queries and
+    keys: float64 queries give float64 logits.
+    """
+    check_queries(queries, mechanism, shift)
+    _check_keep(keep)
+    if mechanism.heads > 1:
+        _check_rereadable(blocks)
+    reader = _Reader(queries, blocks, mechanism, allowed, shift)
+    read = _first_reading(reader, keep)
+    best = read.best if mechanism.heads == 1 else _second_reading(reader, read.whole, keep)
+    return [
+        weighed(listed, part, mechanism, int(documents))
+        for listed, part, documents in zip(best, _by_query(read.whole), read.documents, strict=True)
+    ]
+
+
+def weights_by_block(
+    queries: Floats,
+    blocks: Iterable[Block],
+    mechanism: Mechanism,
+    found: Sequence[Attended],
+    *,
+    allowed: Allowed | None = None,
+    shift: Floats | None = None,
+) -> Iterator[Weights]:
+    """Every document's weights, block by block, once `attend_many` has found the sums.
+
+    The reading that a blend of values needs, listed documents or not; with the same
+    queries, mask and shift.
+    """
+    whole = Partition(
+        np.stack([each.partition.maximum for each in found]),
+        np.stack([each.partition.total for each in found]),
+    )
+    for block, z in _Reader(queries, blocks, mechanism, allowed, shift):
+        yield Weights(block.documents, weigh(z / mechanism.temperature, whole))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Blocks with their logits (q, H, n)."""
+
+    queries: Floats
+    blocks: Iterable[Block]
+    mechanism: Mechanism
+    allowed: Allowed | None
+    shift: Floats | None
+
+    def __iter__(self) -> Iterator[tuple[Block, Float64]]:
+        last = None
+        for block in self.blocks:
+            if len(block.documents) == 0:
+                continue
+            if block.documents[0] == last:
+                raise InvalidRequest(
+                    f"Document {last} lies across two blocks, and would weigh twice; give "
+                    f"all keys of a document in one block."
+                )
+            last = block.documents[-1]
+            yield (
+                block,
+                block_logits(
+                    self.queries, block, self.mechanism, allowed=self.allowed, shift=self.shift
+                ),
+            )
+
+
+def _first_reading(reader: _Reader, keep: int) -> _Read:
+    """Partitions, and with one head the best documents too, for z alone ranks them."""
+    mechanism, count = reader.mechanism, len(reader.queries)
+    whole = _null_alone(count, mechanism)
+    documents = np.zeros(count, np.int64)
+    best = [_nothing(mechanism.heads)] * count
+    for block, z in reader:
+        whole = join(whole, partition(z / mechanism.temperature))
+        documents += (~np.isneginf(z).all(axis=1)).sum(axis=-1)  # (q, n) -> (q,)
+        if mechanism.heads == 1:
+            best = _merged(best, block, z, whole, mechanism, keep)
+    return _Read(whole, documents, best)
+
+
+def _second_reading(reader: _Reader, whole: Partition, keep: int) -> list[Logits]:
+    best = [_nothing(reader.mechanism.heads)] * len(reader.queries)
+    for block, z in reader:
+        best = _merged(best, block, z, whole, reader.mechanism, keep)
+    return best
+
+
+def _merged(
+    best: list[Logits],
+    block: Block,
+    z: Float64,
+    whole: Partition,
+    mechanism: Mechanism,
+    keep: int,
+) -> list[Logits]:
+    """Each query's best so far with a block's logits (q, H, n)."""
+    return [
+        _merge(old, Logits(block.documents, logits), part, mechanism, keep)
+        for old, logits, part in zip(best, z, _by_query(whole), strict=True)
+    ]
+
+
+def _merge(old: Logits, new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
+    """The `keep` best of both, by score and then by row id."""
+    new = _cut(unmasked(new), part, mechanism, keep)
+    both = Logits(np.concatenate([old.documents, new.documents]), np.hstack([old.z, new.z]))
+    order = rank(both.documents, scores(both.z, part, mechanism))[:keep]
+    return Logits(both.documents[order], both.z[:, order])
+
+
+def _cut(new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
+    """A block without what cannot be among the `keep` best: sorting it whole costs more."""
+    if len(new.documents) <= keep or keep == 0:
+        return new
+    score = scores(new.z, part, mechanism)
+    threshold = np.partition(score, -keep)[-keep]
+    kept = score >= threshold  # with all ties, among which the row id decides
+    return Logits(new.documents[kept], new.z[:, kept])
+
+
+def _by_query(whole: Partition) -> list[Partition]:
+    """(q, H) as q of (H,)."""
+    return [Partition(*part) for part in zip(whole.maximum, whole.total, strict=True)]
+
+
+def _null_alone(queries: int, mechanism: Mechanism) -> Partition:
+    shape = (queries, mechanism.heads)
+    if mechanism.null_logit is None:
+        return Partition(np.full(shape, -np.inf), np.zeros(shape))
+    null = np.broadcast_to(mechanism.null_logit / mechanism.temperature, shape)
+    return Partition(null, np.ones(shape))
+
+
+def _nothing(heads: int) -> Logits:
+    return Logits(np.zeros(0, np.int64), np.zeros((heads, 0)))
+
+
+def _check_keep(keep: int) -> None:
+    if isinstance(keep, bool) or not isinstance(keep, int | np.integer) or keep < 0:
+        raise InvalidRequest(f"keep is {keep!r}; send a whole number of at least 0.", field="k")
+
+
+def _check_rereadable(blocks: Iterable[Block]) -> None:
+    if iter(blocks) is blocks:
+        raise InvalidRequest(
+            "Attention with several heads reads its blocks twice, but an iterator was given; "
+            "give Blocks(function) or a list."
+        )

@@ -1,0 +1,167 @@
+"""`python -m index build`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from index.build import Built, Mapped, build, check_ids
+from index.cli.common import on_collection, open_data, show
+from index.errors import SourceError
+from index.source import FieldMap, Problem, Row, describe, guess, open_source, sample
+from index.source.vectors import as_vector
+
+SHOWN_PROBLEMS = 20
+"""Problems told one by one; a file of another kind than expected has one in every row."""
+
+
+@click.command("build")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@on_collection
+@click.option("--id", "id_field", metavar="F", help="The field that holds the id.")
+@click.option("--text", "text_fields", multiple=True, metavar="F", help="A key field; repeatable.")
+@click.option("--vector", "vector_field", metavar="F", help="The field that holds an embedding.")
+@click.option(
+    "--value",
+    "value_fields",
+    multiple=True,
+    metavar="F",
+    help="What is returned; several make an object.",
+)
+@click.option("--encoder", metavar="NAME", help="Model name or folder; the packaged MiniLM if new.")
+@click.option(
+    "--passages/--no-passages",
+    default=None,
+    help="Split texts longer than the encoder's window (default), or let it cut them off.",
+)
+@click.option("--overlap", type=click.IntRange(0), help="Tokens that neighbouring passages share.")
+@click.option("--normalize", is_flag=True, default=None, help="Scale brought vectors to length 1.")
+@click.option(
+    "--scorer",
+    type=click.Choice(["dot", "cosine", "laplace"]),
+    default=None,
+    help="How queries and keys are compared by default.",
+)
+@click.option("--scale", type=float, default=None, help="The default factor on the scorer.")
+@click.option(
+    "--sync",
+    is_flag=True,
+    help="Delete documents that no source has; nothing is deleted if a row could not be read.",
+)
+@click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used.")
+def build_command(
+    sources: tuple[str, ...],
+    folder: Path,
+    collection: str,
+    precision: str,
+    as_json: bool,
+    id_field: str | None,
+    text_fields: tuple[str, ...],
+    vector_field: str | None,
+    value_fields: tuple[str, ...],
+    sync: bool,
+    strict: bool,
+    **settings: Any,
+) -> None:
+    """Read documents from SOURCEs and index what is new or changed.
+
+    A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown or
+    text, a folder in BEIR's layout, a SQLite table (file.db:table), or - for JSON lines on
+    stdin. The rest of each row becomes payload. A build may be interrupted: the same
+    command goes on where it stopped.
+
+    \b
+    Example:
+      python -m index build books.csv --data library --text title --text blurb --value price
+    """
+    mapped = [
+        _mapped(name, id=id_field, text=text_fields, vector=vector_field, value=value_fields)
+        for name in sources
+    ]
+    check_ids(mapped)
+    wanted = {name: given for name, given in settings.items() if given is not None}
+    wanted |= _width(mapped)
+    target = open_data(folder, precision).ensure(collection, **wanted)
+    problems = _Problems()
+    sizes = [each.source.size_hint() for each in mapped]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    with tqdm(total=total, unit="doc", desc=collection, file=sys.stderr) as progress:
+        try:
+            built = build(
+                target,
+                mapped,
+                sync=sync,
+                strict=strict,
+                on_problem=problems,
+                on_progress=progress.update,
+            )
+        except KeyboardInterrupt:
+            progress.close()
+            stored, _ = target.store.counts()
+            click.echo(
+                f"Interrupted: {stored} documents are stored. Run the same command to go on.",
+                err=True,
+            )
+            sys.exit(1)
+    problems.summary()
+    if sync and built.refused:
+        click.echo("Nothing was deleted: not every row could be read.", err=True)
+    show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
+
+
+class _Problems:
+    """Tells the first problems, and counts them all."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: Problem) -> None:
+        self._count += 1
+        if self._count <= SHOWN_PROBLEMS:
+            tqdm.write(str(problem), file=sys.stderr)
+
+    def summary(self) -> None:
+        if self._count:
+            click.echo(f"{self._count} rows could not be used.", err=True)
+
+
+def _mapped(name: str, **fields: Any) -> Mapped:
+    source = open_source(name)
+    rows = sample(source)
+    found = guess(rows, source=source, **fields)
+    click.echo(f"{source.name}: {describe(found, rows)}", err=True)
+    return Mapped(source, found)
+
+
+def _width(mapped: list[Mapped]) -> dict[str, int]:
+    """The dimension of the vectors that the sources bring, if they do."""
+    found = [_first_width(sample(each.source), each.map) for each in mapped]
+    widths = sorted({width for width in found if width is not None})
+    if len(widths) > 1:
+        raise SourceError(
+            f"The sources bring vectors of {' and '.join(map(str, widths))} dimensions, but a "
+            f"collection has one width. Build them into separate collections."
+        )
+    return {"dimension": widths[0]} if widths else {}
+
+
+def _first_width(rows: tuple[Row, ...], map: FieldMap) -> int | None:
+    if map.vector is None:
+        return None
+    vectors = (as_vector(row.cells.get(map.vector)) for row in rows)
+    return next((len(vector) for vector in vectors if vector is not None), None)
+
+
+def _sentence(built: Built, collection: str) -> str:
+    rate = built.read / built.seconds if built.seconds else 0
+    return (
+        f"{collection}: {built.added} added, {built.updated} updated, {built.revised} revised, "
+        f"{built.unchanged} unchanged, {built.removed} removed, {built.refused} refused; "
+        f"{built.encoded} texts encoded in {built.seconds:.1f} s ({rate:.0f} documents/s). "
+        f"{built.documents} documents, {built.keys} keys."
+    )

@@ -1,0 +1,70 @@
+"""What all commands share: their options, their output, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from index.collection import Collection
+from index.data import DEFAULT_COLLECTION, Data
+from index.encoder import load
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PRECISIONS = click.Choice(["auto", "bfloat16", "float32"])
+
+
+def on_collection(command: Command) -> Command:
+    """The options by which a command finds its collection, and --json."""
+    options = (
+        click.option(
+            "--data",
+            "folder",
+            required=True,
+            type=click.Path(file_okay=False, path_type=Path),
+            help="The data folder.",
+        ),
+        click.option(
+            "--collection", default=DEFAULT_COLLECTION, show_default=True, help="Its name."
+        ),
+        click.option(
+            "--precision",
+            type=PRECISIONS,
+            default="auto",
+            help="Of the encoder; auto takes bfloat16 where the CPU has instructions for it.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def open_data(folder: Path, precision: str) -> Data:
+    return Data(folder, load_encoder=partial(load, precision=precision))  # type: ignore[arg-type]
+
+
+def open_collection(folder: Path, name: str, precision: str) -> Collection:
+    return open_data(folder, precision).collection(name)
+
+
+def show(as_json: bool, result: dict[str, Any], text: str) -> None:
+    """The result, for a program or for a person."""
+    click.echo(json.dumps(result, ensure_ascii=False) if as_json else text)
+
+
+def fail(error: Exception) -> NoReturn:
+    click.echo(f"Error: {error}", err=True)
+    sys.exit(1)
+
+
+def table(rows: list[tuple[str, object]]) -> str:
+    """Names and figures, aligned."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

@@ -1,0 +1,50 @@
+"""The group of commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from typing import Any
+
+import click
+
+from index.cli.build import build_command
+from index.cli.common import fail
+from index.cli.evaluate import evaluate_command
+from index.cli.manage import info_command, projections_group, verify_command
+from index.cli.search import search_command
+from index.errors import AttendError
+
+
+class Commands(click.Group):
+    """A group whose commands fail with a sentence instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AttendError, OSError, sqlite3.Error) as error:
+            fail(error)
+
+
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
+@click.version_option(package_name=None, version="0.1.0", prog_name="attend")
+def main() -> None:
+    """Attend: a database as an attention layer.
+
+    \b
+    Example:
+      python -m index build books.csv --data library
+      python -m index search "a whale hunt" --data library
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+
+
+for command in (
+    build_command,
+    search_command,
+    evaluate_command,
+    info_command,
+    verify_command,
+    projections_group,
+):
+    main.add_command(command)

@@ -1,0 +1,92 @@
+"""`python -m index info`, `verify` and `projections`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from index.cli.common import on_collection, open_collection, open_data, show, table
+from index.verify import verify
+
+
+@click.command("info")
+@on_collection
+def info_command(folder: Path, collection: str, precision: str, as_json: bool) -> None:
+    """Say what a collection holds and how it answers.
+
+    \b
+    Example:
+      python -m index info --data library
+    """
+    info = asdict(open_collection(folder, collection, precision).info())
+    info["collections"] = open_data(folder, precision).names()
+    flat = [
+        (f"{a}.{b}", v)
+        for a, each in info.items()
+        if isinstance(each, dict)
+        for b, v in each.items()
+    ]
+    plain = [(name, value) for name, value in info.items() if not isinstance(value, dict)]
+    show(as_json, info, table([*plain, *flat]))
+
+
+@click.command("verify")
+@on_collection
+@click.option("--mend", is_flag=True, help="Build the index again from the database.")
+def verify_command(
+    folder: Path, collection: str, precision: str, as_json: bool, mend: bool
+) -> None:
+    """Check that the index on disk says what the database says.
+
+    \b
+    Example:
+      python -m index verify --data library --mend
+    """
+    opened = open_collection(folder, collection, precision)
+    found = verify(opened, mend=mend)
+    text = "\n".join(found.problems) or f"{found.keys} keys: database and index agree."
+    show(as_json, asdict(found), f"{text}\nThe index was built again." if found.mended else text)
+    if found.problems and not found.mended:
+        raise SystemExit(1)
+
+
+@click.group("projections", invoke_without_command=True)
+@on_collection
+@click.pass_context
+def projections_group(
+    ctx: click.Context, folder: Path, collection: str, precision: str, as_json: bool
+) -> None:
+    """List the versions of W_Q and W_K; `activate N` makes one answer.
+
+    \b
+    Example:
+      python -m index projections --data library
+      python -m index projections --data library activate 2
+    """
+    opened = ctx.obj = open_collection(folder, collection, precision)
+    if ctx.invoked_subcommand is not None:
+        return
+    active = opened.store.state().projection
+    versions = [
+        each._asdict() | {"active": each.version == active} for each in opened.projections()
+    ]
+    lines = [
+        f"{'*' if each['active'] else ' '} {each['version']:>3}  {each['kind']:<12} "
+        f"{each['created']}  {each['fingerprint'][:12]}"
+        for each in versions
+    ]
+    show(as_json, {"projections": versions}, "\n".join(lines))
+
+
+@projections_group.command("activate")
+@click.argument("version", type=int)
+@click.pass_obj
+def activate_command(opened: object, version: int) -> None:
+    """Answer with projection VERSION from the next search on, in every process."""
+    from index.collection import Collection
+
+    assert isinstance(opened, Collection)
+    opened.activate(version)
+    click.echo(f"Projection {version} is active.")

@@ -1,0 +1,196 @@
+"""The data folder: collections by name, each in a folder of its own.
+
+```
+DIR/collections/NAME/documents.db    the truth
+DIR/collections/NAME/keys/           published indexes, which can be built again
+```
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from index import encoder as encoders
+from index.collection import Collection
+from index.encoder import Encoder
+from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
+from index.projection import identity
+from index.requests import NAME_PATTERN, CollectionSettings, parse
+from index.settings import Settings
+from index.store import Store
+
+DEFAULT_COLLECTION = "default"
+
+
+class Data:
+    """A folder of collections, and the encoders that they share.
+
+    >>> data = Data("library")  # doctest: +SKIP
+    >>> books = data.create("books")  # doctest: +SKIP
+    >>> books.upsert([{"id": "1", "text": "A whale, hunted.", "value": 4.2}])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        load_encoder: Callable[[str], Encoder] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._load = load_encoder or encoders.load
+        self._encoders: dict[str, Encoder] = {}
+        self._open: dict[str, tuple[int, Collection]] = {}
+        self._lock = threading.RLock()
+
+    def names(self) -> list[str]:
+        """The collections there are, in alphabetical order."""
+        found = (self.folder / "collections").glob("*/documents.db")
+        return sorted(path.parent.name for path in found)
+
+    def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
+        """An existing collection.
+
+        Raises:
+            UnknownCollection: there is none of this name; the sentence names those there are.
+        """
+        path = self._folder(name) / "documents.db"
+        with self._lock:
+            try:
+                inode = path.stat().st_ino
+            except FileNotFoundError:
+                raise self._unknown(name) from None
+            opened = self._open.get(name)
+            # Another process may have dropped the collection and made one of the same name.
+            if opened is None or opened[0] != inode:
+                opened = inode, Collection(name, path.parent, self.encoder)
+                self._open[name] = opened
+            return opened[1]
+
+    def create(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
+        """A new collection; an existing one of the same settings is returned as it is.
+
+        Raises:
+            InvalidRequest: a name or a setting that is not allowed.
+            CollectionExists: there is one of this name, made with other settings.
+            EncoderError: the encoder cannot be loaded.
+        """
+        folder = self._folder(name)
+        wanted = self._settings(parse(CollectionSettings, settings))
+        with self._lock:
+            if not (folder / "documents.db").exists():
+                self._make(folder, wanted)
+            collection = self.collection(name)
+        if collection.settings != wanted:
+            raise _differs(name, collection.settings, wanted)
+        return collection
+
+    def ensure(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
+        """An existing collection, which must agree with the settings named; else a new one.
+
+        Raises:
+            EncoderMismatch: it was built with another encoder than the one named.
+            CollectionExists: it was made with another of the settings named.
+        """
+        if name not in self.names():
+            return self.create(name, **settings)
+        collection = self.collection(name)
+        has = collection.settings
+        wanted = self._settings(parse(CollectionSettings, settings)) if settings else has
+        if "encoder" in settings and has.encoder != wanted.encoder:
+            raise EncoderMismatch(
+                f"The collection {name!r} was built with the encoder {has.encoder!r}, not "
+                f"{wanted.encoder!r}. Use that one, or build another collection."
+            )
+        agreed = replace(has, **{field: getattr(wanted, field) for field in settings})
+        if agreed != has:
+            raise _differs(name, has, agreed)
+        return collection
+
+    def drop(self, name: str) -> None:
+        """Delete a collection with everything in it.
+
+        The folder is renamed first: a killed deletion leaves no half a collection.
+        """
+        with self._lock:
+            collection = self.collection(name)
+            self._open.pop(name, None)
+            doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
+            collection.folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def encoder(self, name: str) -> Encoder:
+        """An encoder by name or folder, loaded once."""
+        with self._lock:
+            if name not in self._encoders:
+                self._encoders[name] = self._load(name)
+            return self._encoders[name]
+
+    def close(self) -> None:
+        with self._lock:
+            for _, collection in self._open.values():
+                collection.close()
+            self._open.clear()
+
+    def _settings(self, given: CollectionSettings) -> Settings:
+        plain = given.model_dump(exclude={"encoder", "dimension"})
+        if given.dimension is not None:
+            return Settings(encoder=None, dimension=given.dimension, **plain)
+        encoder = self.encoder(given.encoder or encoders.DEFAULT)
+        return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
+
+    def _make(self, folder: Path, settings: Settings) -> None:
+        """Make the folder under another name first: a killed creation leaves nothing behind."""
+        making = self.folder / f"making-{secrets.token_hex(8)}"
+        making.mkdir(parents=True)
+        cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
+        projection = identity(settings.dimension, normalize=cosine_of_raw)
+        store = Store(making / "documents.db")
+        store.initialise(
+            settings.stored(), (projection.kind, projection.to_bytes(), projection.fingerprint)
+        )
+        store.close()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            making.rename(folder)
+        except OSError:
+            shutil.rmtree(making, ignore_errors=True)
+            if not (folder / "documents.db").exists():
+                raise
+
+    def _folder(self, name: str) -> Path:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise InvalidRequest(
+                f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
+                f"beginning with -.",
+                field="collection",
+            )
+        return self.folder / "collections" / name
+
+    def _unknown(self, name: str) -> UnknownCollection:
+        known = ", ".join(self.names()) or "none yet"
+        return UnknownCollection(
+            f"There is no collection {name!r} in {self.folder}; there are: {known}. "
+            f"Build one with 'python -m index build'.",
+            field="collection",
+        )
+
+
+def _differs(name: str, has: Settings, wanted: Settings) -> CollectionExists:
+    stored: Mapping[str, Any] = has.stored()
+    differences = [
+        f"{field} is {stored[field]!r}, not {value!r}"
+        for field, value in wanted.stored().items()
+        if stored[field] != value
+    ]
+    return CollectionExists(
+        f"The collection {name!r} exists with other settings: {'; '.join(differences)}. "
+        f"Use those, or another name.",
+        field="collection",
+    )

@@ -1,0 +1,12 @@
+"""Text to embedding: any sentence-transformers model, and the passages its window allows.
+
+Importing this package loads neither torch nor a model; `load` does both.
+"""
+
+from __future__ import annotations
+
+from index.encoder.loading import DEFAULT, load
+from index.encoder.model import Encoder, SentenceEncoder
+from index.encoder.passages import Passage
+
+__all__ = ["DEFAULT", "Encoder", "Passage", "SentenceEncoder", "load"]

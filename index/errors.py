@@ -1,0 +1,117 @@
+"""Every error the package raises on purpose.
+
+```
+AttendError
+├── InvalidRequest        what was asked cannot be done as asked (a field, a value, a range)
+│   ├── UnknownField      a value, payload or text field that no document has
+│   └── DimensionMismatch a vector of another width than the collection's
+├── NotFound
+│   ├── UnknownCollection
+│   ├── UnknownDocument
+│   └── UnknownProjection
+├── Conflict              the state of the data forbids it
+│   ├── CollectionExists
+│   ├── EncoderMismatch   the collection was built by another encoder
+│   └── ManifestMismatch  an index file and the database disagree
+├── LimitExceeded         larger than a stated limit
+├── SourceError           a source that cannot be read at all
+├── EncoderError          a model that cannot be loaded or is not the one expected
+└── Damaged               data on disk that fails its check
+```
+
+The service maps the second level to HTTP status codes; nothing here knows them.
+A message is one sentence or two: what was given, what was expected, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class AttendError(Exception):
+    """Base of all expected errors; `str(error)` is a sentence for the user."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        """The request field that the sentence is about, where there is one."""
+
+
+class Detail(TypedDict):
+    """One thing wrong with a request."""
+
+    field: str
+    reason: str
+
+
+class InvalidRequest(AttendError):
+    """What was asked cannot be done as asked."""
+
+    details: Sequence[Detail] = ()
+    """Every wrong field, where a whole request was checked at once."""
+
+
+class UnknownField(InvalidRequest):
+    """A field that no document of the collection has."""
+
+
+class DimensionMismatch(InvalidRequest):
+    """A vector whose width is not the collection's."""
+
+    def __init__(self, *, expected: int, got: int, field: str = "vector") -> None:
+        super().__init__(
+            f"The vector has {got} dimensions, but this collection's have {expected}. "
+            f"Send {expected} numbers.",
+            field=field,
+        )
+        self.expected = expected
+        self.got = got
+
+
+class NotFound(AttendError):
+    """Something named that is not there."""
+
+
+class UnknownCollection(NotFound):
+    """A collection name with no collection behind it."""
+
+
+class UnknownDocument(NotFound):
+    """A document id with no document behind it."""
+
+
+class UnknownProjection(NotFound):
+    """A projection version that was never stored."""
+
+
+class Conflict(AttendError):
+    """The state of the data forbids what was asked."""
+
+
+class CollectionExists(Conflict):
+    """A collection of this name is there already, with other settings."""
+
+
+class EncoderMismatch(Conflict):
+    """The collection was built by another encoder."""
+
+
+class ManifestMismatch(Conflict):
+    """A published index and the database disagree."""
+
+
+class LimitExceeded(AttendError):
+    """Larger than a stated limit."""
+
+
+class SourceError(AttendError):
+    """A source that cannot be read at all."""
+
+
+class EncoderError(AttendError):
+    """A model that cannot be loaded, or is not the one expected."""
+
+
+class Damaged(AttendError):
+    """Data on disk that fails its check."""

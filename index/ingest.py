@@ -1,0 +1,215 @@
+"""Writing documents: hash, split, encode, store; only what is new is encoded.
+
+The encoder runs before the write lock is taken, so that a batch holds the lock for the
+milliseconds of its transaction and not for the seconds of its encoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from index.errors import DimensionMismatch, InvalidRequest
+from index.settings import Settings
+from index.store import Entry, Hashes, KeyRow, StaleEntries, Store
+from index.types import Document, Float32, Json
+
+ATTEMPTS = 5
+"""How often a batch is planned again when others change its documents meanwhile."""
+
+
+class Passage(Protocol):
+    """A part of a text, in characters."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+class DocumentEncoder(Protocol):
+    """What writing asks of an encoder."""
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32: ...
+
+    def passages(
+        self, texts: Sequence[str], overlap: int | None = None
+    ) -> Sequence[Sequence[Passage]]: ...
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write did, in documents; `encoded` counts the texts that met the encoder."""
+
+    added: int = 0
+    updated: int = 0
+    revised: int = 0
+    unchanged: int = 0
+    encoded: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Written(*(mine + theirs for mine, theirs in pairs))
+
+
+class Ingest:
+    """Turns documents into stored entries of one collection.
+
+    `encoder` is called at the first text that must be encoded: a batch without one needs no model.
+    """
+
+    def __init__(
+        self, store: Store, settings: Settings, encoder: Callable[[], DocumentEncoder]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._encoder = encoder
+
+    def write(self, documents: Sequence[Document]) -> Written:
+        """Insert or replace documents, all or none.
+
+        Raises:
+            InvalidRequest: two documents with one id, or one that this collection cannot take.
+        """
+        _check_distinct(documents)
+        for document in documents:
+            self.check(document)
+        hashes = [self._hashes(document) for document in documents]
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._write_once(documents, hashes)
+            except StaleEntries:
+                continue
+        return self._write_once(documents, hashes)
+
+    def _write_once(self, documents: Sequence[Document], hashes: Sequence[Hashes]) -> Written:
+        stored = self._store.hashes([document.id for document in documents])
+        plan = [
+            (document, new, _verdict(stored.get(document.id), new))
+            for document, new in zip(documents, hashes, strict=True)
+        ]
+        fresh = [document for document, _, verdict in plan if verdict in ("added", "updated")]
+        keys, encoded = self._keys(fresh)
+        entries = [
+            Entry(document, new, keys.get(document.id))
+            for document, new, verdict in plan
+            if verdict != "unchanged"
+        ]
+        if entries:
+            self._store.write(entries)
+        return Written(**Counter(verdict for _, _, verdict in plan), encoded=encoded)
+
+    def _keys(self, documents: Sequence[Document]) -> tuple[dict[str, list[KeyRow]], int]:
+        """The keys of each document by its id, and how many texts were encoded for them."""
+        keys: dict[str, list[KeyRow]] = {document.id: [] for document in documents}
+        for document in documents:
+            for field, vector in document.vectors.items():
+                keys[document.id].append(KeyRow(field, 0, 0, self._own(vector)))
+        named = [(d.id, field, text) for d in documents for field, text in d.fields.items()]
+        if not named:
+            return keys, 0
+        spans = self._spans([text for _, _, text in named])
+        parts = [
+            (id, field, start, stop, text[start:stop])
+            for (id, field, text), found in zip(named, spans, strict=True)
+            for start, stop in found
+        ]
+        embeddings = self._encoder().encode_documents([part[-1] for part in parts])  # (m, d)
+        for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
+            keys[id].append(KeyRow(field, start, stop, embedding))
+        return keys, len(parts)
+
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        if not self._settings.passages:
+            return [[(0, len(text))] if text.strip() else [] for text in texts]
+        found = self._encoder().passages(texts, self._settings.overlap)
+        return [[(passage.start, passage.end) for passage in each] for each in found]
+
+    def _own(self, vector: Sequence[float]) -> Float32:
+        return own_vector(vector, self._settings)
+
+    def check(self, document: Document) -> None:
+        """Raises InvalidRequest for a document that this collection cannot take."""
+        if document.fields and self._settings.encoder is None:
+            raise InvalidRequest(
+                f"The document {document.id!r} has text, but this collection was made for vectors "
+                f"of {self._settings.dimension} dimensions. Send a vector, or make a collection "
+                f"with an encoder.",
+                field="text",
+            )
+        if not any(text.strip() for text in document.fields.values()) and not document.vectors:
+            raise InvalidRequest(
+                f"The document {document.id!r} has neither text nor a vector; send one.",
+                field="text",
+            )
+        for vector in document.vectors.values():
+            self._own(vector)
+
+    def _hashes(self, document: Document) -> Hashes:
+        s = self._settings
+        made_of = [document.fields, document.vectors, s.encoder, s.passages, s.overlap, s.normalize]
+        return Hashes(_digest(made_of), _digest([document.value, document.payload]))
+
+
+def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
+    """A caller's vector as an embedding (d,): as given, or scaled to length one if so set.
+
+    Raises:
+        DimensionMismatch: it has another width than the collection.
+        InvalidRequest: it holds NaN or infinity, or has no direction where one is needed.
+    """
+    embedding = np.asarray(vector, dtype=np.float32)
+    if embedding.shape != (settings.dimension,):
+        raise DimensionMismatch(expected=settings.dimension, got=len(vector))
+    if not np.isfinite(embedding).all():
+        raise InvalidRequest(
+            "The vector holds NaN, infinity or a number beyond 32 bits; send finite numbers.",
+            field="vector",
+        )
+    if not settings.normalize:
+        return embedding
+    length = float(np.linalg.norm(embedding))
+    if length == 0:
+        raise InvalidRequest(
+            "The vector is all zeros and cannot be scaled to length one, as this collection does; "
+            "send one with a direction.",
+            field="vector",
+        )
+    return embedding / np.float32(length)
+
+
+def _check_distinct(documents: Sequence[Document]) -> None:
+    twice = [
+        id for id, count in Counter(document.id for document in documents).items() if count > 1
+    ]
+    if twice:
+        raise InvalidRequest(
+            f"The id {twice[0]!r} occurs more than once in this batch; send each document once.",
+            field="id",
+        )
+
+
+def _verdict(stored: Hashes | None, new: Hashes) -> str:
+    if stored is None:
+        return "added"
+    if stored.keys != new.keys:
+        return "updated"
+    return "unchanged" if stored.value == new.value else "revised"
+
+
+def _digest(given: Sequence[Json | Mapping[str, Sequence[float]]]) -> bytes:
+    """A fingerprint of JSON; objects with the same fields in another order are the same."""
+    try:
+        text = json.dumps(given, sort_keys=True, allow_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"A value or payload holds what JSON cannot say ({error}); send finite numbers.",
+            field="value",
+        ) from None
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

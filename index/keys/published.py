@@ -1,0 +1,247 @@
+"""Published indexes: folders that are written whole, checked, and then made current.
+
+```
+keys/<layout>/current            the name of the generation that answers
+keys/<layout>/<generation>/      vectors.faiss, keys.npy, documents.npy, manifest.json
+```
+
+`layout` names how a projection lays out keys (see `Projection.layout`): projections that
+leave keys as they are share one. A generation is never changed after it became current.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from filelock import FileLock
+
+from index.errors import Damaged, ManifestMismatch
+from index.keys.segment import FlatVectors, Segment
+from index.types import Float32, Int64
+
+FORMAT = 1
+VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.faiss", "keys.npy", "documents.npy", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a generation holds, and of which database it is the image."""
+
+    format: int
+    generation: int
+    uuid: str
+    encoder: str
+    dimension: int
+    layout: str
+    keys: int
+    last_key: int
+    last_removal: int
+    checksums: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a manifest must agree with."""
+
+    uuid: str
+    encoder: str
+    dimension: int
+    layout: str
+
+
+class PublishedIndexes:
+    """The folder of one layout's generations."""
+
+    def __init__(self, folder: Path, origin: Origin) -> None:
+        self.folder = folder / origin.layout
+        self.origin = origin
+
+    def load(self, last_key: int, last_removal: int) -> tuple[Segment, Manifest] | None:
+        """The current generation, or None where none is published.
+
+        Args:
+            last_key, last_removal: how far the database has come; a manifest beyond them is
+                the image of another, later state.
+
+        Raises:
+            ManifestMismatch: the generation is the image of something else.
+            Damaged: a file is missing, or is not what was written.
+        """
+        try:
+            name = (self.folder / "current").read_text().strip()
+        except FileNotFoundError:
+            return None
+        folder = self.folder / Path(name).name
+        manifest = _read_manifest(folder)
+        self._check_origin(manifest, last_key, last_removal)
+        for file, checksum in manifest.checksums.items():
+            _check_file(folder / file, checksum)
+        index = _read_index(folder / VECTORS)
+        documents = np.load(folder / DOCUMENTS, allow_pickle=False)
+        key_ids = np.load(folder / KEYS, allow_pickle=False)
+        if not index.ntotal == len(documents) == len(key_ids) == manifest.keys:
+            raise Damaged(
+                f"{folder} holds {index.ntotal} vectors and {len(key_ids)} ids, but its manifest "
+                f"says {manifest.keys}."
+            )
+        return Segment.of(FlatVectors(index), key_ids, documents), manifest
+
+    def publish(
+        self, blocks: Iterable[tuple[Float32, Int64, Int64]], last_key: int, last_removal: int
+    ) -> Manifest:
+        """Write a new generation from (vectors, key ids, document rows) and make it current.
+
+        One process at a time publishes; readers are never blocked. The two newest generations
+        stay, so that a reader that has just read `current` still finds its files.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "lock"):
+            generation = max(self._generations(), default=0) + 1
+            writing = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
+            try:
+                keys = _write_index(writing, blocks, self.origin.dimension)
+                manifest = Manifest(
+                    FORMAT,
+                    generation,
+                    **asdict(self.origin),
+                    keys=keys,
+                    last_key=last_key,
+                    last_removal=last_removal,
+                    checksums={f: _checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
+                )
+                _write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+                os.replace(writing, self.folder / str(generation))
+            except BaseException:
+                shutil.rmtree(writing, ignore_errors=True)
+                raise
+            self._make_current(generation)
+            self._sweep(keep=generation)
+        return manifest
+
+    def discard(self) -> None:
+        """Forget every generation; the next opening builds one from the database."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _check_origin(self, manifest: Manifest, last_key: int, last_removal: int) -> None:
+        for name, expected in asdict(self.origin).items():
+            found = getattr(manifest, name)
+            if found != expected:
+                raise ManifestMismatch(
+                    f"The index in {self.folder} was built for {name} {found!r}, but the database "
+                    f"says {expected!r}. If the database is the right one, run "
+                    f"'python -m index verify --mend' to build the index from it again."
+                )
+        if manifest.last_key > last_key or manifest.last_removal > last_removal:
+            raise ManifestMismatch(
+                f"The index in {self.folder} has seen key {manifest.last_key} and removal "
+                f"{manifest.last_removal}, but the database has come only to {last_key} and "
+                f"{last_removal}: it is an older copy. Put the newer database back, or run "
+                f"'python -m index verify --mend' to build the index from this one."
+            )
+
+    def _generations(self) -> list[int]:
+        return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+
+    def _make_current(self, generation: int) -> None:
+        pointer = self.folder / "current.new"
+        _write_synced(pointer, str(generation).encode())
+        os.replace(pointer, self.folder / "current")
+        _sync_folder(self.folder)
+
+    def _sweep(self, keep: int) -> None:
+        for path in self.folder.iterdir():
+            outdated = path.name.isdigit() and int(path.name) < keep - 1
+            # A killed process leaves its half-written folder; the lock says that nobody writes now.
+            if outdated or path.name.startswith("writing-"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_index(
+    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int
+) -> int:
+    index: faiss.IndexFlatIP | None = None
+    key_ids: list[Int64] = []
+    documents: list[Int64] = []
+    for vectors, ids, rows in blocks:
+        index = index or faiss.IndexFlatIP(vectors.shape[1])
+        index.add(np.ascontiguousarray(vectors, dtype=np.float32))
+        key_ids.append(ids)
+        documents.append(rows)
+    index = index or faiss.IndexFlatIP(dimension)
+    faiss.write_index(index, str(folder / VECTORS))
+    _sync_file(folder / VECTORS)
+    empty = [np.empty(0, dtype=np.int64)]
+    for name, parts in ((KEYS, key_ids), (DOCUMENTS, documents)):
+        with open(folder / name, "wb") as file:
+            np.save(file, np.concatenate(parts or empty), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+    return int(index.ntotal)
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    try:
+        given = json.loads((folder / MANIFEST).read_bytes())
+        if given.get("format") != FORMAT:
+            raise ManifestMismatch(
+                f"{folder / MANIFEST} has format {given.get('format')!r}, but this program reads "
+                f"{FORMAT}. Run 'python -m index verify --mend' to write it anew."
+            )
+        return Manifest(**given)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise Damaged(f"{folder / MANIFEST} cannot be read ({error}).") from error
+
+
+def _read_index(path: Path) -> Any:
+    try:
+        return faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise Damaged(f"{path} cannot be read as an index ({error}).") from error
+
+
+def _check_file(path: Path, checksum: int) -> None:
+    try:
+        found = _checksum(path)
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error}).") from error
+    if found != checksum:
+        raise Damaged(f"{path} has checksum {found:08x}, but {checksum:08x} was written.")
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32: it finds accidents, at a gigabyte a second; nobody is kept out by it."""
+    checksum = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,144 @@
+"""A segment: an immutable run of keys, searched exactly or by FAISS.
+
+Inside a segment a key is a position and a document an ordinal; the ids that the rest of
+the package speaks of stand beside them in arrays. A document's keys lie side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import faiss
+import numpy as np
+
+from index.types import Bool, Float32, Int64
+
+
+class Nearest(NamedTuple):
+    """Keys found for each query, best first; `-1` fills up where there were too few."""
+
+    scores: Float32  # (q, k)
+    positions: Int64  # (q, k)
+
+
+class Vectors(Protocol):
+    """Key vectors that can be searched by inner product, and read."""
+
+    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
+        """The k allowed keys with the largest inner product. queries (q, d); allowed (n,)."""
+
+    def all(self) -> Float32:
+        """(n, d), a view where possible."""
+
+
+class FlatVectors:
+    """FAISS's exact inner-product index."""
+
+    def __init__(self, index: faiss.IndexFlatIP) -> None:
+        self.index = index
+
+    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        parameters, selector = None, None
+        if allowed is not None:
+            # The selector points into these bits: both must outlive the call.
+            selector = np.packbits(allowed, bitorder="little")
+            bitmap = faiss.IDSelectorBitmap(len(allowed), faiss.swig_ptr(selector))
+            parameters = faiss.SearchParameters(sel=bitmap)  # type: ignore[call-arg] # SWIG adds it
+        scores, positions = self.index.search(queries, k, params=parameters)
+        return Nearest(scores, positions)
+
+    def all(self) -> Float32:
+        size = self.index.ntotal * self.index.d
+        flat: Float32 = faiss.rev_swig_ptr(self.index.get_xb(), size)
+        return flat.reshape(self.index.ntotal, self.index.d)
+
+
+class DenseVectors:
+    """A plain matrix: for the delta, which changes too often to be indexed."""
+
+    def __init__(self, vectors: Float32) -> None:
+        self.vectors = vectors
+
+    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
+        if len(self.vectors) == 0:
+            nothing = (len(queries), 0)
+            return Nearest(np.empty(nothing, np.float32), np.empty(nothing, np.int64))
+        scores = queries @ self.vectors.T  # (q, d) @ (d, n) -> (q, n)
+        if allowed is not None:
+            scores[:, ~allowed] = -np.inf
+        k = min(k, scores.shape[1])
+        top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+        found = np.take_along_axis(scores, top, axis=1)
+        order = np.argsort(-found, axis=1, kind="stable")
+        positions = np.take_along_axis(top, order, axis=1).astype(np.int64)
+        ordered = np.take_along_axis(found, order, axis=1)
+        positions[np.isneginf(ordered)] = -1
+        return Nearest(ordered, positions)
+
+    def all(self) -> Float32:
+        return self.vectors
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Keys of whole documents, in the order (document row, key id).
+
+    Attributes:
+        vectors: n keys of width d, as the projection made them.
+        key_ids: (n,) SQLite ids.
+        rows: (D,) document rows, ascending.
+        starts: (D + 1,) first position of each document's keys, then n.
+        alive: (D,) false where the document has been deleted or has newer keys elsewhere.
+    """
+
+    vectors: Vectors
+    key_ids: Int64
+    rows: Int64
+    starts: Int64
+    alive: Bool
+
+    @classmethod
+    def of(cls, vectors: Vectors, key_ids: Int64, documents: Int64) -> Segment:
+        """From the document row of each key, (n,) ascending."""
+        rows, starts = np.unique(documents, return_index=True)
+        starts = np.append(starts, len(documents)).astype(np.int64)
+        return cls(vectors, key_ids, rows.astype(np.int64), starts, np.ones(len(rows), dtype=bool))
+
+    @property
+    def keys(self) -> int:
+        return len(self.key_ids)
+
+    @cached_property
+    def living(self) -> int:
+        """Documents alive."""
+        return int(np.count_nonzero(self.alive))
+
+    @cached_property
+    def ordinals(self) -> Int64:
+        """(n,) the ordinal of each key's document."""
+        return np.repeat(np.arange(len(self.rows)), np.diff(self.starts))
+
+    def without(self, removed_keys: Int64) -> Segment:
+        """The same segment with the documents of these keys masked."""
+        gone = self.ordinals[np.isin(self.key_ids, removed_keys)]
+        if not len(gone):
+            return self
+        alive = self.alive.copy()
+        alive[gone] = False
+        return replace(self, alive=alive)
+
+    def allowed(self, rows: Int64 | None) -> Bool | None:
+        """(D,) documents alive and among `rows` (ascending); None where that is all of them."""
+        if rows is None:
+            return None if self.living == len(self.rows) else self.alive
+        return self.alive & np.isin(self.rows, rows, assume_unique=True)
+
+    def positions(self, ordinals: Int64) -> tuple[Int64, Int64]:
+        """All keys of some documents: positions (m,), and where each document's begin (D',)."""
+        counts = self.starts[ordinals + 1] - self.starts[ordinals]
+        begins = np.cumsum(counts) - counts
+        offsets = np.arange(counts.sum()) - np.repeat(begins, counts)
+        return np.repeat(self.starts[ordinals], counts) + offsets, begins

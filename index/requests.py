@@ -1,0 +1,273 @@
+"""What callers may ask, validated once for Python, the command line and HTTP.
+
+Each model refuses unknown fields, and a wrong value becomes an `InvalidRequest` whose
+sentence names the field. The service publishes the same models as its OpenAPI schemas,
+so a limit is stated in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+
+from index.errors import Detail, InvalidRequest
+from index.types import Document
+
+MAX_K = 10_000
+MAX_ATTEND = 100_000
+MAX_BATCH = 256
+MAX_DOCUMENTS = 10_000
+MAX_TEXT = 1_000_000
+MAX_WIDTH = 65_536
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
+
+Model = TypeVar("Model", bound="Request")
+
+
+def _id_text(given: object) -> object:
+    """Ids are text; whole numbers are taken for their digits, as most sources have them."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=512)]
+Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_WIDTH)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+
+class Request(BaseModel):
+    """Base of all request models: frozen, and closed to unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def parse(model: type[Model], given: Mapping[str, Any]) -> Model:
+    """Validate `given` as `model`.
+
+    Raises:
+        InvalidRequest: its sentence lists every field that is wrong, and why.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The one place where a validation report becomes sentences."""
+    details: list[Detail] = [
+        {"field": _dotted(entry["loc"]), "reason": _reason(entry)} for entry in error.errors()
+    ]
+    sentence = " ".join(
+        f"{detail['field'] or 'request'}: {detail['reason']}." for detail in details[:5]
+    )
+    problem = InvalidRequest(sentence, field=details[0]["field"] or None)
+    problem.details = details
+    return problem
+
+
+def _reason(entry: Any) -> str:
+    if entry["type"] == "extra_forbidden":
+        return "this field is not known here; remove it or correct its name"
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    given = entry["input"]
+    # A missing field's input is the whole object: repeating it back helps nobody.
+    if entry["type"] == "missing" or not isinstance(given, str | int | float | bool | None):
+        return message
+    return f"{message}, but {_short(given)} was given"
+
+
+def _short(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+class Query(Request):
+    """A query spelled out: exactly one of text, vector or document id."""
+
+    text: Text | None = None
+    vector: Vector | None = None
+    id: DocumentId | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Query:
+        given = [name for name in ("text", "vector", "id") if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(given) or "none of them"
+            raise ValueError(f"a query has exactly one of text, vector and id; {named} was given")
+        return self
+
+
+def _spell_out(given: object) -> object:
+    """Text and vectors may stand for themselves."""
+    if isinstance(given, str):
+        return {"text": given}
+    if isinstance(given, np.ndarray):
+        return {"vector": given.tolist()}
+    return {"vector": given} if isinstance(given, list) else given
+
+
+AnyQuery = Annotated[
+    Query,
+    BeforeValidator(_spell_out, json_schema_input_type=Text | Vector | Query),
+    Field(description='Text, a vector, or {"text": …}, {"vector": […]} or {"id": …}.'),
+]
+
+
+class Mask(Request):
+    """Document ids to leave out of the attended set, or the only ones to keep in it."""
+
+    exclude: list[DocumentId] = Field(default_factory=list, max_length=MAX_ATTEND)
+    only: list[DocumentId] | None = Field(default=None, max_length=MAX_ATTEND)
+
+
+class SearchOptions(Request):
+    """Everything about a search except its query."""
+
+    k: int = Field(10, ge=1, le=MAX_K, description="How many of the attended documents to list.")
+    offset: int = Field(0, ge=0, le=MAX_K, description="How many of them to pass over first.")
+    attend: Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"] = Field(
+        100, description="The size of the attended set, over which weights sum to one."
+    )
+    filter: dict[str, JsonValue] | None = Field(
+        None, description='Conditions on payload and value, such as {"year": {"gte": 2000}}.'
+    )
+    mask: Mask | None = Field(None, description="Documents to leave out, or the only ones to keep.")
+    mode: Literal["hard", "soft"] = Field(
+        "hard", description="hard: the best document's value; soft: the blend of all attended."
+    )
+    value: str | None = Field(
+        None,
+        max_length=256,
+        description="Which value to return: a field of the value or payload (dotted), "
+        '"@id", or "@key" for the key itself; the document\'s whole value if absent.',
+    )
+    temperature: FiniteFloat = Field(
+        1.0, gt=0, description="Relative to the fitted one: below 1 sharper, above 1 flatter."
+    )
+    scorer: Literal["dot", "cosine", "laplace", "additive"] | None = Field(
+        None, description="How a query and a key are compared; the collection's own if absent."
+    )
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
+        None, description="The factor on the scorer's result; the collection's own if absent."
+    )
+    heads: list[Annotated[FiniteFloat, Field(ge=0)]] | None = Field(
+        None, max_length=256, description="One weight per head instead of the projection's own."
+    )
+    pool: Literal["max", "sum"] = Field(
+        "max", description="A document's logit: its best key, or the log-sum-exp of its keys."
+    )
+    projection: int | None = Field(
+        None, ge=1, description="Answer with this projection version instead of the active one."
+    )
+    decode: bool = Field(False, description="Name the stored value nearest to a blended vector.")
+    explain: bool = Field(False, description="Add logits by head, matched passage and timings.")
+
+    @model_validator(mode="after")
+    def _listed_are_attended(self) -> SearchOptions:
+        if self.attend != "all" and self.k + self.offset > self.attend:
+            raise ValueError(
+                f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
+                f"attended; lower k or raise attend"
+            )
+        if self.heads is not None and not math.fsum(self.heads) > 0:
+            raise ValueError("heads must hold at least one weight above zero")
+        return self
+
+
+class SearchRequest(SearchOptions):
+    """One search: a query and how to answer it."""
+
+    query: AnyQuery
+
+
+class DocumentRequest(Request):
+    """One document to store: `text`, `fields` or `vector`, and what to return for it."""
+
+    id: DocumentId
+    text: Text | None = Field(None, description="Short for fields: {text: …}.")
+    fields: dict[str, Text] | None = Field(
+        None, min_length=1, max_length=64, description="Key fields: each gets keys of its own."
+    )
+    vector: Vector | None = Field(None, description="An embedding of the caller's own.")
+    value: JsonValue = Field(None, description="What the caller wants back.")
+    payload: dict[str, JsonValue] = Field(
+        default_factory=dict, description="What filters and displays use."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_key(self) -> DocumentRequest:
+        given = [name for name in ("text", "fields", "vector") if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(given) or "none of them"
+            raise ValueError(
+                f"a document has exactly one of text, fields and vector; {named} was given"
+            )
+        blank = [name for name, text in self.texts().items() if not text.strip()]
+        if blank:
+            raise ValueError(f"the text of {', '.join(blank)} is empty")
+        return self
+
+    def texts(self) -> dict[str, str]:
+        return (
+            dict(self.fields)
+            if self.fields is not None
+            else ({"text": self.text} if self.text else {})
+        )
+
+    def document(self) -> Document:
+        vectors = {"vector": self.vector} if self.vector is not None else {}
+        return Document(self.id, self.texts(), vectors, self.value, self.payload)
+
+
+class CollectionSettings(Request):
+    """How a collection turns documents into keys and answers; fixed once it holds any."""
+
+    encoder: str | None = Field(
+        None, max_length=1024, description="Model name or folder; the packaged MiniLM if absent."
+    )
+    dimension: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_WIDTH,
+        description="Width of the vectors that documents bring; such a collection has no encoder.",
+    )
+    normalize: bool = Field(False, description="Scale brought vectors to length one.")
+    scorer: Literal["dot", "cosine", "laplace"] = Field(
+        "dot", description="The default comparison of queries and keys."
+    )
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
+        None, description="The default factor on it: 20 for normalised embeddings, else 1/√d."
+    )
+    passages: bool = Field(True, description="Split texts longer than the encoder's window.")
+    overlap: int | None = Field(
+        None, ge=0, description="Tokens that neighbouring passages share; a quarter if absent."
+    )
+    values: JsonValue = Field(
+        None, description='Declared value types, such as "number" or {"module": "category"}.'
+    )
+
+    @model_validator(mode="after")
+    def _encoder_or_vectors(self) -> CollectionSettings:
+        if self.encoder is not None and self.dimension is not None:
+            raise ValueError(
+                "a collection has an encoder (documents bring text) or a dimension "
+                "(documents bring vectors); both were given"
+            )
+        return self

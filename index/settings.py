@@ -1,0 +1,45 @@
+"""How one collection works, as stored beside it: fixed once, read everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from index.types import Json
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a collection.
+
+    Attributes:
+        encoder: name or folder of the model; None where documents bring their vectors.
+        dimension: width of every embedding.
+        normalize: vectors that callers bring are scaled to length one.
+        scorer, scale: the default comparison and the factor on it (None: by the scorer).
+        passages, overlap: whether long texts are split, and tokens that neighbours share.
+        values: declared value types, or None to infer them.
+    """
+
+    encoder: str | None
+    dimension: int
+    normalize: bool = False
+    scorer: Literal["dot", "cosine", "laplace"] = "dot"
+    scale: float | None = None
+    passages: bool = True
+    overlap: int | None = None
+    values: Json = None
+
+    @property
+    def unit_embeddings(self) -> bool:
+        """Whether stored embeddings have length one."""
+        return self.encoder is not None or self.normalize
+
+    def stored(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Settings:
+        """From the store, where other things stand beside the settings."""
+        return cls(**{name: stored[name] for name in cls.__dataclass_fields__})

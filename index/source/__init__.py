@@ -1,0 +1,29 @@
+"""Source: anything on disk or standard input → rows → documents.
+
+```
+source = open_source("books.csv")
+rows = sample(source)
+fields = guess(rows, text=("title",), source=source)
+for item in documents(source, fields):  # Placed(place, document) | Problem(place, reason)
+    ...
+```
+"""
+
+from index.source.guess import FieldMap, describe, guess
+from index.source.mapping import Placed, documents
+from index.source.opening import open_source
+from index.source.rows import SAMPLE_ROWS, Problem, Row, Source, sample
+
+__all__ = [
+    "SAMPLE_ROWS",
+    "FieldMap",
+    "Placed",
+    "Problem",
+    "Row",
+    "Source",
+    "describe",
+    "documents",
+    "guess",
+    "open_source",
+    "sample",
+]

@@ -1,0 +1,97 @@
+"""SQLite connections: one that writes, and one for each thread that reads."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlite_utils import Database
+
+from index.errors import Conflict, Damaged
+
+BUSY_SECONDS = 30.0
+
+
+class Connections:
+    """All connections to one database file.
+
+    WAL lets readers go on while one connection writes; `synchronous=FULL` makes a commit
+    outlive a power cut as well as a killed process (sqlite.org/pragma.html#pragma_synchronous).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._all: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        self._write_lock = threading.RLock()
+        self._writer = self._open()
+
+    def reader(self) -> Database:
+        """This thread's own connection."""
+        reader: Database | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = self._local.reader = self._open()
+            reader.execute("PRAGMA query_only = ON")
+        return reader
+
+    def data_version(self) -> int:
+        """Changes whenever another connection, of any process, has committed."""
+        return int(self.reader().execute("PRAGMA data_version").fetchone()[0])
+
+    @contextmanager
+    def reading(self) -> Iterator[Database]:
+        """A read transaction on this thread's connection: all that is read is of one moment."""
+        reader = self.reader()
+        reader.conn.execute("BEGIN")
+        try:
+            yield reader
+        finally:
+            reader.conn.rollback()
+
+    @contextmanager
+    def writing(self) -> Iterator[Database]:
+        """A write transaction: everything inside lands, or nothing.
+
+        IMMEDIATE takes the lock at the start: a transaction that read first and wrote later
+        would fail at once, without waiting, if another process had written in between.
+        """
+        with self._write_lock:
+            connection = self._writer.conn
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                raise Conflict(
+                    f"{self.path.name} could not be locked for writing within {BUSY_SECONDS:g} s "
+                    f"({error}); another process is writing: try again."
+                ) from error
+            try:
+                yield self._writer
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    def close(self) -> None:
+        with self._guard:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+
+    def _open(self) -> Database:
+        try:
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.DatabaseError as error:
+            raise Damaged(
+                f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
+                f"this program wrote; restore it from a copy, or check the folder's permissions."
+            ) from error
+        with self._guard:
+            self._all.append(connection)
+        return Database(connection, execute_plugins=False)

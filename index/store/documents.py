@@ -1,0 +1,88 @@
+"""What goes into the store and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from index.errors import Conflict
+from index.types import Document, Float32, Int64, Json
+
+
+class KeyRow(NamedTuple):
+    """One key of a document: the part `[start, stop)` of a field's text, in characters."""
+
+    field: str
+    start: int
+    stop: int
+    embedding: Float32  # (d,)
+
+
+class Hashes(NamedTuple):
+    """What a document's keys were made of, and what it returns."""
+
+    keys: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document to be written, with its keys.
+
+    `keys=None` keeps the keys that are stored: only value and payload are new. That is
+    right only while the stored key hash is still the same, which the write checks.
+    """
+
+    document: Document
+    hashes: Hashes
+    keys: Sequence[KeyRow] | None
+
+
+class StaleEntries(Conflict):
+    """Documents whose keys were to be kept have changed in the meantime; plan them again."""
+
+
+class StoredDocument(NamedTuple):
+    """A document as stored. `row` is its id inside, `id` the caller's."""
+
+    row: int
+    id: str
+    fields: Mapping[str, str]
+    value: Json
+    payload: Mapping[str, Json]
+
+
+class StoredKey(NamedTuple):
+    """Where a key comes from."""
+
+    id: int
+    document: int
+    field: str
+    start: int
+    stop: int
+
+
+class State(NamedTuple):
+    """How far the database has come. `change` counts transactions that changed an answer."""
+
+    change: int
+    last_key: int
+    last_removal: int
+    projection: int
+
+
+class Changes(NamedTuple):
+    """What happened to the keys since an earlier state, seen at one moment."""
+
+    state: State
+    added: KeyBatch
+    removed: Int64  # (r,) key ids
+
+
+class KeyBatch(NamedTuple):
+    """Keys in the order (document row, key id)."""
+
+    ids: Int64  # (m,)
+    documents: Int64  # (m,)
+    embeddings: Float32  # (m, d)

@@ -1,0 +1,71 @@
+"""What every test may ask for. Nothing heavy is imported until a fixture is used."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from index.encoder import SentenceEncoder
+
+TINY_DIMENSION = 32
+TINY_SEED = 20170612
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer() -> Tokenizer:
+    """Any text as pairs of letters, lower-cased; other characters byte by byte.
+
+    It needs no training and knows no unknown word, so that any two words differ unless they
+    are made of the same pairs.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    letters = string.ascii_lowercase
+    # "Ġ" is how the byte level writes the space before a word.
+    pairs = list(itertools.product("Ġ" + letters, letters))
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in pairs)]
+    vocabulary = {token: at for at, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_folder(
+    tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Tokenizer
+) -> Path:
+    """A real sentence-transformers model on disk: the mean of fixed random vectors of tokens.
+
+    32 dimensions, no prompts, the same numbers in every run. Texts that share words are close,
+    others are not.
+    """
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    shape = (tiny_tokenizer.get_vocab_size(), TINY_DIMENSION)
+    weights = np.random.default_rng(TINY_SEED).standard_normal(shape, dtype=np.float32)
+    model = SentenceTransformer(modules=[StaticEmbedding(tiny_tokenizer, weights)], device="cpu")
+    folder = tmp_path_factory.mktemp("tiny-encoder")
+    model.save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tiny_encoder_folder: Path) -> SentenceEncoder:
+    """The tiny model, loaded as any other."""
+    from index.encoder import load
+
+    return load(str(tiny_encoder_folder))

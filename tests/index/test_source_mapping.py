@@ -1,0 +1,271 @@
+"""Guesses, types of CSV cells, and rows → documents."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index.errors import SourceError
+from index.source import FieldMap, Problem, Row, describe, documents, guess, open_source, sample
+from index.source.cells import scalar
+from index.source.vectors import as_vector
+
+
+def rows(*cells: Mapping[str, object]) -> list[Row]:
+    return [Row(f"x:{number}", item) for number, item in enumerate(cells, start=1)]
+
+
+def from_json(path: Path, objects: Sequence[object], map: FieldMap) -> list:
+    path.write_text("".join(json.dumps(item) + "\n" for item in objects), encoding="utf-8")
+    return list(documents(open_source(str(path)), map))
+
+
+def from_csv(path: Path, content: str, **choice: object) -> list:
+    path.write_text(content, encoding="utf-8")
+    source = open_source(str(path))
+    return list(documents(source, guess(sample(source), source=source, **choice)))
+
+
+TEXT = FieldMap("id", ("text",), None, ())
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"_id": "1", "title": "a", "text": "b"}, FieldMap("_id", ("title", "text"), None, ())),
+        ({"text": "a", "category": "b"}, FieldMap(None, ("text",), None, ("category",))),
+        ({"ID": 1, "Name": "a", "Label": "x"}, FieldMap("ID", ("Name",), None, ("Label",))),
+        ({"uuid": "u", "id": "1", "body": "b"}, FieldMap("id", ("body",), None, ())),
+        ({"text": "a", "embedding": [1, 2.5]}, FieldMap(None, (), "embedding", ())),
+        ({"text": "a", "vector": "north"}, FieldMap(None, ("text",), None, ())),
+        ({"question": "q", "answer": "a"}, FieldMap(None, ("question",), None, ("answer",))),
+        ({"label": 1, "value": 2, "name": "n"}, FieldMap(None, ("name",), None, ("value",))),
+        ({"name": "https://a.example/b", "notes": "a b"}, FieldMap(None, ("notes",), None, ())),
+        ({"short": "ab", "long": "abcd", "n": "123456"}, FieldMap(None, ("long",), None, ())),
+        ({"title": "a", "year": 1999, "tags": ["t"]}, FieldMap(None, ("title",), None, ())),
+        ({"title": 7, "blurb": "words"}, FieldMap(None, ("blurb",), None, ())),
+        ({"answer": "only"}, FieldMap(None, ("answer",), None, ())),
+    ],
+)
+def test_guesses(cells, expected):
+    assert guess(rows(cells)) == expected
+
+
+def test_what_is_given_is_kept_and_only_the_rest_is_guessed():
+    table = rows({"id": "1", "title": "t", "text": "u", "embedding": [1.0], "label": "x"})
+    assert guess(table, text=["text", "text"]) == FieldMap("id", ("text",), None, ("label",))
+    assert guess(table, value=["title"]).vector == "embedding"
+    assert guess(table, vector="embedding", value=["text", "label"], id="title") == FieldMap(
+        "title", (), "embedding", ("text", "label")
+    )
+
+
+def test_a_field_that_is_returned_is_searched_only_where_there_is_no_other():
+    words = rows({"en": "dog", "fr": "le chien"})
+    assert guess(words, value=["fr"]).text == ("en",)
+    assert guess(rows({"text": "dog"}), value=["text"]).text == ("text",)
+
+
+def test_impossible_choices_name_the_fields_there_are():
+    table = rows({"n": 1, "title": "t"}, {"late": 2, "v": [1.0]})
+    for choice in ({"id": "x"}, {"text": ["x"]}, {"vector": "x"}, {"value": ["n", "x"]}):
+        with pytest.raises(SourceError, match=r"No field 'x' .* n, title, late, v"):
+            guess(table, **choice)
+    with pytest.raises(SourceError, match="Choose with --text F or --vector F among n"):
+        guess(rows({"n": 1}))
+    with pytest.raises(SourceError, match="not both"):
+        guess(table, text=["title"], vector="v")
+
+
+def test_the_description_says_what_was_guessed_and_how_to_choose():
+    table = rows({"_id": 1, "title": "t", "text": "u", "category": "c", "year": 1, "tags": []})
+    assert describe(guess(table), table) == (
+        "id: _id · text: title, text · value: category · payload: year, tags\n"
+        "guessed: id, text, value (say --id/--text/--value to choose)"
+    )
+    assert describe(guess(table, id="_id", text=["text"], value=["category"]), table) == (
+        "id: _id · text: text · value: category · payload: title, year, tags"
+    )
+    assert describe(guess(rows({"text": "a"})), rows({"text": "a"})).startswith(
+        "id: the row number"
+    )
+
+
+def test_a_row_becomes_a_document(tmp_path):
+    row = {"id": 7, "title": "T", "text": " ", "tags": ["a", "b"], "v": 1.5, "w": None, "p": None}
+    map = FieldMap("id", ("title", "text", "tags", "absent"), None, ("v", "w"))
+    (found,) = from_json(tmp_path / "x.jsonl", [row], map)
+    assert found.place == "x.jsonl:1"
+    assert found.document.id == "7"
+    assert found.document.fields == {"title": "T", "tags": "a, b"}
+    assert found.document.value == {"v": 1.5, "w": None}
+    assert found.document.payload == {"p": None}
+
+
+def test_values_none_one_and_several(tmp_path):
+    objects = [{"text": "t", "a": 1, "b": 2}, {"text": "t"}]
+    for value, expected in {
+        (): [None, None],
+        ("a",): [1, None],
+        ("a", "b"): [{"a": 1, "b": 2}, None],
+    }.items():
+        found = from_json(tmp_path / "x.jsonl", objects, FieldMap(None, ("text",), None, value))
+        assert [item.document.value for item in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"text": "t"}, "no id: its field 'id' is missing"),
+        ({"id": "", "text": "t"}, "no id"),
+        ({"id": 1.5, "text": "t"}, "'id' is a number, but a string or a whole number"),
+        ({"id": True, "text": "t"}, "'id' is a boolean"),
+        ({"id": [1], "text": "t"}, "'id' is a list"),
+        ({"id": "x" * 513, "text": "t"}, "513 characters; at most 512"),
+        ({"id": "first", "text": "t"}, "The id 'first' was used before, at x.jsonl:1."),
+        ({"id": "n"}, "no text: 'text' is empty"),
+        ({"id": "n", "text": " \n"}, "no text"),
+        ({"id": "n", "text": []}, "no text"),
+        ({"id": "n", "text": 5}, "'text' holds a number"),
+        ({"id": "n", "text": False}, "'text' holds a boolean"),
+        ({"id": "n", "text": {"en": "t"}}, "'text' holds an object"),
+        ({"id": "n", "text": ["t", 5]}, "'text' holds a list"),
+        ({"id": "n", "text": "\ud800"}, "not valid UTF-8"),
+        ({"id": "\udc00", "text": "t"}, "not valid UTF-8"),
+        ({"id": "n", "text": "t", "p": [{"\ud800": 1}]}, "not valid UTF-8"),
+    ],
+)
+def test_an_unusable_row_is_a_problem_and_the_next_is_read(tmp_path, row, reason):
+    objects = [{"id": "first", "text": "t"}, row, {"id": "last", "text": "t"}]
+    first, problem, last = from_json(tmp_path / "x.jsonl", objects, TEXT)
+    assert isinstance(problem, Problem)
+    assert problem.place == "x.jsonl:2"
+    assert reason in problem.reason
+    assert (first.document.id, last.document.id) == ("first", "last")
+
+
+def test_infinity_in_a_payload_is_a_problem(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"id": 1, "text": "t", "p": 1e999}\n')
+    (problem,) = documents(open_source(str(tmp_path / "x.jsonl")), TEXT)
+    assert "cannot be written as JSON" in problem.reason
+
+
+def test_the_id_of_an_unusable_row_is_free_for_the_next(tmp_path):
+    objects = [{"id": 1, "text": ""}, {"id": "1", "text": "t"}, {"id": 1, "text": "u"}]
+    first, second, third = from_json(tmp_path / "x.jsonl", objects, TEXT)
+    assert isinstance(first, Problem)
+    assert second.document.fields == {"text": "t"}
+    assert third == Problem("x.jsonl:3", "The id '1' was used before, at x.jsonl:2.")
+
+
+def test_row_numbers_count_broken_rows_too_so_that_mending_one_moves_no_other(tmp_path):
+    map = FieldMap(None, ("text",), None, ())
+    before = from_json(tmp_path / "x.jsonl", [{"text": "a"}, 5, {"text": "c"}], map)
+    after = from_json(tmp_path / "x.jsonl", [{"text": "a"}, {"text": "b"}, {"text": "c"}], map)
+    assert before[2].document.id == after[2].document.id == "3"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [None, [], "north", 5, [1, "2"], [1, True], [1, None], [[1]], [1e39], [-1e39], {"x": 1}, "[1"],
+)
+def test_what_is_no_vector(cell):
+    assert as_vector(cell) is None
+    assert as_vector([1.0, math.nan]) is None
+    assert as_vector([math.inf]) is None
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_vectors_pass_unchanged_as_lists_and_as_text(vector):
+    assert as_vector(vector) == vector
+    assert as_vector(json.dumps(vector)) == vector
+
+
+def test_vectors_agree_with_the_first_usable_one(tmp_path):
+    objects = [{"v": "no"}, {"v": [1, 2, 3]}, {"v": [1, 2]}, {}, {"v": [4, 5, 6], "text": "p"}]
+    found = from_json(tmp_path / "x.jsonl", objects, FieldMap(None, (), "v", ()))
+    assert [isinstance(item, Problem) for item in found] == [True, False, True, True, False]
+    assert "'v' has 2 dimensions, but those before it have 3" in found[2].reason
+    assert found[4].document.vectors == {"vector": [4.0, 5.0, 6.0]}
+    assert found[4].document.fields == {}
+    assert found[4].document.payload == {"text": "p"}
+
+
+@given(st.one_of(st.integers(-(10**17), 10**17), st.floats(allow_nan=False, allow_infinity=False)))
+def test_every_json_number_is_read_back(number):
+    found = scalar(json.dumps(number))
+    assert found == number
+    assert type(found) is type(number)
+
+
+@given(st.text("0123456789+-.eE_ naNifyTtrue٣", max_size=6))
+def test_only_what_json_would_parse_is_a_number(text):
+    found = scalar(text)
+    try:
+        expected = json.loads(text) if text == text.strip() else None
+    except ValueError:
+        expected = {"true": True}.get(text.lower())
+    if isinstance(expected, float) and not math.isfinite(expected):
+        expected = None  # Python's parser takes NaN and 1e999, JSON has neither
+    assert found == expected
+
+
+def test_csv_columns_get_types_only_where_every_sampled_cell_has_one(tmp_path):
+    first, second, third = from_csv(
+        tmp_path / "x.csv",
+        "id,title,year,zip,phone,open,mixed,none\n"
+        "01,1984,1949,75001,007,True,1,\n"
+        "02,Emma,1815,01234,42,false,one,\n"
+        "03,Dune,,69001,43,,,\n",
+        text=["title"],
+        value=["year"],
+    )
+    assert [item.document.id for item in (first, second, third)] == ["01", "02", "03"]
+    assert first.document.fields == {"title": "1984"}
+    assert [item.document.value for item in (first, second, third)] == [1949, 1815, None]
+    assert first.document.payload == {
+        "zip": "75001",
+        "phone": "007",
+        "open": True,
+        "mixed": "1",
+        "none": None,
+    }
+    assert second.document.payload["zip"] == "01234"
+    assert third.document.payload["open"] is None
+
+
+def test_numeric_ids_and_texts_of_csv_stay_text(tmp_path):
+    found = from_csv(tmp_path / "x.csv", "id,code\n1,10\n2,20\n", id="id", text=["code"])
+    assert [(item.document.id, item.document.fields) for item in found] == [
+        ("1", {"code": "10"}),
+        ("2", {"code": "20"}),
+    ]
+
+
+def test_a_cell_beyond_the_sample_that_is_no_number_stays_text(tmp_path):
+    body = "".join(f"t{i},{i}\n" for i in range(120))
+    found = from_csv(tmp_path / "x.csv", f"text,n\n{body}late,n/a\n")
+    assert [item.document.payload["n"] for item in found] == [*range(120), "n/a"]
+
+
+def test_a_csv_may_hold_vectors_as_json(tmp_path):
+    found = from_csv(tmp_path / "x.csv", 'id,vector\na,"[1, 2]"\nb,"[3, 4]"\n')
+    assert [item.document.vectors["vector"] for item in found] == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_banking77_is_read_whole():
+    path = Path(__file__).parents[3] / "shared" / "data" / "banking77" / "train.csv"
+    if not path.is_file():
+        pytest.skip("the Banking77 data set is not beside the repository, in ../shared/data")
+    source = open_source(str(path))
+    table = sample(source)
+    found = list(documents(source, guess(table, source=source)))
+    assert len(found) == 10_003
+    assert len({item.document.value for item in found}) == 77
+    assert "guessed: text, value" in describe(guess(table, source=source), table)
