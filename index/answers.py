@@ -65,3 +65,25 @@ def _hit(hit: Hit) -> dict[str, Any]:
     if plain["explanation"] is None:
         del plain["explanation"]
     return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Whole matrices of attention: q queries over n documents, H heads.
+
+    Attributes:
+        documents: (n) ids, in the order of the columns.
+        logits, head_weights: (q, H, n).
+        weights: (q, n), mixed over heads; each row sums to one.
+    """
+
+    documents: Sequence[str]
+    logits: Sequence[Sequence[Sequence[float]]]
+    head_weights: Sequence[Sequence[Sequence[float]]]
+    weights: Sequence[Sequence[float]]
+    generation: int
+    projection: int
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, as the service sends it."""
+        return {name: getattr(self, name) for name in self.__slots__}

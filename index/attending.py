@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from index.attention import (
+    Additive,
     Attended,
     Block,
     Blocks,
@@ -148,6 +149,14 @@ def attend(
     return Attention(attended, focus.native, focus)
 
 
+def attend_matrix(
+    view: View, settings: Settings, embeddings: Float32, rows: Int64 | None, options: SearchOptions
+) -> Attention:
+    """Attention of queries (q, d) over every document that may be attended to, all listed."""
+    focus = _focus(view, settings, embeddings, options)
+    return _over_all(focus, rows, view.keys.documents)
+
+
 def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     blocks = focus.blocks(rows)
     attended = attend_many(focus.heads, blocks, focus.mechanism, keep, shift=focus.shift)
@@ -169,12 +178,6 @@ def _scanned(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
 
 def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchOptions) -> Focus:
     scorer = options.scorer or settings.scorer
-    if scorer == "additive":
-        raise InvalidRequest(
-            "The scorer 'additive' has learned parameters, and no projection of this collection "
-            "has any. Use dot, cosine or laplace, or store a projection with them.",
-            field="scorer",
-        )
     stored = view.projection
     unit = stored.normalized or (settings.unit_embeddings and stored.kind == "identity")
     projection = stored.form_for(scorer) if stored.key_fingerprint == "raw" else stored
@@ -186,9 +189,21 @@ def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchO
         pool_name=options.pool,
         temperature=options.temperature,
         gates=_gates(stored, options.heads),
+        additive=_additive(stored) if scorer == "additive" else None,
     )
     native = (scorer == "dot" or (scorer == "cosine" and unit)) and options.pool == "max"
     return Focus(view, scorer, compare, projection, embeddings, native)
+
+
+def _additive(projection: Projection) -> Additive:
+    w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
+    if w is None or u is None or v is None:
+        raise InvalidRequest(
+            "The scorer 'additive' has parameters of its own, and the projection that answers has "
+            "none. Use dot, cosine or laplace, or a projection with additive parameters.",
+            field="scorer",
+        )
+    return Additive(w, u, v)
 
 
 def _gates(projection: Projection, heads: list[float] | None) -> Float64:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from index.cli.common import on_collection, open_collection, open_data, show, table
+from index.collection import Collection
+from index.projection import Projection
 from index.verify import verify
 
 
@@ -83,10 +86,41 @@ def projections_group(
 @projections_group.command("activate")
 @click.argument("version", type=int)
 @click.pass_obj
-def activate_command(opened: object, version: int) -> None:
-    """Answer with projection VERSION from the next search on, in every process."""
-    from index.collection import Collection
+def activate_command(opened: Collection, version: int) -> None:
+    """Answer with projection VERSION from the next search on, in every process.
 
-    assert isinstance(opened, Collection)
+    \b
+    Example:
+      python -m index projections --data library activate 2
+    """
     opened.activate(version)
     click.echo(f"Projection {version} is active.")
+
+
+@projections_group.command("fit")
+@click.argument("kind", type=click.Choice(["pca", "lsi", "lsi-scaled"]))
+@click.option("--dimensions", required=True, type=click.IntRange(1), help="d_k, below d.")
+@click.pass_obj
+def fit_command(opened: Collection, kind: Any, dimensions: int) -> None:
+    """Store an untrained projection of the embeddings onto fewer dimensions.
+
+    \b
+    Example:
+      python -m index projections --data library fit pca --dimensions 64
+    """
+    version = opened.add_projection(opened.fit_projection(kind, dimensions))
+    click.echo(f"Projection {version} is stored; 'activate {version}' makes it answer.")
+
+
+@projections_group.command("add")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+def add_command(opened: Collection, file: Path) -> None:
+    """Store a projection from FILE, as `Projection.to_bytes` writes it (safetensors).
+
+    \b
+    Example:
+      python -m index projections --data library add heads.safetensors
+    """
+    version = opened.add_projection(Projection.from_bytes(file.read_bytes()))
+    click.echo(f"Projection {version} is stored; 'activate {version}' makes it answer.")

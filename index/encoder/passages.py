@@ -7,8 +7,7 @@ fit, counted in the model's own tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -33,6 +32,13 @@ class Passage(NamedTuple):
 
     start: int
     end: int
+
+
+class Placed(NamedTuple):
+    """A passage of the text at position `at`."""
+
+    at: int
+    passage: Passage
 
 
 class PassageSplitter:
@@ -78,10 +84,16 @@ class PassageSplitter:
         places = self._too_long(texts)
         # All at once: the library shares a batch among the cores.
         chunks = splitter.chunk_all_indices([texts[at] for at in places])
-        for at, found in zip(places, chunks, strict=True):
-            spans = (Passage(start, start + len(chunk)) for start, chunk in found)
-            passages[at] = [part for span in spans for part in self._parts(span)]
-        return passages
+        for at in places:
+            passages[at] = []
+        found = [
+            Placed(at, Passage(start, start + len(chunk)))
+            for at, parts in zip(places, chunks, strict=True)
+            for start, chunk in parts
+        ]
+        for at, passage in self._fitted(texts, found):
+            passages[at].append(passage)
+        return [sorted(each) for each in passages]
 
     def _default_overlap(self) -> int:
         return min(self.window // OVERLAP_SHARE, self.room - 1)
@@ -97,15 +109,29 @@ class PassageSplitter:
         return [
             at
             for at, count in zip(unsure, counts, strict=True)
-            if count > self.window or len(texts[at]) > self._longest()
+            if not self._fits(Passage(0, len(texts[at])), count)
         ]
 
-    def _longest(self) -> int:
-        return self.room * CHARACTERS_PER_TOKEN
+    def _fits(self, passage: Passage, count: int) -> bool:
+        length = passage.end - passage.start
+        return count <= self.window and length <= self.room * CHARACTERS_PER_TOKEN
 
-    def _parts(self, span: Passage) -> list[Passage]:
-        borders = [*range(span.start, span.end, self._longest()), span.end]
-        return [Passage(start, end) for start, end in pairwise(borders)]
+    def _fitted(self, texts: Sequence[str], found: list[Placed]) -> Iterator[Placed]:
+        """The same passages, halved until each fits; a single character is never halved.
+
+        The library counts a chunk where it lies; standing alone it can have more tokens, where
+        the tokenizer marks how a text begins.
+        """
+        while found:
+            counts = self.count([texts[at][start:end] for at, (start, end) in found])
+            halved: list[Placed] = []
+            for placed, count in zip(found, counts.tolist(), strict=True):
+                halves = _halves(texts[placed.at], placed.passage)
+                if self._fits(placed.passage, count) or not halves:
+                    yield placed
+                else:
+                    halved += [Placed(placed.at, half) for half in halves]
+            found = halved
 
     def _splitter(self, overlap: int) -> TextSplitter:
         if not 0 <= overlap < self.room:
@@ -123,3 +149,15 @@ def _text_splitter(tokenizer: Tokenizer, room: int, overlap: int) -> TextSplitte
     from semantic_text_splitter import TextSplitter
 
     return TextSplitter.from_huggingface_tokenizer(tokenizer, room, overlap=overlap)
+
+
+def _halves(text: str, passage: Passage) -> list[Passage]:
+    """Both halves, at a space where the first has one; none of what has a single character."""
+    start, end = passage
+    if end - start < 2:
+        return []
+    middle = (start + end) // 2
+    space = text.rfind(" ", start + 1, middle)
+    border = middle if space < 0 else space
+    halves = (Passage(start, border), Passage(border, end))
+    return [half for half in halves if not text[half.start : half.end].isspace()]

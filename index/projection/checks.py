@@ -23,11 +23,23 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "b_v": ("H", "d_vh"),
     "w_o": ("d_o", "H*d_vh"),
     "b_o": ("d_o",),
+    "additive_w": ("a", "d_k"),
+    "additive_u": ("a", "d_k"),
+    "additive_v": ("a",),
 }
 """Each tensor's axes by name; an axis has one length throughout a projection.
 
 Hk is 1 where all heads share one key (Shazeer 2019), else H.
 """
+
+_TOGETHER = (
+    ("b_v", "w_v"),
+    ("b_o", "w_o"),
+    ("additive_w", "additive_u"),
+    ("additive_u", "additive_v"),
+    ("additive_v", "additive_w"),
+)
+"""What makes no sense without the other."""
 
 
 def check_kind(kind: str) -> None:
@@ -83,9 +95,9 @@ def check_tensors(tensors: Mapping[str, Floats], heads: int, d_in: int) -> None:
             f"{heads}, or the keys one.",
             field="heads",
         )
-    for bias, weight in (("b_v", "w_v"), ("b_o", "w_o")):
-        if bias in tensors and weight not in tensors:
-            raise InvalidRequest(f"{bias} was given without {weight}; give both or neither.")
+    for name, needed in _TOGETHER:
+        if name in tensors and needed not in tensors:
+            raise InvalidRequest(f"{name} was given without {needed}; give both or neither.")
 
 
 def _check_tensor(

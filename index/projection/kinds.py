@@ -46,6 +46,7 @@ def given(
     w_o: ArrayLike | None = None,
     b_o: ArrayLike | None = None,
     center: ArrayLike | None = None,
+    additive: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     heads: int | None = None,
     gates: ArrayLike | None = None,
     kind: str = "given",
@@ -56,11 +57,13 @@ def given(
 
     With `heads` a matrix (H*d, d_in) is cut into H blocks of rows, as one square W_Q of
     512 is eight heads of 64; biases likewise. One of w_q and w_k may be None, and is the
-    identity then. Raises InvalidRequest for shapes that disagree and heads that do not
+    identity then. `additive` holds W, U and v of Bahdanau's scorer, which compares the
+    projected queries and keys. Raises InvalidRequest for shapes that disagree and heads that do not
     divide.
     """
     stacked = [floating(w) for w in (w_q, w_k) if w is not None]
     count = _count_heads(stacked, heads)
+    w, u, v = (None, None, None) if additive is None else map(floating, additive)
     return Projection(
         kind=kind,
         d_in=_width(stacked),
@@ -74,6 +77,9 @@ def given(
         w_o=None if w_o is None else floating(w_o),
         b_o=None if b_o is None else floating(b_o),
         center=None if center is None else floating(center),
+        additive_w=w,
+        additive_u=u,
+        additive_v=v,
         normalize_queries=normalize_queries,
         normalize_keys=normalize_keys,
     )
