@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
 from index.answers import Hit
 from index.attending import Attention
 from index.attention import Attended
-from index.errors import UnknownField
+from index.errors import InvalidRequest, UnknownField
 from index.projection import Projection
 from index.requests import SearchOptions
 from index.store import Store, StoredDocument
@@ -69,7 +70,8 @@ class Reading:
         return answer
 
     def _blended(self, query: int, found: Attended) -> dict[str, Json]:
-        blend = _blend(self.type, self.attention.focus.view.projection)
+        focus = self.attention.focus
+        blend = _blend(self.type, focus.view.projection, focus.mechanism.gates)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)
@@ -122,19 +124,20 @@ class Reading:
         return explained
 
     def _decoded(self, vector: Float64) -> dict[str, Json]:
-        """The stored document whose value is nearest to a blended vector."""
-        best: tuple[Nearest, StoredDocument] | None = None
-        for block in _scroll(self.store):
-            found = [(document, value_of(document, self.options.value)) for document in block]
-            held = [(document, value) for document, value in found if is_numbers(value)]
-            if not held:
-                continue
-            near = nearest(vector, [value for _, value in held])
-            if best is None or near.distance < best[0].distance:
-                best = near, held[near.index][0]
-        if best is None:
-            return {}
-        near, document = best
+        """The stored document whose value (or key, where that is the value) is nearest.
+
+        Raises:
+            InvalidRequest: W_V and W_O led to a width that nothing stored has.
+        """
+        by_key = self.options.value == KEY
+        found = self._nearest_key(vector) if by_key else self._nearest_value(vector)
+        if found is None:
+            raise InvalidRequest(
+                f"The answer has {len(vector)} dimensions, and no stored value has, so that none "
+                f"can be named. Ask without decode, or of a projection that keeps the width.",
+                field="decode",
+            )
+        near, document = found
         return {
             "id": document.id,
             "value": document.value,
@@ -142,42 +145,75 @@ class Reading:
             "distance": near.distance,
         }
 
+    def _nearest_value(self, vector: Float64) -> tuple[Nearest, StoredDocument] | None:
+        best: tuple[Nearest, StoredDocument] | None = None
+        for block in _scroll(self.store):
+            found = [(document, value_of(document, self.options.value)) for document in block]
+            held = [(document, value) for document, value in found if _has_width(value, vector)]
+            if not held:
+                continue
+            near = nearest(vector, [value for _, value in held])
+            if best is None or near.distance < best[0].distance:
+                best = near, held[near.index][0]
+        return best
+
+    def _nearest_key(self, vector: Float64) -> tuple[Nearest, StoredDocument] | None:
+        best: tuple[Nearest, int] | None = None
+        with self.store.all_keys() as (_, batches):
+            for batch in batches:
+                if batch.embeddings.shape[1] != len(vector):
+                    return None
+                near = nearest(vector, batch.embeddings)
+                if best is None or near.distance < best[0].distance:
+                    best = near, int(batch.documents[near.index])
+        if best is None:
+            raise Vanished
+        return best[0], self._documents(np.array([best[1]]))[0]
+
 
 class HeadBlend:
     """A blend whose heads may go through W_V and W_O, as vector values do."""
 
-    def __init__(self, blends: Sequence[Blend], projection: Projection) -> None:
+    def __init__(self, blends: Sequence[Blend], projection: Projection, gates: Float64) -> None:
         self._blends = blends
         self._projection = projection
+        self._gates = gates
 
     def add(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
         """weights (H, n)."""
         if len(self._blends) == 1:
-            self._blends[0].add(ids, values, self._projection.gates @ weights)
+            self._blends[0].add(ids, values, self._gates @ weights)
             return
         for blend, each in zip(self._blends, weights, strict=True):
             blend.add(ids, values, each)
 
     def answer(self) -> dict[str, Json]:
         answers = [blend.answer() for blend in self._blends]
-        if len(answers) == 1 and not _has_value_weights(self._projection):
+        if not _has_value_weights(self._projection) or "vector" not in answers[0]:
             return answers[0]
+        coverage = float(self._gates @ [each["coverage"] for each in answers])
         vectors = [each["vector"] for each in answers]
         if any(vector is None for vector in vectors):
-            return answers[0]
+            # W_O takes all heads together: without one there is nothing to give it.
+            return {**answers[0], "vector": None, "coverage": coverage}
         heads = np.array(vectors)  # (H, d_v)
         mixed = self._projection.output(heads, np.ones(len(heads)))
-        return {**answers[0], "vector": mixed.tolist()}
+        return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}
 
 
-def _blend(type: ValueType, projection: Projection) -> HeadBlend:
+def _blend(type: ValueType, projection: Projection, gates: Float64) -> HeadBlend:
     through_heads = type.kind == "vector" and _has_value_weights(projection)
     count = projection.heads if through_heads else 1
-    return HeadBlend([blend_for(type) for _ in range(count)], projection)
+    return HeadBlend([blend_for(type) for _ in range(count)], projection, gates)
 
 
 def _has_value_weights(projection: Projection) -> bool:
     return projection.w_v is not None or projection.w_o is not None
+
+
+def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
+    """Whether a value is a vector of that width; `decode` passes over all others."""
+    return is_numbers(value) and len(value) == len(vector)
 
 
 def value_of(document: StoredDocument, path: str | None) -> Json:

@@ -48,6 +48,8 @@ class Data:
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[int, Collection]] = {}
         self._lock = threading.RLock()
+        # A lock of its own: loading takes seconds, and vectors need no encoder.
+        self._loading = threading.Lock()
 
     def names(self) -> list[str]:
         """The collections there are, in alphabetical order."""
@@ -82,7 +84,7 @@ class Data:
             EncoderError: the encoder cannot be loaded.
         """
         folder = self._folder(name)
-        wanted = self._settings(parse(CollectionSettings, settings))
+        wanted = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._lock:
             if not (folder / "documents.db").exists():
                 self._make(folder, wanted)
@@ -127,7 +129,7 @@ class Data:
 
     def encoder(self, name: str) -> Encoder:
         """An encoder by name or folder, loaded once."""
-        with self._lock:
+        with self._loading:
             if name not in self._encoders:
                 self._encoders[name] = self._load(name)
             return self._encoders[name]
@@ -176,8 +178,8 @@ class Data:
     def _unknown(self, name: str) -> UnknownCollection:
         known = ", ".join(self.names()) or "none yet"
         return UnknownCollection(
-            f"There is no collection {name!r} in {self.folder}; there are: {known}. "
-            f"Build one with 'python -m index build'.",
+            f"There is no collection {name!r}; there are: {known}. Build one with "
+            f"'python -m index build', or make one with PUT /v1/collections/{name}.",
             field="collection",
         )
 

@@ -94,13 +94,15 @@ def read_queries(path: Path) -> dict[str, str]:
     """Queries in BEIR's layout: JSON lines with `_id` (or `id`) and `text`."""
     queries: dict[str, str] = {}
     for number, line in _lines(path):
-        try:
-            row = json.loads(line)
-            queries[str(row.get("_id", row.get("id")))] = str(row["text"])
-        except (ValueError, KeyError, AttributeError) as error:
+        id, text = _query(line)
+        if id is None or not isinstance(text, str):
             raise SourceError(
-                f"{path}:{number} is no query: expected a JSON object with _id and text ({error})."
-            ) from None
+                f"{path}:{number} is no query: expected a JSON object with _id and text, but it "
+                f"says {line[:80]!r}."
+            )
+        if id in queries:
+            raise SourceError(f"{path}:{number} has the id {id!r} again; give each query its own.")
+        queries[id] = text
     if not queries:
         raise SourceError(f"{path} has no queries.")
     return queries
@@ -112,11 +114,11 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     for number, line in _lines(path):
         cells = line.split("\t") if "\t" in line else line.split()
         try:
-            query, document, grade = cells if len(cells) == 3 else (cells[0], *cells[2:4])
-            qrels[query][document] = int(grade)
-        except (ValueError, IndexError):
-            if number == 1:  # the header
+            query, document, grade = cells if len(cells) == 3 else _without_iteration(cells)
+            if number == 1 and grade.isidentifier():  # the header's name for the grade
                 continue
+            qrels[query][document] = int(grade)
+        except ValueError:
             raise SourceError(
                 f"{path}:{number} is no judgement: expected query id, document id and a whole "
                 f"number, separated by tabs, but it says {line[:80]!r}."
@@ -126,12 +128,30 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     return dict(qrels)
 
 
+def _query(line: str) -> tuple[str | None, object]:
+    """Id and text, as far as they are there."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None, None
+    if not isinstance(row, dict):
+        return None, None
+    id = row.get("_id", row.get("id"))
+    return None if id is None else str(id), row.get("text")
+
+
+def _without_iteration(cells: list[str]) -> list[str]:
+    """TREC's four columns without the second, which nobody uses; ValueError if not four."""
+    query, _, document, grade = cells
+    return [query, document, grade]
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, line.rstrip("\n")
+                    yield number, line.rstrip()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read: {error}.") from error
 

@@ -164,7 +164,8 @@ def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
         DimensionMismatch: it has another width than the collection.
         InvalidRequest: it holds NaN or infinity, or has no direction where one is needed.
     """
-    embedding = np.asarray(vector, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        embedding = np.asarray(vector, dtype=np.float32)
     if embedding.shape != (settings.dimension,):
         raise DimensionMismatch(expected=settings.dimension, got=len(vector))
     if not np.isfinite(embedding).all():

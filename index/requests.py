@@ -32,6 +32,7 @@ MAX_BATCH = 256
 MAX_DOCUMENTS = 10_000
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
+MAX_DETAILS = 100
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
 Model = TypeVar("Model", bound="Request")
@@ -43,7 +44,7 @@ def _id_text(given: object) -> object:
 
 
 DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=512)]
-Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_WIDTH)]
+Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
@@ -68,7 +69,8 @@ def parse(model: type[Model], given: Mapping[str, Any]) -> Model:
 def invalid(error: ValidationError) -> InvalidRequest:
     """The one place where a validation report becomes sentences."""
     details: list[Detail] = [
-        {"field": _dotted(entry["loc"]), "reason": _reason(entry)} for entry in error.errors()
+        {"field": _dotted(entry["loc"]), "reason": _reason(entry)}
+        for entry in error.errors(include_url=False)[:MAX_DETAILS]
     ]
     sentence = " ".join(
         f"{detail['field'] or 'request'}: {detail['reason']}." for detail in details[:5]
@@ -174,7 +176,10 @@ class SearchOptions(Request):
         "max", description="A document's logit: its best key, or the log-sum-exp of its keys."
     )
     projection: int | None = Field(
-        None, ge=1, description="Answer with this projection version instead of the active one."
+        None,
+        ge=1,
+        le=2**63 - 1,
+        description="Answer with this projection version instead of the active one.",
     )
     decode: bool = Field(False, description="Name the stored value nearest to a blended vector.")
     explain: bool = Field(False, description="Add logits by head, matched passage and timings.")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from index.answering import KEY, Reading, Vanished, check_path, value_of
 from index.answers import Answer, Matrix
 from index.attending import attend, attend_matrix
 from index.attention import Attended
-from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from index.errors import Conflict, InvalidRequest, LimitExceeded, UnknownDocument
 from index.ingest import own_vector
 from index.requests import MAX_BATCH, Mask, Query, SearchOptions, SearchRequest
 from index.settings import Settings
@@ -30,6 +31,9 @@ ATTEMPTS = 5
 
 MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""
+
+
+Result = TypeVar("Result")
 
 
 class QueryEncoder(Protocol):
@@ -68,8 +72,8 @@ class Searcher:
             groups[request.model_dump_json(exclude={"query"})].append(at)
         answers: dict[int, Answer] = {}
         for places in groups.values():
-            options = requests[places[0]]
-            answers |= zip(places, self._answers(embeddings[places], options, started), strict=True)
+            group = partial(self._answers, embeddings[places], requests[places[0]], started)
+            answers |= zip(places, _until_whole(group), strict=True)
         return [answers[at] for at in range(len(requests))]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
@@ -86,21 +90,22 @@ class Searcher:
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
             )
-        options = requests[0]
         embeddings = self._embed([request.query for request in requests])
+        return _until_whole(partial(self._matrix, embeddings, requests[0]))
+
+    def _matrix(self, embeddings: Float32, options: SearchOptions) -> Matrix:
         view = self._views.current(options.projection)
         rows = self._rows(options)
-        if len(requests) * view.keys.documents > MAX_CELLS:
+        if len(embeddings) * view.keys.documents > MAX_CELLS:
             raise LimitExceeded(
-                f"{len(requests)} queries over {view.keys.documents} documents are more than the "
+                f"{len(embeddings)} queries over {view.keys.documents} documents are more than the "
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
-        attention = attend_matrix(view, self._settings, embeddings, rows, options)
-        return self._matrix(attention.attended, view)
-
-    def _matrix(self, attended: Sequence[Attended], view: View) -> Matrix:
+        attended = attend_matrix(view, self._settings, embeddings, rows, options).attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
         documents = self._store.values(columns)
+        if len(documents) < len(columns):
+            raise Vanished
         by_query = [_by_column(found, columns) for found in attended]
         return Matrix(
             documents=[documents[row].id for row in columns.tolist()],
@@ -112,16 +117,6 @@ class Searcher:
         )
 
     def _answers(self, embeddings: Float32, options: SearchOptions, started: float) -> list[Answer]:
-        for _ in range(ATTEMPTS):
-            try:
-                return self._answers_once(embeddings, options, started)
-            except Vanished:
-                continue
-        raise InvalidRequest("The documents change faster than they can be read; try again.")
-
-    def _answers_once(
-        self, embeddings: Float32, options: SearchOptions, started: float
-    ) -> list[Answer]:
         view = self._views.current(options.projection)
         rows = self._rows(options)
         attention = attend(view, self._settings, embeddings, rows, options)
@@ -221,6 +216,16 @@ class Searcher:
                 f"{self._settings.dimension} dimensions; send such a vector.",
                 field="query",
             )
+
+
+def _until_whole(read: Callable[[], Result]) -> Result:
+    """A reading, begun again with a newer view while documents go in the middle of it."""
+    for _ in range(ATTEMPTS):
+        try:
+            return read()
+        except Vanished:
+            continue
+    raise Conflict("The documents change faster than they can be read; try again.")
 
 
 def _by_column(found: Attended, columns: Int64) -> tuple[Float64, Float64, Float64]:

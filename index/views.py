@@ -126,9 +126,8 @@ class Views:
         return view
 
     def _load_published(self, projection: Projection) -> Snapshot | None:
-        state = self._store.state()
         try:
-            loaded = self._published(projection).load(state.last_key, state.last_removal)
+            loaded = self._published(projection).load(self._progress)
         except Damaged as damage:
             log.warning("%s The index is built again from the database.", damage)
             self._published(projection).discard()
@@ -142,6 +141,10 @@ class Views:
             manifest.last_removal,
             manifest.generation,
         )
+
+    def _progress(self) -> tuple[int, int]:
+        state = self._store.state()
+        return state.last_key, state.last_removal
 
     def _advance(self, view: View) -> View:
         """The view with everything that was committed since it was made."""

@@ -101,17 +101,17 @@ def _read(origin: Origin, device: str) -> SentenceTransformer:
             )
     # What the library raises depends on the file that is missing or wrong: any is the same to us.
     except Exception as error:
-        raise EncoderError(_why_unreadable(origin.name, error)) from error
+        raise EncoderError(_why_unreadable(origin, error)) from error
 
 
-def _why_unreadable(name: str, error: Exception) -> str:
-    if Path(name).is_dir():
+def _why_unreadable(origin: Origin, error: Exception) -> str:
+    if Path(origin.place).is_dir():
         return (
-            f"The folder {name} holds no model that sentence-transformers can load "
+            f"The encoder {origin.name!r} could not be read from its folder "
             f"({_first_line(error)}). Give a folder with modules.json and model.safetensors."
         )
     return (
-        f"The encoder {name!r} is neither a folder nor a model kept on this machine. "
+        f"The encoder {origin.name!r} is neither a folder nor a model kept on this machine. "
         f"Give a model folder, or use the default, {DEFAULT}."
     )
 

@@ -16,8 +16,8 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,10 @@ VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.faiss", "keys.npy", "documents.npy
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a generation holds, and of which database it is the image."""
+    """What a generation holds, and of which database it is the image.
+
+    `checksums` are those of the files, `seal` that of everything else said here.
+    """
 
     format: int
     generation: int
@@ -47,6 +50,11 @@ class Manifest:
     last_key: int
     last_removal: int
     checksums: dict[str, int]
+    seal: int = 0
+
+    def expected_seal(self) -> int:
+        """CRC-32 of all the rest."""
+        return zlib.crc32(json.dumps(asdict(replace(self, seal=0)), sort_keys=True).encode())
 
 
 @dataclass(frozen=True)
@@ -66,24 +74,40 @@ class PublishedIndexes:
         self.folder = folder / origin.layout
         self.origin = origin
 
-    def load(self, last_key: int, last_removal: int) -> tuple[Segment, Manifest] | None:
+    def load(self, progress: Callable[[], tuple[int, int]]) -> tuple[Segment, Manifest] | None:
         """The current generation, or None where none is published.
 
         Args:
-            last_key, last_removal: how far the database has come; a manifest beyond them is
-                the image of another, later state.
+            progress: last key and last removal of the database; a manifest beyond them is the
+                image of another, later state. Asked once the manifest has been read, for
+                others may write and publish meanwhile.
 
         Raises:
             ManifestMismatch: the generation is the image of something else.
             Damaged: a file is missing, or is not what was written.
         """
+        while (name := self._current()) is not None:
+            try:
+                return self._load(self.folder / Path(name).name, progress)
+            except Damaged:
+                # Where others have published twice meanwhile, this one was swept away.
+                if self._current() == name:
+                    raise
+        return None
+
+    def _current(self) -> str | None:
         try:
-            name = (self.folder / "current").read_text().strip()
+            return (self.folder / "current").read_bytes().decode(errors="replace").strip()
         except FileNotFoundError:
             return None
-        folder = self.folder / Path(name).name
+
+    def _load(
+        self, folder: Path, progress: Callable[[], tuple[int, int]]
+    ) -> tuple[Segment, Manifest]:
         manifest = _read_manifest(folder)
-        self._check_origin(manifest, last_key, last_removal)
+        self._check_origin(manifest, *progress())
+        if manifest.seal != manifest.expected_seal():
+            raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
         for file, checksum in manifest.checksums.items():
             _check_file(folder / file, checksum)
         index = _read_index(folder / VECTORS)
@@ -119,6 +143,7 @@ class PublishedIndexes:
                     last_removal=last_removal,
                     checksums={f: _checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
                 )
+                manifest = replace(manifest, seal=manifest.expected_seal())
                 _write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
                 os.replace(writing, self.folder / str(generation))
             except BaseException:
@@ -130,7 +155,13 @@ class PublishedIndexes:
 
     def discard(self) -> None:
         """Forget every generation; the next opening builds one from the database."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self.folder.exists():
+            return
+        # The lock stays: whoever waits for it must not end up with a file of its own.
+        with FileLock(self.folder / "lock"):
+            (self.folder / "current").unlink(missing_ok=True)
+            for generation in self._generations():
+                shutil.rmtree(self.folder / str(generation), ignore_errors=True)
 
     def _check_origin(self, manifest: Manifest, last_key: int, last_removal: int) -> None:
         for name, expected in asdict(self.origin).items():

@@ -51,9 +51,19 @@ class FlatVectors:
         return Nearest(scores, positions)
 
     def all(self) -> Float32:
-        size = self.index.ntotal * self.index.d
-        flat: Float32 = faiss.rev_swig_ptr(self.index.get_xb(), size)
-        return flat.reshape(self.index.ntotal, self.index.d)
+        return np.asarray(_Borrowed(self.index)).reshape(self.index.ntotal, self.index.d)
+
+
+class _Borrowed:
+    """An index's memory as an array that keeps the index alive.
+
+    FAISS's own view does not: it would outlive a snapshot that is swapped out meanwhile.
+    """
+
+    def __init__(self, index: faiss.IndexFlatIP) -> None:
+        self.index = index
+        flat: Float32 = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
+        self.__array_interface__ = flat.__array_interface__
 
 
 class DenseVectors:

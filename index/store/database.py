@@ -125,19 +125,21 @@ class Store:
         self, after: int, limit: int, predicate: Predicate | None = None
     ) -> list[StoredDocument]:
         """The next `limit` documents after a row, in the order of rows."""
-        where, parameters = predicate or Predicate("1", ())
+        wanted = predicate or Predicate("1", ())
         found = self._read().execute(
             f"SELECT row, id, fields, value, payload FROM documents "
-            f"WHERE row > ? AND {where} ORDER BY row LIMIT ?",
-            [after, *parameters, limit],
+            f"WHERE row > ? AND {wanted.sql} ORDER BY row LIMIT ?",
+            [after, *wanted.parameters, limit],
         )
         return [_stored(row) for row in found]
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Documents from all over the collection: the first ones may be all of a kind."""
         found = self._read().execute(
-            "SELECT row, id, fields, value, payload FROM documents WHERE row % max(1, "
-            "(SELECT max(row) / :size FROM documents)) = 0 ORDER BY row LIMIT 2 * :size",
+            # In step with the last row, so that deletions never leave the sample empty.
+            "WITH step AS (SELECT max(row) AS last, max(1, max(row) / :size) AS width "
+            "FROM documents) SELECT row, id, fields, value, payload FROM documents, step "
+            "WHERE row % width = last % width ORDER BY row LIMIT 2 * :size",
             {"size": size},
         )
         return [_stored(row) for row in found]

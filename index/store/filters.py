@@ -13,6 +13,7 @@ value; dots reach into objects; `@id` is the document's id and `@value` its whol
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,10 +25,11 @@ MAX_CONDITIONS = 256
 
 
 class Predicate(NamedTuple):
-    """An SQL condition on the table `documents`, and its parameters."""
+    """An SQL condition on the table `documents`, its parameters, and how many it is made of."""
 
     sql: str
-    parameters: tuple[str | int | float, ...]
+    parameters: tuple[str, ...]
+    conditions: int = 1
 
 
 class _Field(NamedTuple):
@@ -45,8 +47,12 @@ def compile_filter(given: Mapping[str, Json]) -> Predicate:
             too deep or too long; the sentence names the condition.
     """
     predicate = _all_of(given, 1)
-    if len(predicate.parameters) > 4 * MAX_CONDITIONS:
-        raise _refused(f"it has more than {MAX_CONDITIONS} conditions; split it")
+    # SQLite refuses an expression of some 1,000 parts, with words that are not about filters.
+    if predicate.conditions > MAX_CONDITIONS:
+        raise _refused(
+            f"it has {predicate.conditions} conditions, but at most {MAX_CONDITIONS} are taken; "
+            f"split it, or name the values in one 'in'"
+        )
     return predicate
 
 
@@ -69,7 +75,7 @@ def _condition(name: str, operand: Json, depth: int) -> Predicate:
         return _joined(parts, " AND " if name == "$and" else " OR ", empty="1")
     if name == "$not":
         inner = _all_of(operand, depth + 1)
-        return Predicate(f"NOT {inner.sql}", inner.parameters)
+        return inner._replace(sql=f"NOT {inner.sql}")
     if name.startswith("$"):
         raise _refused(f"{name!r} is not known; use $and, $or or $not")
     return _field_condition(name, operand)
@@ -92,7 +98,8 @@ def _joined(parts: Sequence[Predicate], word: str, *, empty: str) -> Predicate:
     if not parts:
         return Predicate(f"({empty})", ())
     sql = word.join(part.sql for part in parts)
-    return Predicate(f"({sql})", tuple(value for part in parts for value in part.parameters))
+    parameters = tuple(value for part in parts for value in part.parameters)
+    return Predicate(f"({sql})", parameters, sum(part.conditions for part in parts))
 
 
 def _located(name: str) -> _Field:
@@ -102,7 +109,8 @@ def _located(name: str) -> _Field:
         return _Field("documents.value", "$")
     if '"' in name or "\x00" in name or not all(name.split(".")):
         raise _refused(f"{name!r} is no field name: names have no quotation marks or empty parts")
-    path = "$" + "".join(f'."{part}"' for part in name.split("."))
+    # Before 3.45 SQLite compares names as they are written: escaped here as `to_json` does it.
+    path = "$" + "".join(f".{json.dumps(part)}" for part in name.split("."))
     literal = path.replace("'", "''")
     # The path is written into the SQL, quoted, so that an index on the expression can serve it.
     column = (
@@ -120,7 +128,7 @@ def _equals(field: _Field, operand: Json, name: str) -> Predicate:
 
 def _differs(field: _Field, operand: Json, name: str) -> Predicate:
     same = _equals(field, operand, name)
-    return Predicate(f"NOT {same.sql}", same.parameters)
+    return same._replace(sql=f"NOT {same.sql}")
 
 
 def _among(field: _Field, operand: Json, name: str) -> Predicate:
@@ -129,10 +137,14 @@ def _among(field: _Field, operand: Json, name: str) -> Predicate:
         raise _refused(f"'in' on {name!r} takes a list, but {json.dumps(operand)[:80]} was given")
     if any(isinstance(each, Mapping | list) for each in operand):
         raise _refused(f"{name!r} can be compared with text, numbers, booleans and null only")
-    # `type` tells true from 1 and "1" from 1; both kinds of number are one kind.
+    for each in operand:
+        _check_finite(each, name)
+    # `type` tells true from 1 and "1" from 1; both kinds of number are one kind. Members of an
+    # object, which have names for keys, are no elements.
     sql = (
         f"EXISTS (SELECT 1 FROM json_each({field.column}, '{field.path}') AS field, "
         f"json_each(?) AS given WHERE field.value IS given.value AND "
+        f"typeof(field.key) <> 'text' AND "
         f"replace(field.type, 'real', 'integer') = replace(given.type, 'real', 'integer'))"
     )
     found = Predicate(sql, (json.dumps([each for each in operand if each is not None]),))
@@ -143,7 +155,7 @@ def _among(field: _Field, operand: Json, name: str) -> Predicate:
 
 def _not_among(field: _Field, operand: Json, name: str) -> Predicate:
     found = _among(field, operand, name)
-    return Predicate(f"NOT {found.sql}", found.parameters)
+    return found._replace(sql=f"NOT {found.sql}")
 
 
 def _exists(field: _Field, operand: Json, name: str) -> Predicate:
@@ -157,15 +169,22 @@ def _compares(sign: str) -> Callable[[_Field, Json, str], Predicate]:
     def compare(field: _Field, operand: Json, name: str) -> Predicate:
         if isinstance(operand, bool) or not isinstance(operand, str | int | float):
             raise _refused(f"{name!r} {sign} takes a number or text, but {operand!r} was given")
+        _check_finite(operand, name)
         # SQLite orders every text above every number: compare within one kind only.
         kinds = "('text')" if isinstance(operand, str) else "('integer', 'real')"
         sql = (
             f"(json_type({field.column}, '{field.path}') IN {kinds} AND "
-            f"json_extract({field.column}, '{field.path}') {sign} ?) IS TRUE"
+            f"json_extract({field.column}, '{field.path}') {sign} json_extract(?, '$')) IS TRUE"
         )
-        return Predicate(f"({sql})", (operand,))
+        # As JSON, so that SQLite reads both sides alike: whole numbers beyond 64 bits, rounding.
+        return Predicate(f"({sql})", (json.dumps(operand),))
 
     return compare
+
+
+def _check_finite(operand: Json, name: str) -> None:
+    if isinstance(operand, float) and not math.isfinite(operand):
+        raise _refused(f"{name!r} is compared with {operand!r}; send a finite number")
 
 
 def _refused(reason: str) -> InvalidRequest:

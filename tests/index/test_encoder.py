@@ -1,4 +1,4 @@
-"""The encoder against the plain library, SciPy and a float64 loop."""
+"""The encoder on a tiny model whose embeddings a float64 mean of token vectors gives."""
 
 from __future__ import annotations
 
@@ -24,18 +24,13 @@ from index.encoder.precision import choose
 from index.errors import EncoderError, InvalidRequest
 from index.types import Float32
 
-WORDS = "harbour ice ferry winter lantern candle merchant cart river bridge tower bell".split()
+WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 LENGTHS = [1, 3, 3, 8, 20, 20, 60, 150, 150, 300]
 
 
 def texts_of(lengths: list[int]) -> list[str]:
     rng = np.random.default_rng(7)
     return [" ".join(rng.choice(WORDS, size=length)) for length in lengths]
-
-
-def cosines(left: Float32, right: Float32) -> Float32:
-    both = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray((left * right).sum(axis=1) / both, dtype=np.float32)
 
 
 # --- what callers get -------------------------------------------------------------------------
@@ -211,8 +206,13 @@ def test_an_unknown_name_is_refused_with_what_there_is() -> None:
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="holds no model"):
+    with pytest.raises(EncoderError, match="could not be read"):
         load(str(tmp_path))
+
+
+def test_a_device_that_torch_lacks_is_refused_with_its_reason() -> None:
+    with pytest.raises(EncoderError, match=r"could not be read.*nowhere"):
+        load(device="nowhere")
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 def test_damaged_weights_are_refused(tiny_encoder_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_encoder_folder, tmp_path / "damaged")
     (folder / "model.safetensors").write_bytes(b"\0" * 64)
-    with pytest.raises(EncoderError, match="holds no model"):
+    with pytest.raises(EncoderError, match="could not be read"):
         load(str(folder))
 
 

@@ -18,7 +18,7 @@ from index.types import Float32
 torch = pytest.importorskip("torch")
 fused = pytest.importorskip("index.encoder.fused")
 
-WORDS = "harbour ice ferry winter lantern candle merchant cart river bridge tower bell".split()
+WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 
 
 def texts_of(*lengths: int) -> list[str]:
@@ -194,7 +194,7 @@ def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
 
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match="holds no model"):
+    with pytest.raises(EncoderError, match="could not be read"):
         load(str(folder))
 
 

@@ -1,0 +1,47 @@
+# Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PORT   ?= 8000
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
+	@$(BIN)/python -m service.demo --data demo-data --port $(PORT)
+
+test: $(VENV)/installed-tests check  ## Check the code and run every test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-tests  ## Lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
+	@for each in benchmarks/[a-z]*.py; do $(BIN)/python $$each $(if $(QUICK),--quick) || exit 1; done
+
+clean:  ## Remove what was installed and built here
+	rm -rf $(VENV) demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Stamps: an installation is repeated only when what it installs has changed.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: requirements.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/installed-tests: tests/requirements.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/installed-benchmarks: benchmarks/requirements.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@

@@ -1,0 +1,109 @@
+"""Operations: each says once what it takes and answers, for Flask and for OpenAPI alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import Flask, Response
+from pydantic import BaseModel
+
+from index.requests import Request
+from index.types import Json
+from service.bodies import read_body, read_query
+
+View = Callable[..., Response]
+
+CONVERTERS = {"id": "path:", "version": "int:"}
+"""A document's id may hold slashes; a version is a number."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path.
+
+    Attributes:
+        path: as OpenAPI writes it, `/v1/collections/{collection}`.
+        body, query: the models of what is sent; the view gets them under these names.
+        bare: the field of the body that a bare list stands for.
+        returns: what each successful status answers; None for nothing at all.
+        html: whether a browser gets a page instead.
+        example: a body that works.
+    """
+
+    method: str
+    path: str
+    tag: str
+    view: View
+    returns: Mapping[int, type[BaseModel] | None]
+    body: type[Request] | None = None
+    bare: str | None = None
+    query: type[Request] | None = None
+    html: bool = False
+    example: Json = None
+
+    @property
+    def name(self) -> str:
+        return self.view.__name__
+
+    @property
+    def summary(self) -> str:
+        """The first line of the view's docstring; `description` is what follows it."""
+        return (self.view.__doc__ or "").strip().split("\n")[0]
+
+    @property
+    def description(self) -> str:
+        rest = (self.view.__doc__ or "").strip().split("\n")[1:]
+        return " ".join(line.strip() for line in rest if line.strip())
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names in the path."""
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def rule(self) -> str:
+        """The path as Flask writes it."""
+        return re.sub(r"{(\w+)}", lambda m: f"<{CONVERTERS.get(m[1], '')}{m[1]}>", self.path)
+
+    @property
+    def errors(self) -> tuple[int, ...]:
+        """The statuses of the problems that it may answer."""
+        possible = {500}
+        if self.body is not None:
+            possible |= {400, 413, 415, 422}
+        if self.query is not None or self.parameters:
+            possible |= {422}
+        if "collection" in self.parameters or self.query is not None:
+            possible |= {404, 409, 503}
+        return tuple(sorted(possible))
+
+    def call(self, **arguments: Any) -> Response:
+        if self.body is not None:
+            arguments["body"] = read_body(self.body, self.bare)
+        if self.query is not None:
+            arguments["query"] = read_query(self.query)
+        return self.view(**arguments)
+
+
+@dataclass
+class Operations:
+    """The operations of one subject."""
+
+    tag: str
+    all: list[Operation] = field(default_factory=list)
+
+    def add(self, method: str, path: str, **options: Any) -> Callable[[View], View]:
+        """Make a view an operation; `options` are the fields of `Operation`."""
+
+        def added(view: View) -> View:
+            self.all.append(Operation(method, path, self.tag, view, **options))
+            return view
+
+        return added
+
+    def register(self, app: Flask) -> None:
+        for each in self.all:
+            app.add_url_rule(each.rule, each.name, each.call, methods=[each.method])

@@ -1,0 +1,146 @@
+"""Errors as RFC 9457 problems: one table says what each is, one function makes the response."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flask import Response, g, render_template, request
+from werkzeug.exceptions import (
+    HTTPException,
+    MethodNotAllowed,
+    RequestEntityTooLarge,
+    SecurityError,
+)
+from werkzeug.exceptions import NotFound as NoSuchPath
+
+from index.errors import (
+    AttendError,
+    Conflict,
+    Detail,
+    EncoderError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+)
+from service.context import context
+from service.replies import HTML, PROBLEM, reply, wants_page
+
+log = logging.getLogger("attend")
+
+MAX_ERRORS = 100
+"""Details listed: a batch can have thousands of wrong fields, and a hundred tell enough."""
+
+
+class Kind(NamedTuple):
+    """What is true of every problem of one kind."""
+
+    status: int
+    slug: str
+    title: str
+
+    @property
+    def type(self) -> str:
+        """A URI reference to what `/docs` says about the kind."""
+        return f"/docs#{self.slug}"
+
+
+UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
+NO_PATH = Kind(404, "not-found", "Not found")
+BAD_METHOD = Kind(405, "method-not-allowed", "The path does not take this method")
+TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
+NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
+INTERNAL = Kind(500, "internal-error", "The server failed")
+
+DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
+    (LimitExceeded, TOO_LARGE),
+    (InvalidRequest, Kind(422, "invalid-request", "The request cannot be done as asked")),
+    (NotFound, NO_PATH),
+    (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
+    (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
+    (AttendError, INTERNAL),
+)
+HTTP = {kind.status: kind for kind in (UNREADABLE, NO_PATH, BAD_METHOD, TOO_LARGE, NOT_JSON)}
+KINDS = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
+"""Every kind, by status."""
+
+
+class Problem(NamedTuple):
+    """One problem, for the client."""
+
+    kind: Kind
+    detail: str
+    errors: Sequence[Detail] = ()
+
+    def json(self) -> dict[str, Any]:
+        """Without `instance`, which is the request's."""
+        plain = {
+            "type": self.kind.type,
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "detail": self.detail,
+        }
+        return plain | ({"errors": list(self.errors[:MAX_ERRORS])} if self.errors else {})
+
+
+def problem_of(error: Exception) -> Problem:
+    """What a client is told of an error: nothing about the inside of the server."""
+    if isinstance(error, AttendError):
+        kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
+        if kind.status < 500:
+            return Problem(kind, str(error), _errors(error))
+        return Problem(kind, f"{_failure(error)} The log has it under the request id {g.id}.")
+    if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
+        kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
+        return Problem(kind, _sentence(error))
+    return Problem(INTERNAL, f"This is our fault. The log has it under the request id {g.id}.")
+
+
+def respond(error: Exception) -> Response:
+    """The response to any exception: a problem, or a page that says it to a browser."""
+    if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
+        return Response(status=error.code, headers=error.get_headers())
+    problem = problem_of(error)
+    if problem.kind.status >= 500:
+        log.error("request %s: %s %s", g.id, request.method, request.path, exc_info=error)
+    response = _rendered(problem)
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def _rendered(problem: Problem) -> Response:
+    if wants_page() and not request.path.startswith("/v1/"):
+        page = render_template("problem.html", problem=problem)
+        return Response(page, problem.kind.status, content_type=f"{HTML}; charset=utf-8")
+    content = problem.json() | {"instance": request.path}
+    return reply(content, problem.kind.status, PROBLEM)
+
+
+def _errors(error: AttendError) -> Sequence[Detail]:
+    details = getattr(error, "details", ())
+    if details or error.field is None:
+        return list(details)
+    return [{"field": error.field, "reason": str(error)}]
+
+
+def _failure(error: AttendError) -> str:
+    if isinstance(error, EncoderError):
+        return "The encoder of this collection cannot be used."
+    return "The data on the server's disk cannot be used."
+
+
+def _sentence(error: HTTPException) -> str:
+    match error:
+        case MethodNotAllowed():
+            known = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
+            return f"{request.path} takes {known}, but {request.method} was sent."
+        case NoSuchPath():
+            return f"There is nothing at {request.path}; /docs lists every path."
+        case RequestEntityTooLarge():
+            limit = context().settings.max_body
+            return f"The body is larger than {limit:,} bytes, the most that is read; send less."
+        case SecurityError():
+            return "The Host header does not name this server; see --trusted-host."
+    return error.description or error.name

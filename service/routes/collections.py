@@ -1,0 +1,84 @@
+"""Collections: list, make, look at, drop."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from flask import Response
+
+from index import Collection
+from index.errors import EncoderError, InvalidRequest
+from index.requests import CollectionSettings
+from service import documents
+from service.context import context
+from service.operations import Operations
+from service.replies import reply
+from service.schemas import CollectionReply, Summaries
+
+log = logging.getLogger("attend")
+operations = Operations("Collections")
+
+BY_NAME = "/v1/collections/{collection}"
+EXAMPLE = {"dimension": 3, "normalize": True}
+
+
+@operations.add("GET", "/v1/collections", returns={200: Summaries})
+def list_collections() -> Response:
+    """List the collections."""
+    return reply({"collections": [_summary(name) for name in context().data.names()]})
+
+
+@operations.add(
+    "PUT",
+    BY_NAME,
+    body=CollectionSettings,
+    returns={200: CollectionReply, 201: CollectionReply},
+    example=EXAMPLE,
+)
+def make_collection(collection: str, body: CollectionSettings) -> Response:
+    """Make a collection.
+
+    201 if it is new, 200 if it exists with the same settings; other settings are a conflict.
+    """
+    data = context().data
+    is_new = collection not in data.names()
+    try:
+        made = data.create(collection, **body.model_dump(exclude_unset=True))
+    # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
+    except EncoderError as error:
+        raise InvalidRequest(str(error), field="encoder") from error
+    return reply(_figures(made), 201 if is_new else 200)
+
+
+@operations.add("GET", BY_NAME, returns={200: CollectionReply})
+def show_collection(collection: str) -> Response:
+    """Show a collection in figures, with its settings."""
+    return reply(_figures(context().data.collection(collection)))
+
+
+@operations.add("DELETE", BY_NAME, returns={204: None})
+def drop_collection(collection: str) -> Response:
+    """Delete a collection with everything in it."""
+    context().data.drop(collection)
+    return Response(status=204)
+
+
+def _figures(collection: Collection) -> dict[str, Any]:
+    return asdict(collection.info())
+
+
+def _summary(name: str) -> dict[str, Any]:
+    try:
+        collection = context().data.collection(name)
+        return {
+            "name": name,
+            "documents": documents.count(collection),
+            "dimension": collection.settings.dimension,
+            "encoder": collection.settings.encoder,
+        }
+    # One collection that cannot be opened must not hide the others.
+    except Exception as error:
+        log.warning("The collection %r cannot be opened: %s", name, error)
+        return {"name": name, "error": type(error).__name__}

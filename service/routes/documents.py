@@ -1,0 +1,109 @@
+"""Documents: write, read, list, delete."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flask import Response
+
+from index import Collection
+from index.errors import UnknownDocument
+from index.store import StoredDocument
+from service.context import context
+from service.documents import delete_matching, page, upsert
+from service.operations import Operations
+from service.replies import reply
+from service.schemas import (
+    DeletedReply,
+    Deletion,
+    DocumentReply,
+    DocumentsReply,
+    Listing,
+    Upsert,
+    WrittenReply,
+)
+
+operations = Operations("Documents")
+
+ALL = "/v1/collections/{collection}/documents"
+ONE = "/v1/collections/{collection}/documents/{id}"
+DELETE = "/v1/collections/{collection}/documents/delete"
+EXAMPLE = {
+    "documents": [
+        {
+            "id": "moby-dick",
+            "vector": [0.9, 0.1, 0.0],
+            "value": {"stars": 4.2, "shelf": "sea"},
+            "payload": {"title": "Moby-Dick", "year": 1851},
+        },
+        {
+            "id": "emma",
+            "vector": [0.0, 0.8, 0.6],
+            "value": {"stars": 4.0, "shelf": "village"},
+            "payload": {"title": "Emma", "year": 1815},
+        },
+    ]
+}
+
+
+@operations.add(
+    "POST", ALL, body=Upsert, bare="documents", returns={200: WrittenReply}, example=EXAMPLE
+)
+def upsert_documents(collection: str, body: Upsert) -> Response:
+    """Insert or replace documents, all or none.
+
+    A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
+    is not encoded again. The next search finds what was written. A bare list is taken too.
+    """
+    written = upsert(_collection(collection), [each.document() for each in body.documents])
+    return reply(asdict(written))
+
+
+@operations.add("GET", ALL, query=Listing, returns={200: DocumentsReply})
+def list_documents(collection: str, query: Listing) -> Response:
+    """List, scroll or count documents, all or by filter."""
+    found = page(_collection(collection), query.filter, query.after, query.limit)
+    documents = [_document(each) for each in found.documents]
+    return reply({"documents": documents, "next": found.next, "total": found.total})
+
+
+@operations.add("GET", ONE, returns={200: DocumentReply})
+def show_document(collection: str, id: str) -> Response:
+    """Show a document."""
+    return reply(_document(_collection(collection).document(id)))
+
+
+@operations.add("DELETE", ONE, returns={204: None})
+def delete_document(collection: str, id: str) -> Response:
+    """Delete a document."""
+    if not _collection(collection).delete([id]):
+        raise UnknownDocument(
+            f"The collection {collection!r} has no document {id!r}; nothing was deleted.",
+            field="id",
+        )
+    return Response(status=204)
+
+
+@operations.add(
+    "POST", DELETE, body=Deletion, returns={200: DeletedReply}, example={"ids": ["moby-dick"]}
+)
+def delete_documents(collection: str, body: Deletion) -> Response:
+    """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
+    found = _collection(collection)
+    if body.filter is not None:
+        return reply({"deleted": delete_matching(found, body.filter)})
+    return reply({"deleted": found.delete(body.ids or [])})
+
+
+def _collection(name: str) -> Collection:
+    return context().data.collection(name)
+
+
+def _document(stored: StoredDocument) -> dict[str, Any]:
+    return {
+        "id": stored.id,
+        "fields": stored.fields,
+        "value": stored.value,
+        "payload": stored.payload,
+    }

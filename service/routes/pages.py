@@ -1,0 +1,55 @@
+"""What tells about the server: its health, its document, and its pages."""
+
+from __future__ import annotations
+
+from flask import Response, current_app, render_template
+
+from service import openapi
+from service.context import EXTENSION, context
+from service.operations import Operation, Operations
+from service.problems import KINDS
+from service.replies import HTML, base_url, reply
+from service.schemas import HealthReply, ReadinessReply
+
+operations = Operations("Server")
+
+
+@operations.add("GET", "/healthz", returns={200: HealthReply})
+def health() -> Response:
+    """Say that the process is alive."""
+    return reply({"status": "alive"})
+
+
+@operations.add("GET", "/readyz", returns={200: ReadinessReply, 503: ReadinessReply})
+def readiness() -> Response:
+    """Say whether to send requests here: 503 while collections are opened, and while stopping."""
+    now = context().readiness.now()
+    return reply({"status": now.state, "failed": now.failed}, 200 if now.state == "ready" else 503)
+
+
+@operations.add("GET", "/openapi.json", returns={200: None})
+def openapi_document() -> Response:
+    """Give the OpenAPI document of all this."""
+    return reply(openapi.document(_operations()))
+
+
+@operations.add("GET", "/docs", returns={200: None}, html=True)
+def docs() -> Response:
+    """Show the OpenAPI document to a reader."""
+    known = _operations()
+    page = render_template(
+        "docs.html", document=openapi.document(known), operations=known, problems=KINDS
+    )
+    return Response(page, content_type=f"{HTML}; charset=utf-8")
+
+
+@operations.add("GET", "/", returns={200: None}, html=True)
+def home() -> Response:
+    """Show where to begin."""
+    page = render_template("home.html", base=base_url(), names=context().data.names())
+    return Response(page, content_type=f"{HTML}; charset=utf-8")
+
+
+def _operations() -> list[Operation]:
+    known: list[Operation] = current_app.extensions[f"{EXTENSION}-operations"]
+    return known

@@ -1,0 +1,101 @@
+"""Searches: one, many, and one in the address line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flask import Response, render_template
+
+from index import Collection
+from index.errors import AttendError, InvalidRequest
+from index.requests import SearchRequest, parse
+from service.context import context
+from service.operations import Operations
+from service.problems import problem_of
+from service.replies import HTML, reply, wants_page
+from service.schemas import AnswerReply, AnswersReply, Batch, PlainSearch
+
+operations = Operations("Search")
+
+SEARCH = "/v1/collections/{collection}/search"
+EXAMPLE: dict[str, Any] = {
+    "query": [1.0, 0.2, 0.0],
+    "k": 2,
+    "filter": {"year": {"gte": 1800}},
+    "mode": "soft",
+    "value": "stars",
+}
+
+
+@operations.add("POST", SEARCH, body=SearchRequest, returns={200: AnswerReply}, example=EXAMPLE)
+def search(collection: str, body: SearchRequest) -> Response:
+    """Answer a query: the documents it attends to, and what they say together.
+
+    `query` is a text, a vector, or {"id": …} for more of the same. `mode` soft blends the
+    values of all attended documents by their weights; hard takes the best document's.
+    """
+    answer = context().data.collection(collection).search_many([body])[0]
+    return reply(answer.json())
+
+
+@operations.add(
+    "POST",
+    f"{SEARCH}/batch",
+    body=Batch,
+    returns={200: AnswersReply},
+    example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
+)
+def search_batch(collection: str, body: Batch) -> Response:
+    """Answer up to 256 queries at once.
+
+    A search that cannot be answered has its error in its place, and the others their answers;
+    a batch in which a search is malformed is refused whole.
+    """
+    started = time.perf_counter()
+    opened = context().data.collection(collection)
+    answers: dict[str, Any] = {"answers": _answers(opened, body.searches)}
+    if body.matrix:
+        answers["matrix"] = opened.matrix(body.searches).json()
+    answers["took_ms"] = round((time.perf_counter() - started) * 1000, 3)
+    return reply(answers)
+
+
+@operations.add("GET", "/search", query=PlainSearch, returns={200: AnswerReply}, html=True)
+def plain_search(query: PlainSearch) -> Response:
+    """Answer a text, for curl and for a browser.
+
+    Takes every option of a search; `filter`, `mask` and `heads` are written as JSON.
+    """
+    if wants_page():
+        page = _page(query)
+        return Response(page, content_type=f"{HTML}; charset=utf-8")
+    if query.q is None:
+        raise InvalidRequest("There is no query; add one, as in /search?q=whales.", field="q")
+    return reply(_plain_answer(query))
+
+
+def _answers(collection: Collection, searches: list[SearchRequest]) -> list[dict[str, Any]]:
+    try:
+        return [answer.json() for answer in collection.search_many(searches)]
+    # One that fails takes all with it; alone, each tells whether it was the one.
+    except AttendError:
+        return [_answer_or_error(collection, search) for search in searches]
+
+
+def _answer_or_error(collection: Collection, search: SearchRequest) -> dict[str, Any]:
+    try:
+        return collection.search_many([search])[0].json()
+    except AttendError as error:
+        return {"error": problem_of(error).json()}
+
+
+def _plain_answer(query: PlainSearch) -> dict[str, Any]:
+    collection = context().data.collection(query.collection)
+    return collection.search_many([parse(SearchRequest, query.request())])[0].json()
+
+
+def _page(query: PlainSearch) -> str:
+    names = context().data.names()
+    answer = None if query.q is None else _plain_answer(query)
+    return render_template("search.html", query=query, answer=answer, names=names)

@@ -1,0 +1,22 @@
+"""How one server works. `service.__main__` alone reads the environment and fills this in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """Settings of a server.
+
+    Attributes:
+        max_body: the largest request body that is read, in bytes.
+        trusted_hosts: names that the `Host` header may hold; None for any. A server that only
+            this machine can reach is thereby closed to web pages whose own name was made to
+            point here (DNS rebinding).
+    """
+
+    max_body: int = 64 * MEBIBYTE
+    trusted_hosts: tuple[str, ...] | None = None

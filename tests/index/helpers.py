@@ -1,0 +1,99 @@
+"""What the tests of the core share: documents without an encoder, and brute force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from index.collection import Collection
+from index.data import Data
+from index.store import Entry, Hashes, KeyRow, Store
+from index.types import Document
+
+
+def no_encoder(name: str) -> Any:
+    raise AssertionError(f"the encoder {name!r} was loaded, which nothing here needs")
+
+
+def vector_data(folder: Path) -> Data:
+    """A data folder whose collections never meet an encoder."""
+    return Data(folder, load_encoder=no_encoder)
+
+
+def entry(id: str, keys: Iterable[Sequence[float]] = ((1.0, 0.0),), **rest: Any) -> Entry:
+    """A document with keys of its own and hashes that no other content has."""
+    document = Document(id, vectors={}, **rest)
+    rows = [KeyRow("vector", 0, 0, np.asarray(key, dtype=np.float32)) for key in keys]
+    content = repr((document, [row.embedding.tolist() for row in rows])).encode()
+    return Entry(document, Hashes(content, content), rows)
+
+
+def several_keys(id: str, vectors: Sequence[Sequence[float]], **rest: Any) -> Document:
+    """A document of several keys, each a field's own vector."""
+    named = {f"v{at}": [float(x) for x in vector] for at, vector in enumerate(vectors)}
+    return Document(id, vectors=named, **rest)
+
+
+def fresh_store(path: Path, dimension: int = 2) -> Store:
+    """A store as a new collection of vectors has it."""
+    from index.projection import identity
+    from index.settings import Settings
+
+    store = Store(path)
+    projection = identity(dimension)
+    store.initialise(
+        Settings(encoder=None, dimension=dimension).stored(),
+        (projection.kind, projection.to_bytes(), projection.fingerprint),
+    )
+    return store
+
+
+def brute_logits(
+    query: Sequence[float],
+    keys: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    scorer: str = "dot",
+    pool: str = "max",
+    scale: float = 1.0,
+) -> dict[str, float]:
+    """The logit of every document by a plain loop in float64 over float32 keys."""
+    q = np.asarray(query, dtype=np.float32).astype(np.float64)
+    logits = {}
+    for id, rows in keys.items():
+        scores = [scale * _score(q, np.float64(np.float32(row)), scorer) for row in rows]
+        logits[id] = float(max(scores) if pool == "max" else logsumexp(scores))
+    return logits
+
+
+def _score(q: np.ndarray, k: np.ndarray, scorer: str) -> float:
+    if scorer == "laplace":
+        return -float(np.abs(q - k).sum())
+    product = float(sum(a * b for a, b in zip(q, k, strict=True)))
+    if scorer == "dot":
+        return product
+    lengths = float(np.sqrt((q * q).sum()) * np.sqrt((k * k).sum()))
+    return product / lengths if lengths else 0.0
+
+
+def ranked(logits: Mapping[str, float], attend: int) -> list[str]:
+    return sorted(logits, key=lambda id: -logits[id])[:attend]
+
+
+def soft_weights(logits: Mapping[str, float], ids: Sequence[str], tau: float = 1.0) -> np.ndarray:
+    return softmax(np.array([logits[id] for id in ids]) / tau) if ids else np.zeros(0)
+
+
+def published(collection: Collection) -> Path:
+    """The folder of the current generation of the plain layout."""
+    layout = collection.folder / "keys" / "raw"
+    return layout / (layout / "current").read_text().strip()
+
+
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -1,0 +1,199 @@
+"""Segments and snapshots: what FAISS finds is what a matrix product finds, filtered too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.keys import DenseVectors, Segment, Snapshot
+from index.keys.segment import FlatVectors
+from index.keys.snapshot import BLOCK_KEYS
+
+
+def flat(vectors) -> FlatVectors:
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(np.ascontiguousarray(vectors))
+    return FlatVectors(index)
+
+
+ENGINES = {"flat": flat, "dense": DenseVectors}
+
+
+@dataclass
+class Case:
+    """Documents of one to four keys, some dead, spread over a published segment and a delta."""
+
+    documents: int
+    width: int
+    selectivity: float
+    dead: float
+    fresh: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        counts = rng.integers(1, 5, self.documents)
+        self.rows = np.sort(rng.permutation(10 * self.documents)[: self.documents]) + 1
+        self.keys = rng.normal(size=(int(counts.sum()), self.width)).astype(np.float32)
+        self.of = np.repeat(self.rows, counts)
+        self.ids = rng.permutation(len(self.keys)) + 1
+        self.in_delta = rng.random(self.documents) < self.fresh
+        self.alive = rng.random(self.documents) >= self.dead
+        self.chosen = rng.random(self.documents) < self.selectivity
+        self.queries = rng.normal(size=(3, self.width)).astype(np.float32)
+
+    def snapshot(self) -> Snapshot:
+        segments = [
+            self._segment(make, part)
+            for make, part in ((flat, ~self.in_delta), (DenseVectors, self.in_delta))
+        ]
+        return Snapshot(tuple(segments), 0, 0, 0)
+
+    def _segment(self, make, part) -> Segment:
+        member = np.isin(self.of, self.rows[part])
+        segment = Segment.of(make(self.keys[member]), self.ids[member], self.of[member])
+        dead = self.ids[np.isin(self.of, self.rows[part & ~self.alive])]
+        # One key of a document is enough to say that it is gone.
+        return segment.without(dead[::4]).without(dead)
+
+    def passing(self, filtered: bool):
+        return self.alive & self.chosen if filtered else self.alive
+
+    def best(self, query: int, filtered: bool, attend: int) -> list[int]:
+        scores = {
+            int(row): float((self.keys[self.of == row].astype(float) @ self.queries[query]).max())
+            for row in self.rows[self.passing(filtered)]
+        }
+        return sorted(scores, key=lambda row: -scores[row])[:attend]
+
+
+CASES = st.builds(
+    Case,
+    documents=st.integers(1, 120),
+    width=st.integers(1, 9),
+    selectivity=st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]),
+    dead=st.sampled_from([0.0, 0.3, 1.0]),
+    fresh=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CASES, st.integers(1, 150), st.booleans())
+def test_the_attended_documents_are_always_among_the_candidates(case, attend, filtered):
+    snapshot = case.snapshot()
+    rows = case.rows[case.chosen] if filtered else None
+    for at, found in enumerate(snapshot.search(case.queries[:, None, :], rows, attend)):
+        assert set(case.best(at, filtered, attend)) <= set(found.documents.tolist())
+        assert set(found.documents) <= set(case.rows[case.passing(filtered)])
+        check_whole(case, found)
+
+
+def check_whole(case: Case, found) -> None:
+    """Each candidate stands there once, with all of its keys and their ids."""
+    assert len(np.unique(found.documents)) == len(found.documents)
+    edges = np.append(found.starts, len(found.keys))
+    assert len(found.key_ids) == len(found.keys)
+    for row, start, stop in zip(found.documents, edges, edges[1:], strict=False):
+        member = case.of == row
+        np.testing.assert_array_equal(found.keys[start:stop], case.keys[member])
+        np.testing.assert_array_equal(found.key_ids[start:stop], case.ids[member])
+
+
+@settings(max_examples=80, deadline=None)
+@given(CASES, st.booleans())
+def test_reading_in_blocks_meets_each_living_document_once(case, filtered):
+    rows = case.rows[case.chosen] if filtered else None
+    blocks = list(case.snapshot().blocks(rows))
+    met = [int(row) for block in blocks for row in block.documents]
+    assert sorted(met) == case.rows[case.passing(filtered)].tolist()
+    for block in blocks:
+        check_whole(case, block)
+
+
+@settings(max_examples=80, deadline=None)
+@given(CASES)
+def test_looking_up_rows_finds_the_living_among_them(case):
+    wanted = np.append(case.rows[case.chosen], 10**9)
+    found = case.snapshot().lookup(wanted)
+    assert sorted(found.documents.tolist()) == case.rows[case.alive & case.chosen].tolist()
+    check_whole(case, found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(ENGINES)),
+    st.integers(1, 300),
+    st.integers(1, 40),
+    st.sampled_from([None, 0.0, 0.01, 0.1, 0.5, 1.0]),
+    st.integers(0, 2**32 - 1),
+)
+def test_keys_come_in_the_order_of_a_matrix_product(engine, n, k, selectivity, seed):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 5)).astype(np.float32)
+    queries = rng.normal(size=(4, 5)).astype(np.float32)
+    allowed = None if selectivity is None else rng.random(n) < selectivity
+    scores, positions = ENGINES[engine](vectors).search(queries, k, allowed)
+    products = queries.astype(float) @ vectors.astype(float).T
+    products[:, ~(np.ones(n, bool) if allowed is None else allowed)] = -np.inf
+    for product, score, position in zip(products, scores, positions, strict=True):
+        expected = [at for at in np.argsort(-product)[:k] if np.isfinite(product[at])]
+        found = position[position >= 0]
+        assert found.tolist() == expected
+        np.testing.assert_allclose(score[: len(found)], product[found], atol=1e-5)
+        assert (position[len(found) :] == -1).all()
+
+
+def test_equal_keys_are_all_found():
+    """A thousand equal scores: which of them come first is nobody's promise, but none is lost."""
+    case = np.ones((1000, 4), dtype=np.float32)
+    segment = Segment.of(flat(case), np.arange(1000), np.arange(1000))
+    snapshot = Snapshot((segment,), 0, 0, 0)
+    found = snapshot.search(case[:1, None], None, 1000)[0]
+    assert found.documents.tolist() == list(range(1000))
+
+
+def test_a_document_of_many_near_keys_does_not_hide_the_others():
+    """The first fetch meets one document only, and has to be widened."""
+    keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2)]).astype(np.float32)
+    of = np.array([1] * 500 + [2, 3])
+    snapshot = Snapshot((Segment.of(flat(keys), np.arange(502), of),), 0, 0, 0)
+    query = np.array([[[1.0, 0.5]]], dtype=np.float32)
+    assert snapshot.search(query, None, 3)[0].documents.tolist() == [1, 2, 3]
+    assert snapshot.search(query, np.array([1, 3]), 2)[0].documents.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("keys_each", [1, 3, 5000, BLOCK_KEYS + 1])
+def test_blocks_are_of_bounded_size_and_cut_no_document(keys_each):
+    documents = max(2, 30_000 // keys_each)
+    of = np.repeat(np.arange(documents), keys_each)
+    vectors = np.arange(len(of), dtype=np.float32)[:, None]
+    segment = Segment.of(DenseVectors(vectors), np.arange(len(of)), of)
+    blocks = list(Snapshot((segment,), 0, 0, 0).blocks(None))
+    assert sum(len(block.documents) for block in blocks) == documents
+    assert all(len(block.keys) < BLOCK_KEYS + 2 * keys_each for block in blocks)
+    for block in blocks:
+        assert np.shares_memory(block.keys, vectors)
+        assert (np.diff(np.append(block.starts, len(block.keys))) == keys_each).all()
+
+
+def test_each_head_finds_its_own_best():
+    keys = np.array([[9, 0], [0, 9], [5, 5], [1, 1]], dtype=np.float32)
+    snapshot = Snapshot((Segment.of(flat(keys), np.arange(4), np.arange(4)),), 0, 0, 0)
+    heads = np.array([[[1, 0], [0, 1]]], dtype=np.float32)  # (1, 2, 2)
+    assert {0, 1} <= set(snapshot.search(heads, None, 1)[0].documents.tolist())
+
+
+def test_what_was_read_outlives_the_snapshot():
+    """FAISS's memory must not be freed under a reader whose snapshot was swapped out."""
+    keys = np.random.default_rng(0).normal(size=(5000, 32)).astype(np.float32)
+    of = np.arange(5000)
+    blocks = [next(Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0).blocks(None)).keys]
+    blocks += [next(Snapshot((Segment.of(flat(-keys), of, of),), 0, 0, 0).blocks(None)).keys]
+    np.testing.assert_array_equal(blocks[0], keys)
+    np.testing.assert_array_equal(blocks[1], -keys)

@@ -1,0 +1,365 @@
+"""Published indexes: what is damaged is built again, what belongs elsewhere is refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.collection import Collection
+from index.errors import Damaged, ManifestMismatch
+from index.keys import Origin, PublishedIndexes
+from index.keys.published import Manifest
+from index.verify import verify
+from tests.index.helpers import published, several_keys, vector_data
+
+WIDTH = 8
+FILES = ("vectors.faiss", "keys.npy", "documents.npy", "manifest.json", "current")
+QUERY = np.random.default_rng(1).normal(size=WIDTH).astype(np.float32)
+
+
+@pytest.fixture()
+def folder(tmp_path) -> Path:
+    """A data folder with a published collection of 60 documents, two keys each, and no reader."""
+    data = vector_data(tmp_path)
+    collection = data.create("default", dimension=WIDTH)
+    rng = np.random.default_rng(0)
+    collection.write([several_keys(f"d{n}", rng.normal(size=(2, WIDTH))) for n in range(60)])
+    collection.publish()
+    data.close()
+    return tmp_path
+
+
+def reopened(folder: Path) -> Collection:
+    return vector_data(folder).collection()
+
+
+def ranking(collection: Collection) -> list[tuple[str, float]]:
+    answer = collection.search(QUERY, k=60)
+    return [(hit.id, hit.score) for hit in answer.hits]
+
+
+def place(folder: Path, file: str) -> Path:
+    generation = published(reopened(folder))
+    return (generation.parent if file == "current" else generation) / file
+
+
+def sealed(path: Path, **changes: object) -> None:
+    """Another program's manifest: whole, but of something else."""
+    manifest = Manifest(**{**json.loads(path.read_text()), **changes, "seal": 0})
+    path.write_text(json.dumps({**vars(manifest), "seal": manifest.expected_seal()}))
+
+
+# -- damage ----------------------------------------------------------------------------------
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x81
+    path.write_bytes(content)
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+CHANGES = [cut, flip, lengthen, empty, Path.unlink]
+DAMAGE = [
+    (file, change)
+    for file in FILES
+    for change in CHANGES
+    # Without `current` nothing is published: what a first publication leaves when it is killed.
+    if (file, change) != ("current", Path.unlink)
+]
+
+
+@pytest.mark.parametrize(("file", "change"), DAMAGE)
+def test_a_damaged_index_is_built_again_with_a_warning(folder, caplog, file, change):
+    expected = ranking(reopened(folder))
+    change(place(folder, file))
+    with caplog.at_level(logging.WARNING, logger="attend"):
+        collection = reopened(folder)
+        assert ranking(collection) == expected
+    assert "The index is built again from the database." in caplog.text
+    assert str(folder) in caplog.text
+    collection.publish()
+    caplog.clear()
+    again = reopened(folder)
+    assert ranking(again) == expected
+    assert again.info().index["keys"] == 120
+    assert caplog.text == ""
+
+
+def test_a_folder_that_is_gone_is_built_again(folder):
+    expected = ranking(reopened(folder))
+    shutil.rmtree(folder / "collections" / "default" / "keys")
+    assert ranking(reopened(folder)) == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_flipped_bit_of_a_manifest_never_changes_an_answer(folder, seed):
+    expected = ranking(reopened(folder))
+    path = place(folder, "manifest.json")
+    content = bytearray(path.read_bytes())
+    rng = np.random.default_rng(seed)
+    content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(content)
+    collection = reopened(folder)
+    try:
+        assert ranking(collection) == expected
+    except ManifestMismatch as mismatch:  # the bit was in what the manifest says it is of
+        assert "verify --mend" in str(mismatch)
+        assert verify(collection, mend=True).mended
+        assert ranking(collection) == expected
+
+
+def test_a_manifest_that_hides_the_last_writes_is_damage(folder, caplog):
+    """Taken at its word it would show the last documents twice."""
+    path = place(folder, "manifest.json")
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"last_key": manifest["last_key"] - 4}))
+    assert len(ranking(reopened(folder))) == 60
+    assert "seal is broken" in caplog.text
+
+
+# -- of something else -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"uuid": "another"}, ["uuid 'another'", "database says '"]),
+        ({"encoder": "other-model"}, ["encoder 'other-model'", "database says 'none'"]),
+        ({"dimension": 99}, ["dimension 99", "database says 8"]),
+        ({"layout": "abc"}, ["layout 'abc'", "database says 'raw'"]),
+        ({"last_key": 500}, ["has seen key 500 and removal 0", "come only to 120 and 0"]),
+        ({"last_removal": 9}, ["has seen key 120 and removal 9", "come only to 120 and 0"]),
+        ({"format": 7}, ["format 7", "this program reads 1"]),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_index_of_something_else_is_refused_by_both_names(folder, changes, said, whole):
+    expected = ranking(reopened(folder))
+    path = place(folder, "manifest.json")
+    if whole:
+        sealed(path, **changes)
+    else:  # edited by hand
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    collection = reopened(folder)
+    with pytest.raises(ManifestMismatch) as refused:
+        collection.search(QUERY)
+    assert all(words in str(refused.value) for words in said)
+    assert "verify --mend" in str(refused.value)
+    found = verify(collection)
+    assert (found.problems, found.mended) == ([str(refused.value)], False)
+    assert verify(collection, mend=True).mended
+    assert verify(collection).problems == []
+    assert ranking(collection) == ranking(reopened(folder)) == expected
+
+
+def test_the_index_of_another_collection_is_refused(folder):
+    data = vector_data(folder)
+    other = data.create("other", dimension=WIDTH)
+    other.write([several_keys("x", [QUERY])])
+    other.publish()
+    mine = folder / "collections" / "default" / "keys"
+    shutil.rmtree(mine)
+    shutil.copytree(other.folder / "keys", mine)
+    with pytest.raises(ManifestMismatch, match="was built for uuid"):
+        reopened(folder).search(QUERY)
+
+
+def test_an_older_copy_of_the_database_is_refused(folder, tmp_path):
+    database = folder / "collections" / "default" / "documents.db"
+    copy = tmp_path / "copy.db"
+    shutil.copy(database, copy)
+    collection = reopened(folder)
+    collection.upsert([several_keys("new", [QUERY * 9])])
+    collection.publish()
+    collection.close()
+    for leftover in database.parent.glob("documents.db-*"):
+        leftover.unlink()
+    shutil.copy(copy, database)
+    with pytest.raises(ManifestMismatch, match="it is an older copy"):
+        reopened(folder).search(QUERY)
+    opened = reopened(folder)
+    assert verify(opened, mend=True).mended
+    assert "new" not in dict(ranking(opened))
+
+
+def test_verify_names_keys_whose_vectors_differ(folder):
+    collection = reopened(folder)
+    collection.views.current().keys.segments[0].vectors.all()[17, 3] += 0.5
+    assert verify(collection).problems == ["1 keys have other vectors in the index, key 18 first."]
+    mended = verify(collection, mend=True)
+    assert (mended.mended, mended.keys) == (True, 120)
+    assert verify(collection).problems == []
+
+
+def test_verify_names_keys_that_only_one_side_has(folder):
+    collection = reopened(folder)
+    collection.search(QUERY)
+    with collection.store.connections.writing() as db:  # without a word to the followers
+        db.execute("DROP TRIGGER log_removed_key")
+        db.execute("DELETE FROM keys WHERE id IN (1, 2, 59)")
+    assert verify(collection).problems == ["The index holds 120 living keys, but the database 117."]
+    with collection.store.connections.writing() as db:
+        db.execute("UPDATE keys SET id = 4000 WHERE id = 61")
+    assert verify(collection).problems[0] == "1 keys are not in the index, key 4000 first."
+    assert verify(collection, mend=True).mended
+
+
+# -- publishing while others read, and being killed at it ----------------------------------------
+
+
+def test_publishing_between_a_readers_two_looks_is_no_mismatch(folder, monkeypatch):
+    """What the reader reads of the manifest may be newer than what it knows of the database."""
+    collection = reopened(folder)
+    writer = reopened(folder)
+    load, written = PublishedIndexes.load, []
+
+    def written_meanwhile(self, *progress):
+        if not written:
+            written.append(True)
+            writer.upsert([several_keys("new", [QUERY * 9])])
+            writer.publish()
+        return load(self, *progress)
+
+    monkeypatch.setattr(PublishedIndexes, "load", written_meanwhile)
+    assert ranking(collection)[0][0] == "new"
+
+
+def test_a_generation_swept_away_under_a_reader_is_looked_up_again(folder, monkeypatch, caplog):
+    collection, writer = reopened(folder), reopened(folder)
+    read, swept = PublishedIndexes._load, []
+
+    def swept_meanwhile(self, generation, progress):
+        if not swept:
+            swept.append(generation)
+            for _ in range(3):
+                writer.publish()
+        return read(self, generation, progress)
+
+    monkeypatch.setattr(PublishedIndexes, "_load", swept_meanwhile)
+    assert len(ranking(collection)) == 60
+    assert not swept[0].exists()
+    assert caplog.text == ""
+    assert collection.views.current().keys.generation == 4
+
+
+def test_readers_answer_while_others_publish(folder):
+    expected = ranking(reopened(folder))
+    stop, failed = threading.Event(), []
+
+    def read():
+        try:
+            while not stop.is_set():
+                assert ranking(reopened(folder)) == expected
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    writer = reopened(folder)
+    for _ in range(15):
+        writer.publish()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    generations = [p.name for p in published(writer).parent.iterdir() if p.name.isdigit()]
+    assert sorted(generations) == ["15", "16"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from index.keys import Origin, PublishedIndexes, published
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
+ids = np.arange(1, 4)
+PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
+    [(np.ones((3, 2), np.float32), ids, ids)], 3, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("numpy", "save"),
+        ("index.keys.published", "_write_synced"),
+        ("os", "replace"),
+        ("index.keys.published.PublishedIndexes", "_make_current"),
+    ],
+)
+def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
+    origin = Origin("u", "none", 2, "raw")
+    indexes = PublishedIndexes(tmp_path, origin)
+    ids = np.arange(1, 3)
+    first = [(np.zeros((2, 2), np.float32), ids, ids)]
+    assert indexes.publish(first, 2, 0).generation == 1
+    code = KILLED
+    if module.endswith("PublishedIndexes"):
+        code = KILLED.replace("sys.modules[sys.argv[2]]", "PublishedIndexes")
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), module, name], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    segment, manifest = indexes.load(lambda: (3, 0))
+    assert (manifest.generation, segment.keys) == (1, 2)
+    after = indexes.publish([(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))], 3, 0)
+    segment, manifest = indexes.load(lambda: (3, 0))
+    assert (manifest, segment.keys) == (after, 4)
+    assert not list(indexes.folder.glob("writing-*"))
+
+
+def test_a_publication_that_fails_leaves_nothing_behind(tmp_path):
+    indexes = PublishedIndexes(tmp_path, Origin("u", "none", 2, "raw"))
+
+    def failing():
+        yield np.ones((1, 2), np.float32), np.array([1]), np.array([1])
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        indexes.publish(failing(), 1, 0)
+    assert indexes.load(lambda: (1, 0)) is None
+    assert [path.name for path in indexes.folder.iterdir()] == ["lock"]
+
+
+def test_an_index_without_keys_can_be_published_and_grows_again(folder):
+    collection = reopened(folder)
+    collection.delete([f"d{n}" for n in range(60)])
+    collection.publish()
+    for opened in (collection, reopened(folder)):
+        assert opened.search(QUERY).attended == 0
+        assert opened.search(QUERY, attend="all").hits == []
+    collection.upsert([several_keys("new", [QUERY])])
+    assert [id for id, _ in ranking(collection)] == ["new"]
+    assert [id for id, _ in ranking(reopened(folder))] == ["new"]
+
+
+def test_numbers_of_files_and_manifest_must_agree(tmp_path):
+    indexes = PublishedIndexes(tmp_path, Origin("u", "none", 2, "raw"))
+    ids = np.arange(2)
+    indexes.publish([(np.zeros((2, 2), np.float32), ids, ids)], 2, 0)
+    sealed(indexes.folder / "1" / "manifest.json", keys=3)
+    with pytest.raises(Damaged, match="2 vectors and 2 ids, but its manifest says 3"):
+        indexes.load(lambda: (2, 0))

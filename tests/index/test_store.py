@@ -1,0 +1,352 @@
+"""The store on a real database file: transactions, ids, readers beside writers."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
+from index.ingest import Ingest
+from index.settings import Settings
+from index.store import Entry, Store, connections, database
+from index.types import Document
+from tests.index.helpers import entry, fresh_store, no_encoder
+
+
+@pytest.fixture()
+def store(tmp_path):
+    opened = fresh_store(tmp_path / "documents.db")
+    yield opened
+    opened.close()
+
+
+def key_ids(store) -> list[int]:
+    with store.all_keys() as (_, batches):
+        return [id for batch in batches for id in batch.ids.tolist()]
+
+
+def removed_keys(store) -> list[int]:
+    return store.changes_since(0, 0).removed.tolist()
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def test_a_batch_lands_whole_or_not_at_all(store):
+    store.write([entry("a")])
+    before = store.state()
+    broken = entry("c", payload={"x": float("nan")})
+    with pytest.raises(ValueError, match="JSON"):
+        store.write([entry("b"), broken])
+    assert list(store.all_ids()) == ["a"]
+    assert store.state() == before
+    store.write([entry("b")])
+    assert list(store.all_ids()) == ["a", "b"]
+
+
+def test_a_failed_batch_does_not_leave_an_update_half_done(store):
+    store.write([entry("a", [(1, 0), (0, 1)], value=1)])
+    held = key_ids(store)
+    with pytest.raises(ValueError, match="JSON"):
+        store.write([entry("a", [(2, 2)], value=2), entry("b", value=float("inf"))])
+    assert store.find(["a"])["a"].value == 1
+    assert key_ids(store) == held
+    assert removed_keys(store) == []
+
+
+def test_ids_inside_are_never_given_out_twice(store):
+    store.write([entry("a"), entry("b")])
+    rows, keys = {d.row for d in store.find(["a", "b"]).values()}, set(key_ids(store))
+    store.delete(["a", "b"])
+    store.write([entry("a"), entry("b")])
+    assert rows.isdisjoint(d.row for d in store.find(["a", "b"]).values())
+    assert keys.isdisjoint(key_ids(store))
+
+
+def test_an_update_keeps_the_row_and_changes_the_keys(store):
+    store.write([entry("a", value=1)])
+    row, keys = store.find(["a"])["a"].row, key_ids(store)
+    store.write([entry("a", [(0, 1)], value=2)])
+    assert store.find(["a"])["a"].row == row
+    assert set(key_ids(store)).isdisjoint(keys)
+    np.testing.assert_array_equal(store.embeddings_of(row), [[0, 1]])
+
+
+def test_the_database_itself_logs_every_key_that_goes(store):
+    store.write([entry("a", [(1, 0), (0, 1)]), entry("b"), entry("c")])
+    keys = key_ids(store)
+    store.write([entry("c", [(3, 3)])])
+    store.delete(["a"])
+    assert removed_keys(store) == [keys[3], keys[0], keys[1]]
+    # Not by way of the store: the log is the schema's, so that no path forgets it.
+    with sqlite3.connect(store.path) as other:
+        other.execute("PRAGMA foreign_keys = ON")
+        other.execute("DELETE FROM documents WHERE id = 'b'")
+    other.close()
+    assert removed_keys(store) == [keys[3], keys[0], keys[1], keys[2]]
+
+
+def test_delete_counts_what_was_there(store):
+    store.write([entry("a"), entry("b")])
+    assert store.delete(["a", "nobody", "a"]) == 1
+    assert store.delete(["a"]) == 0
+    assert store.counts() == (1, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("write"), st.lists(st.sampled_from("abcd"), min_size=1, unique=True)),
+            st.tuples(st.just("delete"), st.lists(st.sampled_from("abcd"), min_size=1)),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 5),
+)
+def test_changes_since_any_moment_lead_to_the_same_keys(tmp_path_factory, steps, watch):
+    """A reader that follows the changes holds what a reader of everything finds."""
+    store = fresh_store(tmp_path_factory.mktemp("changes") / "documents.db")
+    held: dict[int, int] = {}
+    seen = (0, 0)
+    for at, (action, ids) in enumerate([*steps, ("delete", ["nobody"])]):
+        if action == "write":
+            store.write([entry(id, [(at, n) for n in range(1 + at % 3)]) for id in ids])
+        else:
+            store.delete(ids)
+        if at % (watch + 1) and at < len(steps):
+            continue
+        changes = store.changes_since(*seen)
+        held = {key: row for key, row in held.items() if key not in changes.removed}
+        held |= zip(changes.added.ids.tolist(), changes.added.documents.tolist(), strict=True)
+        seen = changes.state.last_key, changes.state.last_removal
+    with store.all_keys() as (state, batches):
+        stored = {k: d for b in batches for k, d in zip(b.ids.tolist(), b.documents, strict=True)}
+    assert held == stored
+    assert seen == (state.last_key, state.last_removal)
+    store.close()
+
+
+# -- keys that are kept ------------------------------------------------------------------------
+
+
+def test_an_entry_that_keeps_its_keys_needs_them_unchanged(store):
+    first = entry("a", value=1)
+    store.write([first])
+    revised = Entry(Document("a", value=2), first.hashes._replace(value=b"2"), None)
+    store.write([revised])
+    assert (store.find(["a"])["a"].value, len(key_ids(store))) == (2, 1)
+    store.write([entry("a", [(0, 1)], value=3)])  # someone else, with other keys
+    with pytest.raises(database.StaleEntries, match="1 documents changed"):
+        store.write([entry("b"), revised])
+    assert store.find(["a", "b"])["a"].value == 3
+    assert list(store.all_ids()) == ["a"]
+
+
+def test_of_two_writers_the_one_whose_plan_is_stale_plans_again(store, monkeypatch):
+    """B only revises the value, and A replaces the keys between B's plan and B's write."""
+    plain = Settings(encoder=None, dimension=2)
+    a, b = (Ingest(store, plain, lambda: no_encoder("")) for _ in range(2))
+    a.write([Document("x", vectors={"v": [1, 0]}, value=1)])
+    write, interfered = Store.write, []
+
+    def interfere(self, entries):
+        if not interfered:
+            interfered.append(True)
+            a.write([Document("x", vectors={"v": [0, 1]}, value=1)])
+        write(self, entries)
+
+    monkeypatch.setattr(Store, "write", interfere)
+    done = b.write([Document("x", vectors={"v": [1, 0]}, value=2)])
+    assert (done.updated, done.revised) == (1, 0)
+    stored = store.find(["x"])["x"]
+    assert stored.value == 2
+    np.testing.assert_array_equal(store.embeddings_of(stored.row), [[1, 0]])
+
+
+def test_a_writer_that_never_gets_a_fresh_plan_says_so(store, monkeypatch):
+    ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
+    tries = []
+
+    def stale(self, entries):
+        tries.append(len(entries))
+        raise database.StaleEntries("changed")
+
+    monkeypatch.setattr(Store, "write", stale)
+    with pytest.raises(Conflict):
+        ingest.write([Document("x", vectors={"v": [1, 0]})])
+    assert len(tries) == 5
+
+
+def test_only_what_changed_is_written(store):
+    ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
+    one = Document("x", vectors={"v": [1, 0]}, value={"a": 1, "b": 2}, payload={"p": [1]})
+    assert vars(ingest.write([one]))["added"] == 1
+    state = store.state()
+    same = Document("x", vectors={"v": [1, 0]}, value={"b": 2, "a": 1}, payload={"p": [1]})
+    assert ingest.write([same]).unchanged == 1
+    assert store.state() == state
+    revised = Document("x", vectors={"v": [1, 0]}, value=3, payload={"p": [1]})
+    assert ingest.write([revised]).revised == 1
+    assert (store.state().last_key, store.state().change) == (state.last_key, state.change + 1)
+    moved = Document("x", vectors={"v": [1, 1]}, value=3, payload={"p": [1]})
+    assert ingest.write([moved]).updated == 1
+    assert store.state().last_key == state.last_key + 1
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (Document("x", vectors={"v": [1, 2, 3]}), "has 3 dimensions, but this collection's have 2"),
+        (Document("x", vectors={"v": [1, float("nan")]}), "NaN"),
+        (Document("x", vectors={"v": [1, 1e300]}), "beyond 32 bits"),
+        (Document("x", fields={"t": "words"}), "'x' has text, but this collection was made for"),
+        (Document("x"), "'x' has neither text nor a vector"),
+        (Document("x", vectors={"v": [1, 0]}, value=float("nan")), "what JSON cannot say"),
+    ],
+)
+def test_a_document_that_does_not_fit_is_refused_before_anything_is_written(store, document, said):
+    ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
+    with pytest.raises(InvalidRequest) as refused:
+        ingest.write([Document("fine", vectors={"v": [1, 0]}), document])
+    assert said in str(refused.value)
+    assert store.counts() == (0, 0)
+
+
+def test_one_batch_has_each_id_once(store):
+    ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
+    twice = [Document("x", vectors={"v": [1, n]}) for n in (0, 1)]
+    with pytest.raises(InvalidRequest, match="'x' occurs more than once"):
+        ingest.write(twice)
+
+
+def test_normalised_vectors_have_length_one_and_need_a_direction(store):
+    scaled = Settings(encoder=None, dimension=2, normalize=True)
+    ingest = Ingest(store, scaled, lambda: no_encoder(""))
+    ingest.write([Document("x", vectors={"v": [3, 4]})])
+    np.testing.assert_allclose(store.embeddings_of(store.find(["x"])["x"].row), [[0.6, 0.8]])
+    with pytest.raises(InvalidRequest, match="all zeros"):
+        ingest.write([Document("y", vectors={"v": [0, 0]})])
+
+
+# -- reading beside writing ----------------------------------------------------------------------
+
+
+def test_many_threads_read_whole_states_while_one_writes(store):
+    """Every batch writes all four documents with one number: no reader may see two numbers."""
+    ids = ["a", "b", "c", "d"]
+    store.write([entry(id, [(0, 0)], value=0) for id in ids])
+    stop, seen, failed = threading.Event(), set(), []
+
+    def read():
+        try:
+            while not stop.is_set():
+                numbers = {document.value for document in store.find(ids).values()}
+                with store.all_keys() as (_, batches):
+                    numbers_of_keys = {x for b in batches for x in b.embeddings[:, 0].tolist()}
+                assert len(numbers) == 1
+                assert len(numbers_of_keys) == 1
+                seen.update(numbers)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 60):
+        store.write([entry(id, [(number, 0)], value=number) for id in ids])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(seen) > 1
+
+
+WRITE_FROM_ELSEWHERE = """
+import sys
+from pathlib import Path
+from index.store import Store
+from tests.index.helpers import entry
+store = Store(Path(sys.argv[1]))
+store.write([entry("elsewhere", value=7)])
+store.close()
+"""
+
+
+def test_another_process_writes_and_the_data_version_says_so(store):
+    before = store.connections.data_version()
+    assert store.connections.data_version() == before
+    subprocess.run([sys.executable, "-c", WRITE_FROM_ELSEWHERE, str(store.path)], check=True)
+    assert store.connections.data_version() != before
+    assert store.find(["elsewhere"])["elsewhere"].value == 7
+
+
+def test_a_writer_that_waits_in_vain_names_the_file(store, monkeypatch, tmp_path):
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
+    other = Store(store.path)
+    with (
+        store.connections.writing(),
+        pytest.raises(Conflict, match=r"documents\.db could not be locked .* try again"),
+    ):
+        other.write([entry("a")])
+    other.write([entry("a")])
+    other.close()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    path = tmp_path / "documents.db"
+    path.write_bytes(b"something else entirely " * 100)
+    with pytest.raises(Damaged, match=r"documents\.db cannot be opened as a database"):
+        Store(path)
+
+
+def test_opening_again_finds_everything_and_migrates_nothing(store):
+    store.write([entry("a", [(1, 2)], fields={"t": "text \ud800"}, payload={"é": ["x", None]})])
+    store.close()
+    again = Store(store.path)
+    found = again.find(["a"])["a"]
+    assert (found.fields, found.payload) == ({"t": "text \ud800"}, {"é": ["x", None]})
+    np.testing.assert_array_equal(again.embeddings_of(found.row), [[1, 2]])
+    assert again.integrity() == []
+    again.close()
+
+
+# -- what is read --------------------------------------------------------------------------------
+
+
+def test_embeddings_come_in_the_order_asked_for(store):
+    store.write([entry("a", [(n, 0) for n in range(5)])])
+    keys = key_ids(store)
+    wanted = [keys[3], keys[0], 10**9, keys[3]]
+    assert [e.tolist() for e in store.embeddings(wanted)] == [[3, 0], [0, 0], [3, 0]]
+
+
+def test_scrolling_meets_every_document_once(store):
+    store.write([entry(str(n), payload={"even": n % 2 == 0}) for n in range(25)])
+    after, met = 0, []
+    while block := store.scroll(after, 10):
+        met += [document.id for document in block]
+        after = block[-1].row
+    assert met == [str(n) for n in range(25)]
+
+
+@pytest.mark.parametrize("survivors", [lambda n: (n + 1) % 5, lambda n: n < 40, lambda n: n > 150])
+def test_a_sample_is_of_those_that_are_there(store, survivors):
+    store.write([entry(str(n), value=n) for n in range(300)])
+    store.delete([str(n) for n in range(300) if not survivors(n)])
+    sample = store.sample(50)
+    assert sample
+    assert all(survivors(document.value) for document in sample)
+
+
+def test_an_unknown_projection_is_named_with_the_known_ones(store):
+    with pytest.raises(UnknownProjection, match=r"no projection 9 here; there are 1\."):
+        store.activate_projection(9)
+    assert store.state().projection == 1

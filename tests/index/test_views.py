@@ -1,0 +1,183 @@
+"""Views: every committed write is in the next search, whoever wrote it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from index import views as views_module
+from index.errors import UnknownProjection
+from index.projection import given
+from tests.index.helpers import several_keys, vector_data
+
+
+@pytest.fixture()
+def collection(tmp_path):
+    data = vector_data(tmp_path)
+    yield data.create("default", dimension=2)
+    data.close()
+
+
+def found(collection, **options) -> list[str]:
+    return sorted(hit.id for hit in collection.search([1, 1], **options).hits)
+
+
+def test_what_was_written_is_in_the_next_search(collection):
+    assert found(collection) == []
+    collection.upsert([{"id": "a", "vector": [1, 0]}, {"id": "b", "vector": [0, 1]}])
+    assert found(collection) == ["a", "b"]
+    collection.publish()
+    collection.delete(["a"])
+    assert found(collection) == ["b"]
+    collection.upsert([{"id": "a", "vector": [3, 0]}, {"id": "b", "vector": [9, 9]}])
+    assert [(h.id, h.score) for h in collection.search([1, 1], scale=1).hits] == [
+        ("b", 18.0),
+        ("a", 3.0),
+    ]
+
+
+ELSEWHERE = """
+import sys
+from tests.index.helpers import vector_data
+collection = vector_data(sys.argv[1]).collection()
+collection.delete(["a"])
+collection.upsert([{"id": "new", "vector": [5, 5]}])
+if sys.argv[2] == "publish":
+    collection.publish()
+"""
+
+
+@pytest.mark.parametrize("then", ["publish", "no more"])
+def test_what_another_process_wrote_is_in_the_next_search(collection, tmp_path, then):
+    collection.upsert([{"id": "a", "vector": [1, 0]}, {"id": "b", "vector": [0, 1]}])
+    assert found(collection) == ["a", "b"]
+    subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path), then], check=True)
+    assert found(collection) == ["b", "new"]
+    assert found(vector_data(tmp_path).collection()) == ["b", "new"]
+
+
+def test_a_projection_activated_elsewhere_answers_the_next_search(collection, tmp_path):
+    collection.upsert([{"id": "a", "vector": [1, 0]}])
+    assert collection.search([1, 0], scale=1).hits[0].score == 1.0
+    other = vector_data(tmp_path).collection()
+    version = other.add_projection(given(np.diag([3.0, 1]), None))
+    assert collection.search([1, 0]).projection == 1
+    other.activate(version)
+    answer = collection.search([1, 0], scale=1)
+    assert (answer.projection, answer.hits[0].score) == (version, 3.0)
+    assert collection.search([1, 0], scale=1, projection=1).hits[0].score == 1.0
+    with pytest.raises(UnknownProjection, match="no projection 9 here; there are 1, 2"):
+        collection.search([1, 0], projection=9)
+
+
+def test_writes_during_a_version_are_in_all_versions(collection):
+    turned = collection.add_projection(
+        given(None, np.array([[0.0, 1], [1, 0]]), normalize_keys=True)
+    )
+    collection.upsert([{"id": "a", "vector": [1, 0]}])
+    assert found(collection, projection=turned) == ["a"]
+    collection.publish()
+    collection.upsert([{"id": "b", "vector": [0, 2]}])
+    collection.delete(["a"])
+    for version in (1, turned, None):
+        assert found(collection, projection=version) == ["b"]
+    collection.activate(turned)
+    collection.publish()
+    assert found(collection) == ["b"]
+    answer = collection.search([2, 0], scale=1)
+    assert answer.hits[0].score == pytest.approx(2.0)  # (2, 0) against (0, 2) turned, length one
+
+
+def test_an_empty_index_of_a_narrower_projection_grows(collection, tmp_path):
+    narrow = collection.add_projection(given(None, np.array([[1.0, 1]]), normalize_keys=True))
+    with pytest.raises(Exception, match=""):
+        collection.search([1, 2, 3])
+    collection.publish()
+    collection.activate(narrow)
+    collection.publish()
+    collection.upsert([{"id": "a", "vector": [1, 3]}])
+    for opened in (collection, vector_data(tmp_path).collection()):
+        assert opened.search([1, 1]).attended == 1
+
+
+def test_few_versions_are_held_at_once(collection):
+    collection.upsert([{"id": "a", "vector": [1, 0]}])
+    versions = [collection.add_projection(given(np.eye(2) * n, None)) for n in range(1, 7)]
+    for version in (*versions, *reversed(versions)):
+        score = collection.search([1, 0], projection=version, scale=1).hits[0].score
+        assert score == version - 1
+        assert len(collection.views._views) <= views_module.KEPT_VIEWS
+
+
+def test_many_fresh_keys_are_merged_into_the_index(collection, monkeypatch, tmp_path):
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 40)
+    for at in range(0, 100, 10):
+        collection.upsert([several_keys(f"d{at + n}", [[1, at + n]]) for n in range(10)])
+        info = collection.info()
+        assert (info.index["keys"] + info.index["fresh"], info.documents) == (at + 10, at + 10)
+        assert info.index["fresh"] <= 50
+    assert info.index["published"] == 2
+    assert len(found(collection, k=100)) == 100
+    assert len(found(vector_data(tmp_path).collection(), k=100)) == 100
+
+
+def test_many_keys_that_were_never_published_are_published_on_opening(
+    collection, monkeypatch, tmp_path
+):
+    collection.write([several_keys(f"d{n}", [[1, n]]) for n in range(60)])
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 40)
+    opened = vector_data(tmp_path).collection()
+    assert len(found(opened, k=60)) == 60
+    assert opened.info().index == {
+        "type": "flat", "exact": True, "published": 1, "keys": 60, "fresh": 0,
+    }  # fmt: skip
+
+
+def test_searches_in_many_threads_see_whole_batches(collection, monkeypatch):
+    """Each batch moves all documents together: no search may find two places at once."""
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 25)
+    ids = [f"d{n}" for n in range(8)]
+
+    def move(to: int) -> None:
+        collection.upsert([{"id": id, "vector": [to, 0], "value": to} for id in ids])
+
+    move(1)
+    stop, seen, failed = threading.Event(), set(), []
+
+    def search():
+        try:
+            while not stop.is_set():
+                hits = collection.search([1, 0], scale=1).hits
+                assert sorted(hit.id for hit in hits) == ids
+                scores = {hit.score for hit in hits}
+                assert len(scores) == 1
+                seen.update(scores)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for to in range(2, 60):
+        move(to)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(seen) > 1
+    assert collection.search([1, 0], scale=1).hits[0].score == 59.0
+
+
+def test_a_search_keeps_the_view_that_it_began_with(collection):
+    collection.upsert([{"id": "a", "vector": [1, 0]}])
+    view = collection.views.current()
+    collection.upsert([{"id": "b", "vector": [0, 1]}])
+    collection.delete(["a"])
+    collection.publish()
+    assert view.keys.documents == 1
+    assert [len(block.documents) for block in view.keys.blocks(None)] == [1]
+    assert collection.views.current().change > view.change

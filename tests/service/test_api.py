@@ -1,0 +1,252 @@
+"""What each path does, through the test client."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from scipy.special import softmax
+
+from index import Data
+from service.app import create_app
+from service.readiness import Readiness
+
+DOCUMENTS = "/v1/collections/books/documents"
+SEARCH = "/v1/collections/books/search"
+
+
+def post(client: FlaskClient, path: str, body: Any, status: int = 200) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.get_json()
+
+
+def get(client: FlaskClient, path: str, status: int = 200) -> Any:
+    response = client.get(path)
+    assert response.status_code == status, response.text
+    return response.get_json()
+
+
+def test_collection_life(client: FlaskClient) -> None:
+    path = "/v1/collections/films"
+    made = client.put(path, json={"dimension": 2})
+    again = client.put(path, json={"dimension": 2})
+    assert (made.status_code, again.status_code) == (201, 200)
+    assert made.get_json() == again.get_json() == get(client, path)
+    assert get(client, "/v1/collections") == {
+        "collections": [{"name": "films", "documents": 0, "dimension": 2, "encoder": None}]
+    }
+    assert client.put(path, json={"dimension": 3}).status_code == 409
+    gone = client.delete(path)
+    assert (gone.status_code, gone.data) == (204, b"")
+    assert client.get(path).status_code == client.delete(path).status_code == 404
+
+
+def test_a_damaged_collection_does_not_hide_the_others(books: FlaskClient, data: Data) -> None:
+    damaged = data.folder / "collections" / "broken"
+    damaged.mkdir()
+    (damaged / "documents.db").write_bytes(b"no database" * 100)
+    listed = get(books, "/v1/collections")["collections"]
+    assert [(each["name"], "error" in each) for each in listed] == [
+        ("books", False),
+        ("broken", True),
+    ]
+
+
+def test_upsert_counts_what_became_of_each(books: FlaskClient) -> None:
+    revised = {"id": "whale", "vector": [1, 0, 0], "value": 5.0, "payload": {"year": 1851}}
+    updated = {"id": "emma", "vector": [0, 2, 0], "value": 3.0, "payload": {"year": 1815}}
+    unchanged = {"id": "https://x.example//a/b", "vector": [0, 0, 1]}
+    added = {"id": 7, "vector": [1, 1, 1]}
+    body = {"documents": [revised, updated, unchanged, added]}
+    assert post(books, DOCUMENTS, body) == {
+        "added": 1,
+        "updated": 1,
+        "revised": 1,
+        "unchanged": 1,
+        "encoded": 0,
+    }
+    assert get(books, f"{DOCUMENTS}/7")["id"] == "7"
+
+
+def test_a_wrong_document_names_itself_and_nothing_is_written(books: FlaskClient) -> None:
+    body = [
+        {"id": "good", "vector": [1, 1, 1]},
+        {"id": "short", "vector": [1]},
+        {"id": "text", "text": "words"},
+        {"id": "good", "vector": [1, 2, 3]},
+    ]
+    problem = post(books, DOCUMENTS, body, 422)
+    fields = [error["field"] for error in problem["errors"]]
+    assert fields == ["documents.0.id", "documents.1.vector", "documents.2", "documents.3.id"]
+    assert get(books, f"{DOCUMENTS}?limit=0")["total"] == 3
+
+
+def test_a_malformed_document_names_itself(books: FlaskClient) -> None:
+    body = [{"id": "a", "vector": [1, 0, 0]}, {"id": "b", "vector": [1, "x", 0], "colour": 1}]
+    problem = post(books, DOCUMENTS, body, 422)
+    assert [error["field"] for error in problem["errors"]] == [
+        "documents.1.vector.1",
+        "documents.1.colour",
+    ]
+
+
+@pytest.mark.parametrize("id", ["whale", "https://x.example//a/b"])
+def test_document_by_id(books: FlaskClient, id: str) -> None:
+    path = f"{DOCUMENTS}/{quote(id)}"
+    assert get(books, path)["id"] == id
+    assert books.delete(path).status_code == 204
+    assert books.get(path).status_code == books.delete(path).status_code == 404
+
+
+def test_scrolling_meets_every_document_once(books: FlaskClient) -> None:
+    post(books, DOCUMENTS, [{"id": str(at), "vector": [at, 1, 0]} for at in range(20)])
+    seen, after = [], 0
+    while after is not None:
+        page = get(books, f"{DOCUMENTS}?limit=7&after={after}")
+        assert page["total"] == 23
+        seen += [document["id"] for document in page["documents"]]
+        after = page["next"]
+    assert len(seen) == len(set(seen)) == 23
+
+
+def test_listing_by_filter(books: FlaskClient) -> None:
+    old = quote(json.dumps({"year": {"lt": 1850}}))
+    page = get(books, f"{DOCUMENTS}?filter={old}")
+    assert [document["id"] for document in page["documents"]] == ["emma"]
+    assert (page["total"], page["next"]) == (1, None)
+
+
+def test_delete_by_ids_and_by_filter(books: FlaskClient) -> None:
+    delete = f"{DOCUMENTS}/delete"
+    assert post(books, delete, {"ids": ["whale", "nobody"]}) == {"deleted": 1}
+    assert post(books, delete, {"filter": {"year": 1815}}) == {"deleted": 1}
+    assert get(books, f"{DOCUMENTS}?limit=0")["total"] == 1
+    for body in ({}, {"ids": [], "filter": {}}, {"filter": {}}):
+        post(books, delete, body, 422)
+    assert get(books, f"{DOCUMENTS}?limit=0")["total"] == 1
+
+
+def test_soft_search_blends_by_softmax(books: FlaskClient) -> None:
+    answer = post(books, SEARCH, {"query": [3.0, 1.0, 2.0], "mode": "soft", "k": 3})
+    weights = softmax(np.array([3.0, 2.0, 1.0]) / math.sqrt(3))
+    np.testing.assert_allclose([hit["weight"] for hit in answer["hits"]], weights, atol=1e-6)
+    valued = weights[[0, 2]] / weights[[0, 2]].sum()
+    assert answer["answer"]["mean"] == pytest.approx(valued @ [4.0, 3.0], abs=1e-6)
+    assert answer["answer"]["coverage"] == pytest.approx(weights[[0, 2]].sum(), abs=1e-6)
+
+
+def test_a_write_is_found_by_the_next_search(books: FlaskClient) -> None:
+    post(books, DOCUMENTS, [{"id": "new", "vector": [0, 0, 9]}])
+    assert post(books, SEARCH, {"query": [0, 0, 1], "k": 1})["hits"][0]["id"] == "new"
+    books.delete(f"{DOCUMENTS}/new")
+    assert post(books, SEARCH, {"query": [0, 0, 1], "k": 1})["hits"][0]["id"] != "new"
+
+
+def test_batch_equals_single_searches(books: FlaskClient) -> None:
+    searches = [{"query": [1, 0, 0], "k": 2}, {"query": {"id": "emma"}, "k": 1}]
+    batch = post(books, f"{SEARCH}/batch", {"searches": searches})["answers"]
+    for one, many in zip(searches, batch, strict=True):
+        assert many["hits"] == post(books, SEARCH, one)["hits"]
+
+
+def test_batch_says_which_search_failed(books: FlaskClient) -> None:
+    searches = [{"query": [1, 0, 0]}, {"query": [1, 0]}, {"query": {"id": "nobody"}}]
+    answers = post(books, f"{SEARCH}/batch", {"searches": searches})["answers"]
+    assert answers[0]["hits"][0]["id"] == "whale"
+    assert [answers[at]["error"]["status"] for at in (1, 2)] == [422, 404]
+    malformed = post(books, f"{SEARCH}/batch", {"searches": [searches[0], {"k": 1}]}, 422)
+    assert malformed["errors"][0]["field"] == "searches.1.query"
+
+
+def test_search_in_the_address_line(tiny_encoder_folder: Any, client: FlaskClient) -> None:
+    made = client.put("/v1/collections/default", json={"encoder": str(tiny_encoder_folder)})
+    assert made.status_code == 201
+    texts = ["a white whale at sea", "a matchmaker in a village", "stone upon stone"]
+    documents = [
+        {"id": str(at), "text": text, "value": text[::-1], "payload": {"at": at}}
+        for at, text in enumerate(texts)
+    ]
+    post(client, "/v1/collections/default/documents", documents)
+    plain = get(client, "/search?q=white+whale&k=2&value=at&attend=3&explain=true")
+    body = {"query": "white whale", "k": 2, "value": "at", "attend": 3, "explain": True}
+    full = post(client, "/v1/collections/default/search", body)
+    assert plain["hits"] == full["hits"]
+    assert plain["hits"][0]["id"] == "0"
+    masked = get(client, '/search?q=white+whale&mask={"exclude":["0"]}')
+    assert "0" not in [hit["id"] for hit in masked["hits"]]
+    for query in ("", "?q=x&k=0", "?q=x&filter={", "?q=x&q=y", "?q=x&nonsense=1"):
+        assert client.get(f"/search{query}").status_code == 422
+
+
+def test_projections(books: FlaskClient) -> None:
+    path = "/v1/collections/books/projections"
+    listed = get(books, path)
+    assert listed["active"] == 1
+    assert [each["version"] for each in listed["projections"]] == [1]
+    assert post(books, f"{path}/1/activate", None) == {"active": 1}
+    for version in (0, 2, 10**30):
+        assert books.post(f"{path}/{version}/activate").status_code == 404
+
+
+def test_values_that_json_can_hold_but_not_every_writer(books: FlaskClient, data: Data) -> None:
+    big = {"id": "big", "vector": [1, 1, 1], "value": {"n": 2**80, "half": "\ud800"}}
+    data.collection("books").upsert([big])
+    assert get(books, f"{DOCUMENTS}/big")["value"] == big["value"]
+
+
+def test_readiness_follows_the_server(data: Data) -> None:
+    data.create("books", dimension=3)
+    readiness = Readiness()
+    client = create_app(data, None, readiness).test_client()
+    get(client, "/healthz")
+    assert get(client, "/readyz", 503)["status"] == "warming"
+    readiness.warm(data)
+    assert get(client, "/readyz") == {"status": "ready", "failed": {}}
+    readiness.drain()
+    assert get(client, "/readyz", 503)["status"] == "draining"
+    readiness.warm(data)
+    assert get(client, "/readyz", 503)["status"] == "draining"
+
+
+def test_what_cannot_be_warmed_is_named_and_the_rest_served(data: Data) -> None:
+    data.create("books", dimension=3)
+    broken = data.folder / "collections" / "broken"
+    broken.mkdir()
+    (broken / "documents.db").write_bytes(b"no database" * 100)
+    readiness = Readiness()
+    readiness.warm(data)
+    assert readiness.now().state == "ready"
+    assert list(readiness.now().failed) == ["broken"]
+
+
+def test_request_id_is_given_or_kept(app: Flask) -> None:
+    client = app.test_client()
+    kept = client.get("/healthz", headers={"X-Request-Id": "abc-1"})
+    made = client.get("/healthz", headers={"X-Request-Id": "two words"})
+    assert kept.headers["X-Request-Id"] == "abc-1"
+    assert made.headers["X-Request-Id"] not in ("", "two words")
+
+
+def test_a_batch_of_documents_over_their_collection_is_self_attention(books: FlaskClient) -> None:
+    """The identity as vectors: every document attends to itself most, and weights mirror."""
+    ids = [book["id"] for book in get(books, DOCUMENTS)["documents"]]
+    searches = [{"query": {"id": id}, "k": 3, "scale": 2.0} for id in ids]
+    matrix = post(books, f"{SEARCH}/batch", {"searches": searches, "matrix": True})["matrix"]
+    assert matrix["documents"] == ids
+    expected = softmax(2.0 * np.eye(3), axis=1)  # logits are 2 · δ
+    np.testing.assert_allclose(matrix["weights"], expected, atol=1e-6)
+    np.testing.assert_allclose(np.array(matrix["logits"])[:, 0], 2.0 * np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(np.array(matrix["head_weights"])[:, 0], expected, atol=1e-6)
+
+
+def test_a_matrix_has_one_set_of_options(books: FlaskClient) -> None:
+    searches = [{"query": {"id": "emma"}}, {"query": {"id": "emma"}, "scale": 3.0}]
+    problem = post(books, f"{SEARCH}/batch", {"searches": searches, "matrix": True}, 422)
+    assert "one set of options" in problem["detail"]

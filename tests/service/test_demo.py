@@ -1,0 +1,102 @@
+"""The demo's documents, and what a second run of it does."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from index import Data
+from index.encoder import SentenceEncoder
+from index.ingest import Written
+from index.requests import DocumentRequest, parse
+from service.demo import build
+from service.docstrings import Docstring, standard_library
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def library() -> list[Docstring]:
+    return standard_library()
+
+
+def test_it_finds_a_few_thousand_names_once_each(library: list[Docstring]) -> None:
+    names = [docstring.name for docstring in library]
+    assert 3000 < len(names) < 10_000
+    assert len(names) == len(set(names))
+    assert {docstring.kind for docstring in library} == {"module", "class", "function", "method"}
+    assert not [name for name in names if any(part.startswith("_") for part in name.split("."))]
+
+
+def test_every_docstring_is_a_document(library: list[Docstring]) -> None:
+    for docstring in library:
+        document = parse(DocumentRequest, docstring.document()).document()
+        assert document.fields["summary"].strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "kind"),
+    [
+        ("zlib.compress", "zlib", "function"),
+        ("json", "json", "module"),
+        ("json.decoder.JSONDecoder", "json", "class"),
+        ("builtins.str.join", "builtins", "method"),
+        ("struct.pack", "struct", "function"),
+        ("os.getcwd", "os", "function"),
+        ("http.client.HTTPConnection.connect", "http", "method"),
+    ],
+)
+def test_well_known_names(library: list[Docstring], name: str, module: str, kind: str) -> None:
+    found = next(docstring for docstring in library if docstring.name == name)
+    assert (found.module, found.kind) == (module, kind)
+
+
+def test_texts_are_those_that_python_knows(library: list[Docstring]) -> None:
+    texts = {docstring.name: docstring.text for docstring in library}
+    assert texts["zlib.compress"] == inspect.getdoc(zlib.compress)
+    lines = {docstring.name: docstring.line for docstring in library}
+    source = Path(json.__file__).read_text().splitlines()
+    assert source[(lines["json.dumps"] or 0) - 1].startswith("def dumps(")
+
+
+def test_modules_are_parsed_and_not_imported() -> None:
+    """Importing some does things: `this` prints, others open windows or change settings."""
+    code = "import sys; from service.docstrings import standard_library; standard_library(); "
+    code += "print([m for m in ('this', 'antigravity', 'turtle', 'curses') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(done.stdout) == []
+
+
+def test_a_second_run_encodes_nothing_and_goes_on_where_the_first_stopped(
+    library: list[Docstring],
+    tmp_path: Path,
+    tiny_encoder: SentenceEncoder,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    some = library[:300]
+    data = Data(tmp_path, load_encoder=lambda _: tiny_encoder)
+    assert build(data, some[:100]).added == 100
+    rest = build(data, some)
+    assert (rest.added, rest.unchanged) == (200, 100)
+    # Every field is a key at least; long ones are several.
+    assert rest.encoded >= sum(len(each.document()["fields"]) for each in some[100:])
+    data.close()
+    assert "100%" in capfd.readouterr().err
+
+    def refuse(name: str) -> SentenceEncoder:
+        raise AssertionError(f"{name} was loaded, and nothing had changed")
+
+    data = Data(tmp_path, load_encoder=refuse)
+    assert build(data, some) == Written(unchanged=300)
+    assert build(data, some[:250]) == Written(unchanged=250)
+    assert data.collection().info().documents == 250
+    data.close()
