@@ -39,10 +39,6 @@ from index.views import View
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""
 
-EXACT_FLOATS = 1_000_000
-"""Up to this many, all keys are scored in 64 bits, as the candidates of an index are: with
-32-bit keys that costs some milliseconds. Beyond it queries are cut to 32 bits for a scan."""
-
 OVERSAMPLED = 4
 """Beyond that, a scorer that the index does not know re-scores this many times `attend`."""
 
@@ -75,19 +71,13 @@ class Focus:
     projection: Projection
     embeddings: Float32  # (q, d)
     native: bool
-    heads: Float64 = field(init=False)  # (q, H, d)
-    shift: Float64 = field(init=False)  # (q, H), on the scale of logits
+    heads: Float32 = field(init=False)  # (q, H, d)
+    shift: Float64 = field(init=False)  # (q, H), scaled as logits are
 
     def __post_init__(self) -> None:
-        asked = self.projection.asked(self.embeddings.astype(np.float64))
+        asked = self.projection.asked(self.embeddings)
         object.__setattr__(self, "heads", asked.heads)
         object.__setattr__(self, "shift", asked.shift * self.mechanism.scale)
-
-    @cached_property
-    def scanning(self) -> Float64 | Float32:
-        """The queries (q, H, d) in the precision in which every key is scored."""
-        keys = self.view.keys
-        return self.heads if keys.keys * keys.width <= EXACT_FLOATS else _cut(self.heads)
 
     def block(self, candidates: Candidates) -> Block:
         """Candidates with their keys by head: (m, Hk, d)."""
@@ -113,7 +103,7 @@ class Focus:
         q, heads, d = self.heads.shape
         width = self.view.keys.width
         if width == d:
-            return _cut(self.heads)
+            return np.ascontiguousarray(self.heads, dtype=np.float32)
         spread = np.zeros((q, heads, heads, d), dtype=np.float32)
         spread[:, np.arange(heads), np.arange(heads)] = self.heads
         return spread.reshape(q, heads, heads * d)
@@ -169,12 +159,10 @@ def attend_matrix(
 
 def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     blocks = focus.blocks(rows)
-    attended = attend_many(focus.scanning, blocks, focus.mechanism, keep, shift=focus.shift)
+    attended = attend_many(focus.heads, blocks, focus.mechanism, keep, shift=focus.shift)
 
     def all_weights() -> Iterator[Weights]:
-        return weights_by_block(
-            focus.scanning, blocks, focus.mechanism, attended, shift=focus.shift
-        )
+        return weights_by_block(focus.heads, blocks, focus.mechanism, attended, shift=focus.shift)
 
     return Attention(attended, True, focus, all_weights)
 
@@ -182,15 +170,11 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
 def _scanned(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
     """The best documents of a scan over all, with weights among themselves only."""
     blocks = focus.blocks(rows)
-    found = attend_many(focus.scanning, blocks, focus.mechanism, attend, shift=focus.shift)
+    found = attend_many(focus.heads, blocks, focus.mechanism, attend, shift=focus.shift)
     attended = [
         attend_logits(Logits(each.documents, each.logits), focus.mechanism) for each in found
     ]
     return Attention(attended, True, focus)
-
-
-def _cut(queries: Float64) -> Float32:
-    return np.ascontiguousarray(queries, dtype=np.float32)
 
 
 def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchOptions) -> Focus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from index.answers import Answer, Matrix
 from index.encoder import Encoder
@@ -20,7 +20,7 @@ from index.requests import (
 )
 from index.searching import Searcher
 from index.settings import Settings
-from index.store import Store, StoredDocument
+from index.store import Store, StoredDocument, compile_filter
 from index.store.database import StoredProjection
 from index.types import Document, Json
 from index.views import Views
@@ -39,6 +39,14 @@ class Info:
     generation: int
     index: Mapping[str, Json]
     settings: Mapping[str, Json]
+
+
+class Page(NamedTuple):
+    """Some of the documents; `next` is where the following page begins, None at the end."""
+
+    documents: Sequence[StoredDocument]
+    next: int | None
+    total: int
 
 
 class Collection:
@@ -118,6 +126,39 @@ class Collection:
     def check(self, document: Document) -> None:
         """Raises InvalidRequest for a document that this collection cannot take."""
         self._ingest.check(document)
+
+    def page(
+        self, filter: Mapping[str, Json] | None = None, *, after: int = 0, limit: int = 100
+    ) -> Page:
+        """Documents that a filter lets pass, in the order in which they first came.
+
+        Args:
+            after: `next` of the page before.
+            limit: 0 only counts.
+        """
+        predicate = compile_filter(filter or {})
+        total = len(self.store.matching(predicate)) if filter else self.store.counts()[0]
+        found = self.store.scroll(after, limit + 1, predicate)
+        more = len(found) > limit > 0
+        return Page(found[:limit], found[limit - 1].row if more else None, total)
+
+    def ids(self) -> set[str]:
+        """The ids of all documents."""
+        return set(self.store.all_ids())
+
+    def delete_matching(self, filter: Mapping[str, Json]) -> int:
+        """Delete what a filter lets pass, all or none. Returns how many documents went.
+
+        Raises:
+            InvalidRequest: the filter lets everything pass, which is more often a slip than meant.
+        """
+        if not filter:
+            raise InvalidRequest(
+                "An empty filter would delete every document; name a condition, or delete the "
+                "collection.",
+                field="filter",
+            )
+        return self.store.delete_matching(compile_filter(filter))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; unknown ids are passed over. Returns how many were there."""

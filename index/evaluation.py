@@ -167,5 +167,6 @@ def _run(
             parse(SearchRequest, {"query": queries[id], "k": DEPTH, **options}) for id in batch
         ]
         for id, answer in zip(batch, collection.search_many(requests), strict=True):
-            run[id] = {hit.id: hit.score for hit in answer.hits}
+            # By rank: what is measured is the list as it was returned, equal scores included.
+            run[id] = {hit.id: float(-rank) for rank, hit in enumerate(answer.hits)}
     return run

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from index.errors import DimensionMismatch, InvalidRequest
+from index.requests import MAX_DETAILS
 from index.settings import Settings
 from index.store import Entry, Hashes, KeyRow, StaleEntries, Store
 from index.types import Document, Float32, Json
@@ -75,11 +76,10 @@ class Ingest:
         """Insert or replace documents, all or none.
 
         Raises:
-            InvalidRequest: two documents with one id, or one that this collection cannot take.
+            InvalidRequest: documents that this collection cannot take, or two with one id; its
+                details name each of them.
         """
-        _check_distinct(documents)
-        for document in documents:
-            self.check(document)
+        self._check_all(documents)
         hashes = [self._hashes(document) for document in documents]
         for _ in range(ATTEMPTS - 1):
             try:
@@ -151,6 +151,27 @@ class Ingest:
         for vector in document.vectors.values():
             self._own(vector)
 
+    def _check_all(self, documents: Sequence[Document]) -> None:
+        wrong = [*_repeated(documents), *self._unfit(documents)]
+        if not wrong:
+            return
+        field, error = wrong[0]
+        if len(wrong) > 1:
+            error = InvalidRequest(
+                f"{len(wrong)} of {len(documents)} documents cannot be stored, and none was. "
+                f"{field}: {error}",
+                field=field,
+            )
+        error.details = [{"field": at, "reason": str(each)} for at, each in wrong[:MAX_DETAILS]]
+        raise error
+
+    def _unfit(self, documents: Sequence[Document]) -> Iterator[tuple[str, InvalidRequest]]:
+        for at, document in enumerate(documents):
+            try:
+                self.check(document)
+            except InvalidRequest as error:
+                yield f"documents.{at}.{error.field}", error
+
     def _hashes(self, document: Document) -> Hashes:
         s = self._settings
         made_of = [document.fields, document.vectors, s.encoder, s.passages, s.overlap, s.normalize]
@@ -185,15 +206,13 @@ def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
     return embedding / np.float32(length)
 
 
-def _check_distinct(documents: Sequence[Document]) -> None:
-    twice = [
-        id for id, count in Counter(document.id for document in documents).items() if count > 1
-    ]
-    if twice:
-        raise InvalidRequest(
-            f"The id {twice[0]!r} occurs more than once in this batch; send each document once.",
-            field="id",
-        )
+def _repeated(documents: Sequence[Document]) -> Iterator[tuple[str, InvalidRequest]]:
+    seen: set[str] = set()
+    for at, document in enumerate(documents):
+        if document.id in seen:
+            sentence = f"The id {document.id!r} occurs more than once in this batch; send it once."
+            yield f"documents.{at}.id", InvalidRequest(sentence, field="id")
+        seen.add(document.id)
 
 
 def _verdict(stored: Hashes | None, new: Hashes) -> str:

@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from index import DEFAULT_COLLECTION, AttendError, Collection, Data
 from index.ingest import Written
-from service import documents
 from service.docstrings import Docstring, standard_library
 from service.server import CannotServe, ServerOptions, run
 
@@ -70,7 +69,7 @@ def _collection(data: Data) -> Collection:
 
 def _delete_others(collection: Collection, wanted: set[str]) -> None:
     """Another version of Python may have left names that this one does not have."""
-    stale = documents.ids(collection) - wanted
+    stale = collection.ids() - wanted
     if stale:
         collection.delete(sorted(stale))
 

@@ -92,7 +92,7 @@ class Case:
         self.w_k, self.b_k = _quarters(rng, key_heads, d_k, d), _quarters(rng, key_heads, d_k)
         self.center = _quarters(rng, d)
         self.additive = (_quarters(rng, a, d_k), _quarters(rng, a, d_k), _quarters(rng, a))
-        self.scale = float(rng.choice([0.5, 1.0, 2.0]))
+        self.scale = float(rng.choice([0.5, 1.0, 2.0, 20.0]))
         self.temperature = float(rng.choice([0.5, 1.0, 1.5]))
         self.gates = rng.dirichlet(np.ones(self.heads)) if rng.random() < 0.5 else None
         self.options = {
@@ -264,12 +264,12 @@ def test_matrices_are_the_plain_computation(data: Data, case: Case):
 
 
 def test_a_document_that_is_no_heads_first_may_be_the_best_of_all(data: Data):
-    """Each head alone prefers another; their mixture prefers the one that pleases both."""
-    keys = [np.array([key]) for key in ([5.0, 0.0], [0.0, 5.0], [4.9, 4.9])]
+    """Each head alone prefers four others; their mixture prefers the one that pleases both."""
+    keys = [np.array([key]) for key in [[5.0, 0.0]] * 4 + [[0.0, 5.0]] * 4 + [[4.9, 4.9]]]
     collection = new(data, keys)
     use(collection, split_heads(2, 2))
     found = collection.search([1.0, 1.0], k=1, attend=1, scale=1)
-    assert [hit.id for hit in found.hits] == ["2"]
+    assert [hit.id for hit in found.hits] == ["8"]
     assert found.exact
 
 

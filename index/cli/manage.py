@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -55,6 +55,19 @@ def verify_command(
         raise SystemExit(1)
 
 
+class Opened(NamedTuple):
+    """What the group of commands found, for each of them."""
+
+    collection: Collection
+    as_json: bool
+
+    def added(self, projection: Projection) -> None:
+        """Store a projection and say under which version."""
+        version = self.collection.add_projection(projection)
+        text = f"Projection {version} is stored; 'activate {version}' makes it answer."
+        show(self.as_json, {"projection": version, "active": False}, text)
+
+
 @click.group("projections", invoke_without_command=True)
 @on_collection
 @click.pass_context
@@ -68,7 +81,8 @@ def projections_group(
       python -m index projections --data library
       python -m index projections --data library activate 2
     """
-    opened = ctx.obj = open_collection(folder, collection, precision)
+    opened = open_collection(folder, collection, precision)
+    ctx.obj = Opened(opened, as_json)
     if ctx.invoked_subcommand is not None:
         return
     active = opened.store.state().projection
@@ -86,41 +100,40 @@ def projections_group(
 @projections_group.command("activate")
 @click.argument("version", type=int)
 @click.pass_obj
-def activate_command(opened: Collection, version: int) -> None:
+def activate_command(opened: Opened, version: int) -> None:
     """Answer with projection VERSION from the next search on, in every process.
 
     \b
     Example:
       python -m index projections --data library activate 2
     """
-    opened.activate(version)
-    click.echo(f"Projection {version} is active.")
+    opened.collection.activate(version)
+    result = {"projection": version, "active": True}
+    show(opened.as_json, result, f"Projection {version} is active.")
 
 
 @projections_group.command("fit")
 @click.argument("kind", type=click.Choice(["pca", "lsi", "lsi-scaled"]))
 @click.option("--dimensions", required=True, type=click.IntRange(1), help="d_k, below d.")
 @click.pass_obj
-def fit_command(opened: Collection, kind: Any, dimensions: int) -> None:
+def fit_command(opened: Opened, kind: Any, dimensions: int) -> None:
     """Store an untrained projection of the embeddings onto fewer dimensions.
 
     \b
     Example:
       python -m index projections --data library fit pca --dimensions 64
     """
-    version = opened.add_projection(opened.fit_projection(kind, dimensions))
-    click.echo(f"Projection {version} is stored; 'activate {version}' makes it answer.")
+    opened.added(opened.collection.fit_projection(kind, dimensions))
 
 
 @projections_group.command("add")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_obj
-def add_command(opened: Collection, file: Path) -> None:
+def add_command(opened: Opened, file: Path) -> None:
     """Store a projection from FILE, as `Projection.to_bytes` writes it (safetensors).
 
     \b
     Example:
       python -m index projections --data library add heads.safetensors
     """
-    version = opened.add_projection(Projection.from_bytes(file.read_bytes()))
-    click.echo(f"Projection {version} is stored; 'activate {version}' makes it answer.")
+    opened.added(Projection.from_bytes(file.read_bytes()))

@@ -231,6 +231,15 @@ class Store:
             _count_change(db)
             return int(cursor.rowcount)
 
+    def delete_matching(self, predicate: Predicate) -> int:
+        """Delete the documents that a filter lets pass, all or none. Returns how many."""
+        with self.connections.writing() as db:
+            cursor = db.execute(
+                f"DELETE FROM documents WHERE {predicate.sql}", predicate.parameters
+            )
+            _count_change(db)
+            return int(cursor.rowcount)
+
     # -- projections ------------------------------------------------------------------------
 
     def add_projection(

@@ -11,7 +11,6 @@ from flask import Response
 from index import Collection
 from index.errors import EncoderError, InvalidRequest
 from index.requests import CollectionSettings
-from service import documents
 from service.context import context
 from service.operations import Operations
 from service.replies import reply
@@ -74,7 +73,7 @@ def _summary(name: str) -> dict[str, Any]:
         collection = context().data.collection(name)
         return {
             "name": name,
-            "documents": documents.count(collection),
+            "documents": collection.store.counts()[0],
             "dimension": collection.settings.dimension,
             "encoder": collection.settings.encoder,
         }

@@ -11,7 +11,6 @@ from index import Collection
 from index.errors import UnknownDocument
 from index.store import StoredDocument
 from service.context import context
-from service.documents import delete_matching, page, upsert
 from service.operations import Operations
 from service.replies import reply
 from service.schemas import (
@@ -56,14 +55,14 @@ def upsert_documents(collection: str, body: Upsert) -> Response:
     A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
     is not encoded again. The next search finds what was written. A bare list is taken too.
     """
-    written = upsert(_collection(collection), [each.document() for each in body.documents])
+    written = _collection(collection).upsert([each.document() for each in body.documents])
     return reply(asdict(written))
 
 
 @operations.add("GET", ALL, query=Listing, returns={200: DocumentsReply})
 def list_documents(collection: str, query: Listing) -> Response:
     """List, scroll or count documents, all or by filter."""
-    found = page(_collection(collection), query.filter, query.after, query.limit)
+    found = _collection(collection).page(query.filter, after=query.after, limit=query.limit)
     documents = [_document(each) for each in found.documents]
     return reply({"documents": documents, "next": found.next, "total": found.total})
 
@@ -92,7 +91,7 @@ def delete_documents(collection: str, body: Deletion) -> Response:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
     found = _collection(collection)
     if body.filter is not None:
-        return reply({"deleted": delete_matching(found, body.filter)})
+        return reply({"deleted": found.delete_matching(body.filter)})
     return reply({"deleted": found.delete(body.ids or [])})
 
 

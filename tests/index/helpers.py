@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,3 +99,9 @@ def published(collection: Collection) -> Path:
 def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def run_index(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m index` as a user runs it."""
+    command = [sys.executable, "-m", "index", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)

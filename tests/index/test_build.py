@@ -61,7 +61,7 @@ def test_a_row_that_cannot_be_used_is_told_with_its_line_and_the_rest_goes_on(
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n{line}\n{json.dumps({**GOOD, 'id': 'last'})}\n")
     problems: list[str] = []
-    built = run(collection, path, problems=problems)
+    built = run(collection, path, problems=problems, text=["text"])
     assert (built.read, built.added, built.refused) == (2, 2, 1)
     assert ids(collection) == ["good", "last"]
     assert len(problems) == 1
@@ -75,7 +75,7 @@ def test_a_strict_build_stops_at_the_first_such_row(tmp_path, collection, what):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n{line}\n")
     with pytest.raises(Refused) as refused:
-        run(collection, path, strict=True)
+        run(collection, path, strict=True, text=["text"])
     assert "rows.jsonl:2" in str(refused.value)
     assert said in str(refused.value)
 
@@ -186,7 +186,7 @@ def test_sync_deletes_nothing_if_a_row_could_not_be_read(tmp_path, collection, w
     run(collection, write_jsonl(tmp_path / "rows.jsonl", docs(3)))
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(GOOD)}\n{BAD_LINES[what][0]}\n")
-    built = run(collection, path, sync=True)
+    built = run(collection, path, sync=True, text=["text"])
     assert (built.removed, built.refused) == (0, 1)
     assert ids(collection) == ["d0", "d1", "d2", "good"]
 
@@ -218,7 +218,9 @@ def test_vectors_of_another_width_are_refused_row_by_row(tmp_path):
     source = open_source(str(path))
     fields = guess(sample(source), vector="vector")
     collection = vector_data(tmp_path / "data").create(dimension=2)
-    built = build(collection, [Mapped(source, fields)], on_problem=lambda p: problems.append(str(p)))
+    built = build(
+        collection, [Mapped(source, fields)], on_problem=lambda p: problems.append(str(p))
+    )
     assert (built.added, built.refused, built.encoded) == (3, 2, 0)
     assert "rows.jsonl:3" in problems[0]
     assert "3 dimensions" in problems[0]

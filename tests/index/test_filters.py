@@ -115,7 +115,9 @@ def store(tmp_path_factory):
 
 def replace_all(store, documents: list[dict[str, Any]]) -> None:
     store.delete(list(store.all_ids()))
-    store.write([entry(each["id"], value=each["value"], payload=each["payload"]) for each in documents])
+    store.write(
+        [entry(each["id"], value=each["value"], payload=each["payload"]) for each in documents]
+    )
 
 
 def matching(store, condition: dict[str, Any]) -> list[str]:
@@ -192,10 +194,20 @@ def test_depth_and_length_have_limits_within_which_sqlite_copes(store):
 
 
 def test_text_in_a_filter_is_never_sql(store):
-    attacks = ["' OR 1=1 --", "'; DROP TABLE documents; --", "x') OR ('1'='1", "?", "$.a", "a' || 'b"]
+    attacks = [
+        "' OR 1=1 --",
+        "'; DROP TABLE documents; --",
+        "x') OR ('1'='1",
+        "?",
+        "$.a",
+        "a' || 'b",
+    ]
     replace_all(
         store,
-        [{"id": f"d{at}", "value": None, "payload": {"a": text}} for at, text in enumerate(attacks)],
+        [
+            {"id": f"d{at}", "value": None, "payload": {"a": text}}
+            for at, text in enumerate(attacks)
+        ],
     )
     for at, text in enumerate(attacks):
         assert matching(store, {"a": text}) == [f"d{at}"]

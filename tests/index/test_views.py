@@ -93,9 +93,7 @@ def test_writes_during_a_version_are_in_all_versions(collection):
 
 
 def test_an_empty_index_of_a_narrower_projection_grows(collection, tmp_path):
-    narrow = collection.add_projection(given(None, np.array([[1.0, 1]]), normalize_keys=True))
-    with pytest.raises(Exception, match=""):
-        collection.search([1, 2, 3])
+    narrow = collection.add_projection(given([[1.0, 0]], [[1.0, 1]], normalize_keys=True))
     collection.publish()
     collection.activate(narrow)
     collection.publish()

@@ -1,0 +1,321 @@
+"""The command line: what it prints where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from index.cli import main
+from tests.index.helpers import published, run_index, vector_data, write_jsonl
+
+WORDS = ["whale", "ship", "bread", "sea", "flour"]
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="python -m index")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory, tiny_encoder_folder):
+    """A data folder with one collection of texts, and one of vectors."""
+    folder = tmp_path_factory.mktemp("library")
+    rows = [{"id": f"d{n}", "text": word, "value": n} for n, word in enumerate(WORDS)]
+    path = write_jsonl(folder / "rows.jsonl", rows)
+    built = invoke("build", path, "--data", folder, "--encoder", tiny_encoder_folder)
+    assert built.exit_code == 0, built.stderr
+    vectors = [{"id": n, "vector": [1.0, n]} for n in range(4)]
+    built = invoke(
+        "build",
+        write_jsonl(folder / "v.jsonl", vectors),
+        "--data",
+        folder,
+        "--collection",
+        "vectors",
+    )
+    assert built.exit_code == 0, built.stderr
+    return folder
+
+
+def one_object(result) -> dict:
+    """Stdout holds one JSON object and not a character more."""
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith("}\n")
+    assert result.stdout.count("\n") == 1
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+
+def every_command(group: click.Group, path: tuple[str, ...] = ()):
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+
+
+COMMANDS = list(every_command(main))
+
+
+@pytest.mark.parametrize("command", [(), *COMMANDS], ids=" ".join)
+def test_every_command_has_help_with_an_example(command, tmp_path):
+    # A group's own options come before its commands.
+    groups = ["--data", tmp_path] if len(command) > 1 else []
+    help_text = main
+    for name in command:
+        help_text = help_text.commands[name]
+    with click.Context(help_text, info_name=" ".join(command)) as context:
+        text = help_text.get_help(context)
+    assert "Example" in text
+    assert "python -m index" in text
+    if not groups:
+        shown = invoke(*command, "--help")
+        assert shown.exit_code == 0
+        assert "Example" in shown.stdout
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if len(c) == 1], ids=" ".join)
+def test_every_command_says_json(command):
+    assert "--json" in invoke(*command, "--help").stdout
+
+
+# -- what goes to stdout ---------------------------------------------------------------------------
+
+
+def test_each_command_gives_one_json_object(library, tmp_path, tiny_encoder_folder):
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"id": 1, "text": "words"}, {"id": 1}])
+    at = ["--data", tmp_path / "data", "--json"]
+    built = one_object(invoke("build", rows, *at, "--encoder", tiny_encoder_folder))
+    assert (built["added"], built["refused"], built["collection"]) == (1, 1, "default")
+    assert (built["documents"], built["keys"], built["encoded"]) == (1, 1, 1)
+
+    found = one_object(invoke("search", "whale", "--data", library, "--json", "-k", 2))
+    assert [hit["id"] for hit in found["hits"]][0] == "d0"
+    assert len(found["hits"]) == 2
+    assert one_object(invoke("info", "--data", library, "--json"))["documents"] == 5
+    assert one_object(invoke("verify", "--data", library, "--json"))["problems"] == []
+    listed = one_object(invoke("projections", "--data", library, "--json"))["projections"]
+    assert [each["active"] for each in listed] == [True]
+    activated = invoke("projections", "--data", library, "--json", "activate", 1)
+    assert one_object(activated) == {"projection": 1, "active": True}
+    fit = ["fit", "pca", "--dimensions", 2]
+    fitted = invoke("projections", "--data", library, "--json", *fit)
+    assert one_object(fitted) == {"projection": 2, "active": False}
+
+    queries = write_jsonl(tmp_path / "q.jsonl", [{"_id": "q", "text": "whale"}])
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("q\td0\t1\nq\tgone\t1\n")
+    measured = invoke(
+        "evaluate", "--data", library, "--json", "--queries", queries, "--qrels", qrels
+    )
+    assert one_object(measured)["recall@100"] == 0.5
+    assert "1 relevant documents are not in the collection" in measured.stderr
+
+
+def test_results_go_to_stdout_and_the_rest_to_stderr(tmp_path, tiny_encoder_folder):
+    rows = [{"id": "a", "text": "words", "value": 3}, {"text": "no id"}]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    built = invoke("build", path, "--data", tmp_path / "d", "--encoder", tiny_encoder_folder)
+    assert built.exit_code == 0
+    assert built.stdout.startswith("default: 1 added, 0 updated")
+    assert "1 refused" in built.stdout
+    assert "id: id · text: text · value: value" in built.stderr
+    assert "guessed: id, text, value" in built.stderr
+    assert "rows.jsonl:2: The row has no id" in built.stderr
+    assert "1 rows could not be used." in built.stderr
+    searched = invoke("search", "words", "--data", tmp_path / "d", "--mode", "soft")
+    assert searched.stdout.splitlines()[0] == "  1  1.000  a  3"
+    assert '"mean": 3.0' in searched.stdout
+
+
+def test_many_bad_rows_are_counted_and_not_all_told(tmp_path, tiny_encoder_folder):
+    rows = [{"id": "a", "text": "words"}, *({"text": f"no id {n}"} for n in range(50))]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    built = invoke("build", path, "--data", tmp_path / "d", "--encoder", tiny_encoder_folder)
+    assert built.stderr.count("has no id") == 20
+    assert "50 rows could not be used." in built.stderr
+
+
+def test_standard_input_and_a_real_process(tmp_path, tiny_encoder_folder):
+    lines = "".join(json.dumps({"id": n, "text": word}) + "\n" for n, word in enumerate(WORDS))
+    at = ["--data", tmp_path, "--json"]
+    built = run_index("build", "-", *at, "--encoder", tiny_encoder_folder, stdin=lines)
+    assert built.returncode == 0, built.stderr
+    assert json.loads(built.stdout)["added"] == 5
+    assert "5doc" in built.stderr or "5/" in built.stderr
+    missing = run_index("search", "x", "--data", tmp_path, "--collection", "books")
+    assert missing.returncode == 1
+    assert missing.stdout == ""
+    assert missing.stderr.startswith("Error: There is no collection 'books'")
+    assert "Traceback" not in missing.stderr
+
+
+# -- how it fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["build"],
+        ["build", "x.jsonl"],
+        ["search", "--data", "d"],
+        ["search", "q", "--data", "d", "-k", "many"],
+        ["search", "q", "--data", "d", "--mode", "medium"],
+        ["search", "q", "--data", "d", "--colour", "red"],
+        ["build", "x", "--data", "d", "--overlap", "-1"],
+        ["evaluate", "--data", "d"],
+        ["evaluate", "--data", "d", "--queries", "not there", "--qrels", "not there"],
+        ["fly", "--data", "d"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_exits_with_2(arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == "" or not arguments
+    assert "Usage:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["search", "q", "--collection", "books"], "no collection 'books'.*default, vectors"),
+        (["search", "q", "--collection", "../x"], "'../x' is no collection name"),
+        (["search", "q", "-k", "0"], "k: .* 0 was given"),
+        (["search", "q", "-k", "1000000"], "k: .* 1000000 was given"),
+        (["search", "q", "-k", "50", "--attend", "20"], "k \\+ offset is 50"),
+        (["search", "q", "--attend", "-5"], "attend.*'-5' was given"),
+        (["search", "q", "--attend", "most"], "attend.*'most' was given"),
+        (["search", "q", "--temperature", "-2"], "temperature: .* -2.0 was given"),
+        (["search", "q", "--temperature", "nan"], "temperature: .* nan was given"),
+        (["search", "q", "--scorer", "euclid"], "scorer: .* 'euclid' was given"),
+        (["search", "q", "--value", "prize"], "'prize'"),
+        (["search", "q", "--projection", "7"], "no projection 7 here; there are 1"),
+        (["search", "q", "--filter", '{"a": {"near": 1}}'], "near"),
+        (["search", ""], "query"),
+        (["search", "[1, 2]"], "has 2 dimensions, but this collection's have 32"),
+        (["search", "q", "--collection", "vectors"], "made for vectors of 2 dimensions"),
+        (["search", "[1, 2, 3]", "--collection", "vectors"], "has 3 dimensions.* have 2"),
+        (["search", "[1, NaN]", "--collection", "vectors"], "nan was given"),
+        (["search", "x" * 1_000_001], "at most 1000000 characters"),
+        (["projections", "activate", "9"], "no projection 9 here; there are 1"),
+        (["verify", "--collection", "books"], "no collection 'books'"),
+        (["build", "nothing.jsonl"], "no file or folder 'nothing.jsonl'"),
+    ],
+    ids=lambda each: " ".join(each)[:60] if isinstance(each, list) else "",
+)
+def test_what_cannot_be_done_exits_with_1_and_a_sentence(library, arguments, said):
+    command, *rest = arguments
+    at = ["--data", library]
+    result = invoke(command, *at, *rest) if command == "projections" else invoke(*arguments, *at)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert re.search(said, result.stderr), result.stderr
+
+
+def test_a_filter_that_is_no_json_is_a_wrong_call(library):
+    result = invoke("search", "q", "--data", library, "--filter", "{year: 2000}")
+    assert result.exit_code == 2
+    assert "--filter takes JSON, but '{year: 2000}' is none" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([{"id": 1, "text": ""}], ["--text", "text"], "has no usable row"),
+        ([{"id": 1, "text": "a"}, {"id": 2}], ["--strict"], "Stopped at rows.jsonl:2"),
+        ([{"id": 1, "text": "a"}], ["--text", "body"], "No field 'body'.*id, text"),
+        ([{"id": 1, "text": "a"}], ["--id", "key"], "No field 'key'"),
+        ([{"id": 1, "v": [1, "x"]}], ["--vector", "v"], "has no usable row"),
+        ([{"id": 1, "text": "a"}], ["--encoder", "no/such-model"], "'no/such-model'"),
+        ([], [], "has no rows"),
+    ],
+)
+def test_a_build_that_fails_exits_with_1(tmp_path, tiny_encoder_folder, rows, options, said):
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    encoder = [] if "--encoder" in options or "--vector" in options else [tiny_encoder_folder]
+    named = [word for each in encoder for word in ("--encoder", each)]
+    result = invoke("build", path, "--data", tmp_path / "d", *named, *options)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert re.search(said, result.stderr), result.stderr
+
+
+def test_a_build_must_agree_with_the_collection(library, tmp_path, tiny_encoder_folder):
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"id": 1, "vector": [1, 2, 3]}])
+    wide = invoke("build", rows, "--data", library, "--collection", "vectors")
+    assert wide.exit_code == 1
+    assert "dimension is 2, not 3" in wide.stderr
+    texts = write_jsonl(tmp_path / "texts.jsonl", [{"id": 1, "text": "x"}])
+    other = invoke("build", texts, "--data", library, "--encoder", "all-MiniLM-L6-v2")
+    assert other.exit_code == 1
+    assert f"was built with the encoder '{tiny_encoder_folder}', not" in other.stderr
+
+
+def test_sync_with_an_unreadable_row_says_that_it_deleted_nothing(library, tmp_path):
+    folder = tmp_path / "d"
+    rows = [{"id": n, "vector": [1.0, n]} for n in range(4)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert invoke("build", path, "--data", folder).exit_code == 0
+    write_jsonl(path, [rows[0], {"id": 9, "vector": "none"}])
+    synced = invoke("build", path, "--data", folder, "--sync", "--vector", "vector", "--json")
+    assert "Nothing was deleted" in synced.stderr
+    assert (one_object(synced)["removed"], one_object(synced)["documents"]) == (0, 4)
+
+
+def test_verify_exits_with_1_until_it_is_mended(tmp_path):
+    data = vector_data(tmp_path)
+    collection = data.create(dimension=2)
+    collection.upsert([{"id": "a", "vector": [1, 0]}])
+    collection.publish()
+    manifest = published(collection) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"uuid": "another"}))
+    found = invoke("verify", "--data", tmp_path, "--json")
+    assert found.exit_code == 1
+    assert "was built for uuid 'another'" in json.loads(found.stdout)["problems"][0]
+    searched = invoke("search", "[1, 0]", "--data", tmp_path)
+    assert searched.exit_code == 1
+    assert "verify --mend" in searched.stderr
+    mended = invoke("verify", "--data", tmp_path, "--mend")
+    assert (mended.exit_code, mended.stdout.splitlines()[-1]) == (0, "The index was built again.")
+    assert invoke("search", "[1, 0]", "--data", tmp_path).exit_code == 0
+
+
+def test_an_interrupted_build_says_so_and_goes_on(tmp_path, tiny_encoder_folder):
+    rows = [{"id": n, "text": f"document number {n} " * 20} for n in range(40_000)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    arguments = ["build", path, "--data", tmp_path / "d", "--encoder", tiny_encoder_folder]
+    command = [sys.executable, "-m", "index", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for_documents(tmp_path / "d", process)
+        os.kill(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stdout == b""
+    stored = vector_data(tmp_path / "d").collection().store.counts()[0]
+    assert 0 < stored < len(rows)
+    assert f"Interrupted: {stored} documents are stored. Run the same command to go on." in (
+        stderr.decode()
+    )
+
+
+def wait_for_documents(folder, process) -> None:
+    path = folder / "collections" / "default" / "documents.db"
+    started = time.monotonic()
+    while not path.exists() or vector_data(folder).collection().store.counts()[0] == 0:
+        assert process.poll() is None
+        assert time.monotonic() - started < 120
+        time.sleep(0.05)
