@@ -179,7 +179,7 @@ class Ingest:
 
 
 def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
-    """A caller's vector as an embedding (d,): as given, or scaled to length one if so set.
+    """A caller's vector as an embedding (d,): as given, or at length one if all others are.
 
     Raises:
         DimensionMismatch: it has another width than the collection.
@@ -194,7 +194,7 @@ def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
             "The vector holds NaN, infinity or a number beyond 32 bits; send finite numbers.",
             field="vector",
         )
-    if not settings.normalize:
+    if not settings.unit_embeddings:
         return embedding
     length = float(np.linalg.norm(embedding))
     if length == 0:

@@ -38,6 +38,15 @@ NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 Model = TypeVar("Model", bound="Request")
 
 
+def _attend(given: object) -> object:
+    """Checked before the union is tried: its report would name both of its branches."""
+    number = int(given) if isinstance(given, str) and given.isdecimal() else given
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if number == "all" or (whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
+        return number
+    raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
+
+
 def _id_text(given: object) -> object:
     """Ids are text; whole numbers are taken for their digits, as most sources have them."""
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
@@ -144,9 +153,9 @@ class SearchOptions(Request):
 
     k: int = Field(10, ge=1, le=MAX_K, description="How many of the attended documents to list.")
     offset: int = Field(0, ge=0, le=MAX_K, description="How many of them to pass over first.")
-    attend: Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"] = Field(
-        100, description="The size of the attended set, over which weights sum to one."
-    )
+    attend: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(_attend)
+    ] = Field(100, description="The size of the attended set, over which weights sum to one.")
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"year": {"gte": 2000}}.'
     )
@@ -186,7 +195,8 @@ class SearchOptions(Request):
 
     @model_validator(mode="after")
     def _listed_are_attended(self) -> SearchOptions:
-        if self.attend != "all" and self.k + self.offset > self.attend:
+        asked = {"k", "offset"} & self.model_fields_set
+        if asked and self.attend != "all" and self.k + self.offset > self.attend:
             raise ValueError(
                 f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
                 f"attended; lower k or raise attend"

@@ -196,9 +196,3 @@ def _extended(delta: Segment, projection: Projection, added: KeyBatch) -> Segmen
     documents = np.concatenate([delta.rows[delta.ordinals[kept]], documents])
     order = np.lexsort((ids, documents))
     return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
-
-
-def unit_length(view: View, embeddings_are_unit: bool) -> bool:
-    """Whether queries and keys of a view have length one, so that dot and cosine agree."""
-    projection = view.projection
-    return projection.normalized or (embeddings_are_unit and projection.kind == "identity")

@@ -26,6 +26,7 @@ import numpy as np
 from filelock import FileLock
 
 from index.errors import Damaged, ManifestMismatch
+from index.keys.files import check_file, checksum, sync_file, sync_folder, write_synced
 from index.keys.segment import FlatVectors, Segment
 from index.types import Float32, Int64
 
@@ -108,8 +109,8 @@ class PublishedIndexes:
         self._check_origin(manifest, *progress())
         if manifest.seal != manifest.expected_seal():
             raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
-        for file, checksum in manifest.checksums.items():
-            _check_file(folder / file, checksum)
+        for file, written in manifest.checksums.items():
+            check_file(folder / file, written)
         index = _read_index(folder / VECTORS)
         documents = np.load(folder / DOCUMENTS, allow_pickle=False)
         key_ids = np.load(folder / KEYS, allow_pickle=False)
@@ -141,10 +142,10 @@ class PublishedIndexes:
                     keys=keys,
                     last_key=last_key,
                     last_removal=last_removal,
-                    checksums={f: _checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
+                    checksums={f: checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
                 )
                 manifest = replace(manifest, seal=manifest.expected_seal())
-                _write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+                write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
                 os.replace(writing, self.folder / str(generation))
             except BaseException:
                 shutil.rmtree(writing, ignore_errors=True)
@@ -185,9 +186,9 @@ class PublishedIndexes:
 
     def _make_current(self, generation: int) -> None:
         pointer = self.folder / "current.new"
-        _write_synced(pointer, str(generation).encode())
+        write_synced(pointer, str(generation).encode())
         os.replace(pointer, self.folder / "current")
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def _sweep(self, keep: int) -> None:
         for path in self.folder.iterdir():
@@ -210,7 +211,7 @@ def _write_index(
         documents.append(rows)
     index = index or faiss.IndexFlatIP(dimension)
     faiss.write_index(index, str(folder / VECTORS))
-    _sync_file(folder / VECTORS)
+    sync_file(folder / VECTORS)
     empty = [np.empty(0, dtype=np.int64)]
     for name, parts in ((KEYS, key_ids), (DOCUMENTS, documents)):
         with open(folder / name, "wb") as file:
@@ -238,41 +239,3 @@ def _read_index(path: Path) -> Any:
         return faiss.read_index(str(path))
     except RuntimeError as error:
         raise Damaged(f"{path} cannot be read as an index ({error}).") from error
-
-
-def _check_file(path: Path, checksum: int) -> None:
-    try:
-        found = _checksum(path)
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error}).") from error
-    if found != checksum:
-        raise Damaged(f"{path} has checksum {found:08x}, but {checksum:08x} was written.")
-
-
-def _checksum(path: Path) -> int:
-    """CRC-32: it finds accidents, at a gigabyte a second; nobody is kept out by it."""
-    checksum = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

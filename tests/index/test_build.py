@@ -13,7 +13,7 @@ from index.source import guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
-@pytest.fixture()
+@pytest.fixture
 def collection(tmp_path, tiny_encoder):
     data = Data(tmp_path / "data", load_encoder=lambda name: tiny_encoder)
     yield data.create()

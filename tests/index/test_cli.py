@@ -101,7 +101,7 @@ def test_each_command_gives_one_json_object(library, tmp_path, tiny_encoder_fold
     assert (built["documents"], built["keys"], built["encoded"]) == (1, 1, 1)
 
     found = one_object(invoke("search", "whale", "--data", library, "--json", "-k", 2))
-    assert [hit["id"] for hit in found["hits"]][0] == "d0"
+    assert found["hits"][0]["id"] == "d0"
     assert len(found["hits"]) == 2
     assert one_object(invoke("info", "--data", library, "--json"))["documents"] == 5
     assert one_object(invoke("verify", "--data", library, "--json"))["problems"] == []

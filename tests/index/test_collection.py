@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from index.data import Data
 from index.errors import (
-    CollectionExists,
     DimensionMismatch,
-    EncoderMismatch,
     InvalidRequest,
     LimitExceeded,
-    UnknownCollection,
     UnknownDocument,
     UnknownField,
 )
@@ -185,7 +182,7 @@ VALUES = {
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def five(tmp_path):
     """Five documents whose best one for (1, 0, 0, 0) is d0, by far; values of every type."""
     collection = vector_data(tmp_path).create(dimension=WIDTH)
@@ -363,78 +360,10 @@ def test_a_document_that_goes_while_it_is_read_is_left_out(five, monkeypatch):
     assert [hit.id for hit in five.search(QUERY).hits] == ["d1", "d2", "d3", "d4"]
 
 
-# -- collections by name ---------------------------------------------------------------------------
-
-
-def test_an_unknown_collection_is_told_with_the_known_ones(tmp_path):
-    data = vector_data(tmp_path)
-    with pytest.raises(UnknownCollection, match="there are: none yet"):
-        data.collection("books")
-    data.create("films", dimension=2)
-    data.create("art", dimension=2)
-    with pytest.raises(UnknownCollection, match="no collection 'books'.*there are: art, films"):
-        data.collection("books")
-
-
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "a b", "-x", "x" * 64, "é", "a\n"])
-def test_a_name_cannot_leave_the_folder(tmp_path, name):
-    with pytest.raises(InvalidRequest, match="is no collection name"):
-        vector_data(tmp_path / "data").create(name, dimension=2)
-    assert not (tmp_path / "data").exists()
-
-
-def test_settings_are_fixed_at_creation(tmp_path):
-    data = vector_data(tmp_path)
-    made = data.create("a", dimension=2, scorer="cosine")
-    assert data.create("a", dimension=2, scorer="cosine") is made
-    assert data.ensure("a") is made
-    assert data.ensure("a", dimension=2) is made
-    with pytest.raises(CollectionExists, match="dimension is 2, not 3"):
-        data.create("a", dimension=3, scorer="cosine")
-    with pytest.raises(CollectionExists, match="scorer is 'cosine', not 'dot'"):
-        data.ensure("a", dimension=2, scorer="dot")
-    with pytest.raises(InvalidRequest, match="both were given"):
-        data.create("b", dimension=2, encoder="x")
-    with pytest.raises(InvalidRequest, match="colour: this field is not known"):
-        data.create("b", dimension=2, colour="red")
-    assert data.names() == ["a"]
-
-
-def test_another_encoder_is_refused_by_both_names(tmp_path, tiny_encoder):
-    data = Data(tmp_path, load_encoder=lambda name: _named(tiny_encoder, name))
-    data.create("a", encoder="one")
-    with pytest.raises(EncoderMismatch, match="built with the encoder 'one', not 'two'"):
-        data.ensure("a", encoder="two")
-
-
-def test_a_model_that_changed_its_width_is_refused(tmp_path, tiny_encoder):
-    Data(tmp_path, load_encoder=lambda name: tiny_encoder).create("a", encoder="one")
-    changed = Data(tmp_path, load_encoder=lambda name: _named(tiny_encoder, name, dimension=8))
-    with pytest.raises(EncoderMismatch, match="gives 8 dimensions, but .* built with 32"):
-        changed.collection("a").search("words")
-
-
-def _named(encoder, name, dimension=32):
-    """The same model under another name."""
-    return type("Named", (), {"name": name, "dimension": dimension, "encoder": encoder})()
-
-
-def test_a_dropped_collection_is_gone_for_every_process(tmp_path):
-    mine, theirs = vector_data(tmp_path), vector_data(tmp_path)
-    mine.create("a", dimension=2).upsert([{"id": "old", "vector": [1, 0]}])
-    assert theirs.collection("a").search([1, 0]).attended == 1
-    mine.drop("a")
-    with pytest.raises(UnknownCollection):
-        theirs.collection("a")
-    assert [path.name for path in tmp_path.iterdir()] == ["collections"]
-    mine.create("a", dimension=2)
-    assert theirs.collection("a").search([1, 0]).attended == 0
-
-
 # -- text ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture()
+@pytest.fixture
 def texts(tmp_path, tiny_encoder):
     data = Data(tmp_path, load_encoder=lambda name: tiny_encoder)
     yield data.create()

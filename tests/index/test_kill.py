@@ -80,7 +80,7 @@ def killed(server, arguments: list[str], log: Path, database: Path, rng: random.
     return "killed" if alive and process.exitcode == -9 else f"ended: {log.read_text()[-500:]}"
 
 
-@pytest.fixture()
+@pytest.fixture
 def source(tmp_path) -> Path:
     rows = (
         {"id": f"d{n}", "text": f"text number {n} of many", "value": n} for n in range(DOCUMENTS)

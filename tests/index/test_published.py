@@ -27,7 +27,7 @@ FILES = ("vectors.faiss", "keys.npy", "documents.npy", "manifest.json", "current
 QUERY = np.random.default_rng(1).normal(size=WIDTH).astype(np.float32)
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path) -> Path:
     """A data folder with a published collection of 60 documents, two keys each, and no reader."""
     data = vector_data(tmp_path)
@@ -122,12 +122,11 @@ def test_one_flipped_bit_of_a_manifest_never_changes_an_answer(folder, seed):
     content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
     path.write_bytes(content)
     collection = reopened(folder)
-    try:
-        assert ranking(collection) == expected
-    except ManifestMismatch as mismatch:  # the bit was in what the manifest says it is of
-        assert "verify --mend" in str(mismatch)
+    problems = verify(collection).problems
+    if problems:  # the bit was in what the manifest says it is of
+        assert "verify --mend" in problems[0]
         assert verify(collection, mend=True).mended
-        assert ranking(collection) == expected
+    assert ranking(collection) == expected
 
 
 def test_a_manifest_that_hides_the_last_writes_is_damage(folder, caplog):
@@ -307,7 +306,7 @@ PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
     ("module", "name"),
     [
         ("numpy", "save"),
-        ("index.keys.published", "_write_synced"),
+        ("index.keys.published", "write_synced"),
         ("os", "replace"),
         ("index.keys.published.PublishedIndexes", "_make_current"),
     ],

@@ -20,7 +20,7 @@ from index.types import Document
 from tests.index.helpers import entry, fresh_store, no_encoder
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(tmp_path):
     opened = fresh_store(tmp_path / "documents.db")
     yield opened

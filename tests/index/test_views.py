@@ -15,7 +15,7 @@ from index.projection import given
 from tests.index.helpers import several_keys, vector_data
 
 
-@pytest.fixture()
+@pytest.fixture
 def collection(tmp_path):
     data = vector_data(tmp_path)
     yield data.create("default", dimension=2)
