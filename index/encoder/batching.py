@@ -9,10 +9,8 @@ import numpy as np
 
 from index.types import Int64
 
-TOKENS_PER_BATCH = 4096
-"""Measured on two cores with all-MiniLM-L6-v2: 16 texts of 256 tokens run fastest. Twice as many
-make temporaries that the allocator gives back to the system and faults in again, and half as
-many leave the matrix product waiting."""
+TOKENS_PER_BATCH = 2048
+"""On one core: eight texts of 256 tokens fill the matrix product; more only take memory."""
 
 CHARACTERS_PER_TOKEN = 4
 """English in WordPiece. Only the size of a batch depends on it, never the result."""
@@ -38,15 +36,15 @@ def distinct(texts: Sequence[str]) -> Distinct:
     return Distinct(list(place), np.array(places, dtype=np.int64))
 
 
-def batches(
-    texts: Sequence[str], window: int, budget: int = TOKENS_PER_BATCH
-) -> Iterator[list[int]]:
+def batches(texts: Sequence[str], window: int, cores: int = 1) -> Iterator[list[int]]:
     """Positions in `texts`, grouped by length; every position comes exactly once.
 
     Longest first, so that a model too large for the memory fails at once and not after an hour.
-    A batch holds about `budget` tokens and never less than one text.
+    A batch holds about `TOKENS_PER_BATCH` tokens, fewer where some of the `cores` would have none,
+    and never less than one text.
     """
     costs = [_tokens(text, window) for text in texts]
+    budget = min(TOKENS_PER_BATCH, -(-sum(costs) // cores))
     batch: list[int] = []
     spent = 0
     for place in sorted(range(len(texts)), key=lambda at: len(texts[at]), reverse=True):

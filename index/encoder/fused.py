@@ -29,7 +29,7 @@ ARCHITECTURES = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
 """Encoders made of this block and no other: full attention, exact GELU, norm after the sum."""
 
 CELLS_AT_ONCE = 2**20
-"""Attention scores of one step, 2 MiB in bfloat16: what the caches of two cores hold."""
+"""Attention scores of one step, 2 MiB in bfloat16: beyond that they leave the cache."""
 
 PACKED_FOR_TOKENS = 4096
 """The number of rows oneDNN lays the weights out for; others work, from the same layout."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from index.encoder import DEFAULT, SentenceEncoder, load
 from index.encoder import precision as precision_module
-from index.encoder.batching import batches, distinct
+from index.encoder.batching import TOKENS_PER_BATCH, batches, distinct
 from index.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
 from index.encoder.precision import choose
 from index.errors import EncoderError, InvalidRequest
@@ -146,15 +146,16 @@ def test_what_is_not_a_list_of_texts_is_refused(
 # --- batching ---------------------------------------------------------------------------------
 
 
-@given(lengths=st.lists(st.integers(0, 4000)), budget=st.integers(1, 5000))
-def test_batches_hold_every_text_once_and_keep_to_the_budget(
-    lengths: list[int], budget: int
+@given(lengths=st.lists(st.integers(0, 4000)), cores=st.integers(1, 5))
+def test_batches_hold_every_text_once_and_give_every_core_one(
+    lengths: list[int], cores: int
 ) -> None:
-    found = list(batches(["x" * length for length in lengths], 256, budget))
+    found = list(batches(["x" * length for length in lengths], 256, cores))
     assert sorted(at for batch in found for at in batch) == list(range(len(lengths)))
+    cost = [min(256, length // 4 + 2) for length in lengths]
+    budget = min(TOKENS_PER_BATCH, -(-sum(cost) // cores))
     for batch in found:
-        cost = sum(min(256, lengths[at] // 4 + 2) for at in batch)
-        assert cost <= budget or len(batch) == 1
+        assert sum(cost[at] for at in batch) <= budget or len(batch) == 1
     flat = [lengths[at] for batch in found for at in batch]
     assert flat == sorted(flat, reverse=True)
 
