@@ -97,7 +97,11 @@ class Reading:
     def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
         if self.options.value == KEY:
             best = self.attention.focus.best_keys(query, rows)
+            if len(best) < len(rows):
+                raise Vanished
             keys = self.store.embeddings([best[row] for row in rows.tolist()])
+            if len(keys) < len(rows):
+                raise Vanished
             return [key.tolist() for key in keys]
         return [value_of(document, self.options.value) for document in documents]
 

@@ -180,13 +180,14 @@ def _scanned(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
 def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchOptions) -> Focus:
     scorer = options.scorer or settings.scorer
     stored = view.projection
-    unit = stored.normalized or (settings.unit_embeddings and stored.kind == "identity")
+    _check_lengths(scorer, settings)
+    unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     projection = stored.form_for(scorer) if stored.key_fingerprint == "raw" else stored
     compare = mechanism(
         scorer_name=scorer,
         d_k=stored.d_k,
         normalized=unit,
-        scale=options.scale or (settings.scale if options.scorer is None else None),
+        scale=options.scale or (settings.scale if scorer == settings.scorer else None),
         pool_name=options.pool,
         temperature=options.temperature,
         gates=_gates(stored, options.heads),
@@ -196,6 +197,16 @@ def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchO
     # A document that is second best in every head may lead the mixture, yet be proposed by none.
     native = inner and options.pool == "max" and compare.heads == 1
     return Focus(view, scorer, compare, projection, embeddings, native)
+
+
+def _check_lengths(scorer: str, settings: Settings) -> None:
+    if settings.scorer == "cosine" and scorer != "cosine" and not settings.unit_embeddings:
+        raise InvalidRequest(
+            f"This collection was made for the scorer cosine and keeps its keys at length one; "
+            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
+            f"scorer {scorer}.",
+            field="scorer",
+        )
 
 
 def _additive(projection: Projection) -> Additive:

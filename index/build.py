@@ -72,7 +72,8 @@ def build(
         sync: also delete the documents that no source has. Nothing is deleted if a single
             row could not be used: what it would have said is not known.
         strict: stop at the first row that cannot be used; what was stored stays.
-        on_problem: told of every row that cannot be used.
+        on_problem: told of every row that cannot be used; and, by a problem that refuses
+            none, of a part of the source that is left out of the rows.
 
     Raises:
         SourceError: a source has no usable row, or several have no ids of their own.
@@ -141,7 +142,7 @@ class _Build:
         for item in documents(mapped.source, mapped.map):
             problem = item if isinstance(item, Problem) else self._problem_with(item, mapped)
             if problem is not None:
-                self._refuse(problem)
+                self._tell(problem)
             elif isinstance(item, Placed):
                 self._ids[item.document.id] = mapped.source.name
                 yield item.document
@@ -157,9 +158,11 @@ class _Build:
             return Problem(placed.place, str(error))
         return None
 
-    def _refuse(self, problem: Problem) -> None:
-        self.refused += 1
+    def _tell(self, problem: Problem) -> None:
         self._on_problem(problem)
+        if not problem.refuses:
+            return
+        self.refused += 1
         self._on_progress(1)
         if self._strict:
             raise Refused(f"Stopped at {problem}; --strict takes no source with such a row.")

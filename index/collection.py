@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +10,25 @@ from typing import Any, Literal, NamedTuple
 
 from index.answers import Answer, Matrix
 from index.encoder import Encoder
-from index.errors import EncoderMismatch, InvalidRequest, UnknownDocument
-from index.ingest import Ingest, Written
+from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
+from index.ingest import Ingest, Written, value_hash
 from index.projection import Projection, lsi, pca
 from index.requests import (
     MAX_DOCUMENTS,
     DocumentRequest,
+    Revision,
     SearchRequest,
     parse,
 )
+from index.revising import revised
 from index.searching import Searcher
 from index.settings import Settings
 from index.store import Store, StoredDocument, compile_filter
 from index.store.database import StoredProjection
 from index.types import Document, Json
 from index.views import Views
+
+log = logging.getLogger("attend")
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,31 @@ class Collection:
                 f"{len(given)} documents were sent at once; at most {MAX_DOCUMENTS} are taken.",
                 field="documents",
             )
+        self.views.current()  # what cannot be searched must not be written to
         written = self.write(given)
-        self.views.merge_if_due()
+        self._merge_if_due()
         return written
 
     def write(self, documents: Sequence[Document]) -> Written:
         """As `upsert`, but without a merge: for a build, which publishes at its end."""
         return self._ingest.write(documents)
+
+    def revise(self, id: str, revision: Revision | Mapping[str, Any]) -> StoredDocument:
+        """Change a document's value, its payload or both; nothing is encoded.
+
+        A value is replaced, a payload merged as RFC 7396 has it. The source stays the truth:
+        a build from it, even unchanged, finds the document revised and puts back what it says.
+
+        Raises:
+            UnknownDocument: no document has this id.
+            InvalidRequest: neither is given, or what is given holds NaN or infinity.
+        """
+        if not isinstance(revision, Revision):
+            revision = parse(Revision, revision)
+        found = self.store.revise(id, lambda stored: revised(stored, revision), value_hash)
+        if found is None:
+            raise self._unknown(id)
+        return found
 
     def check(self, document: Document) -> None:
         """Raises InvalidRequest for a document that this collection cannot take."""
@@ -172,9 +195,7 @@ class Collection:
         """
         found = self.store.find([id])
         if id not in found:
-            raise UnknownDocument(
-                f"The collection {self.name!r} has no document {id!r}.", field="id"
-            )
+            raise self._unknown(id)
         return found[id]
 
     # -- projections ------------------------------------------------------------------------
@@ -244,6 +265,16 @@ class Collection:
             },
             settings=self.settings.stored(),
         )
+
+    def _merge_if_due(self) -> None:
+        """The documents are stored by now: what goes wrong here is no error of theirs."""
+        try:
+            self.views.merge_if_due()
+        except (AttendError, OSError) as error:
+            log.warning("The index was not merged, and will be at the next write: %s", error)
+
+    def _unknown(self, id: str) -> UnknownDocument:
+        return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
 
     def _encoder(self) -> Encoder:
         encoder = self._encoders(self.settings.encoder or "")

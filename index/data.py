@@ -25,6 +25,7 @@ from index.projection import identity
 from index.requests import NAME_PATTERN, CollectionSettings, parse
 from index.settings import Settings
 from index.store import Store
+from index.values import parse_type
 
 DEFAULT_COLLECTION = "default"
 
@@ -142,9 +143,13 @@ class Data:
 
     def _settings(self, given: CollectionSettings) -> Settings:
         plain = given.model_dump(exclude={"encoder", "dimension"})
+        if given.values is not None:
+            parse_type(given.values, field="values")
         if given.dimension is not None:
             return Settings(encoder=None, dimension=given.dimension, **plain)
         encoder = self.encoder(given.encoder or encoders.DEFAULT)
+        if given.overlap is not None:
+            encoder.passages([], given.overlap)  # refuses one that leaves a passage nothing new
         return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
 
     def _make(self, folder: Path, settings: Settings) -> None:
@@ -159,6 +164,8 @@ class Data:
         )
         store.close()
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not (folder / "documents.db").exists():
+            shutil.rmtree(folder)  # indexes without their database are of no use
         try:
             making.rename(folder)
         except OSError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ from typing import Protocol
 import numpy as np
 
 from index.errors import DimensionMismatch, InvalidRequest
-from index.requests import MAX_DETAILS
+from index.requests import MAX_DETAILS, MAX_ID, MAX_TEXT
 from index.settings import Settings
 from index.store import Entry, Hashes, KeyRow, StaleEntries, Store
 from index.types import Document, Float32, Json
 
 ATTEMPTS = 5
 """How often a batch is planned again when others change its documents meanwhile."""
+
+
+MAX_ABSOLUTE = 1e15
+"""Of a vector's numbers: squares of 1e15, summed over 65,536 dimensions, fit float32."""
 
 
 class Passage(Protocol):
@@ -136,6 +141,8 @@ class Ingest:
 
     def check(self, document: Document) -> None:
         """Raises InvalidRequest for a document that this collection cannot take."""
+        check_id(document.id)
+        _check_texts(document)
         if document.fields and self._settings.encoder is None:
             raise InvalidRequest(
                 f"The document {document.id!r} has text, but this collection was made for vectors "
@@ -175,7 +182,35 @@ class Ingest:
     def _hashes(self, document: Document) -> Hashes:
         s = self._settings
         made_of = [document.fields, document.vectors, s.encoder, s.passages, s.overlap, s.normalize]
-        return Hashes(_digest(made_of), _digest([document.value, document.payload]))
+        return Hashes(_digest(made_of), value_hash(document.value, document.payload))
+
+
+def check_id(id: str) -> None:
+    """Refuse what cannot be an id, whichever way it came.
+
+    Control characters too: SQLite's JSON functions end a text at NUL.
+    """
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
+        raise InvalidRequest(
+            f"The id {id!r:.80} is not a text of 1 to {MAX_ID} characters; send one that is.",
+            field="id",
+        )
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in id):
+        raise InvalidRequest(
+            f"The id {id!r:.80} holds control characters or half of a surrogate pair; send one "
+            f"without.",
+            field="id",
+        )
+
+
+def _check_texts(document: Document) -> None:
+    for field, text in document.fields.items():
+        if len(text) > MAX_TEXT:
+            raise InvalidRequest(
+                f"The text {field!r} of the document {document.id!r} has {len(text)} characters, "
+                f"but at most {MAX_TEXT} are taken; split it into several documents.",
+                field=f"fields.{field}",
+            )
 
 
 def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
@@ -189,21 +224,22 @@ def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
         embedding = np.asarray(vector, dtype=np.float32)
     if embedding.shape != (settings.dimension,):
         raise DimensionMismatch(expected=settings.dimension, got=len(vector))
-    if not np.isfinite(embedding).all():
+    if not np.isfinite(embedding).all() or np.abs(embedding).max(initial=0) > MAX_ABSOLUTE:
         raise InvalidRequest(
-            "The vector holds NaN, infinity or a number beyond 32 bits; send finite numbers.",
+            f"The vector holds NaN, infinity or a number beyond {MAX_ABSOLUTE:g} (products must "
+            f"fit 32 bits); send finite numbers, or scale them.",
             field="vector",
         )
     if not settings.unit_embeddings:
         return embedding
-    length = float(np.linalg.norm(embedding))
+    length = float(np.linalg.norm(embedding.astype(np.float64)))
     if length == 0:
         raise InvalidRequest(
             "The vector is all zeros and cannot be scaled to length one, as this collection does; "
             "send one with a direction.",
             field="vector",
         )
-    return embedding / np.float32(length)
+    return (embedding.astype(np.float64) / length).astype(np.float32)
 
 
 def _repeated(documents: Sequence[Document]) -> Iterator[tuple[str, InvalidRequest]]:
@@ -221,6 +257,15 @@ def _verdict(stored: Hashes | None, new: Hashes) -> str:
     if stored.keys != new.keys:
         return "updated"
     return "unchanged" if stored.value == new.value else "revised"
+
+
+def value_hash(value: Json, payload: Mapping[str, Json]) -> bytes:
+    """A fingerprint of what a document returns.
+
+    Raises:
+        InvalidRequest: it holds NaN or infinity, which JSON cannot say.
+    """
+    return _digest([value, payload])
 
 
 def _digest(given: Sequence[Json | Mapping[str, Sequence[float]]]) -> bytes:

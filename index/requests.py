@@ -32,6 +32,7 @@ MAX_BATCH = 256
 MAX_DOCUMENTS = 10_000
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
+MAX_ID = 512
 MAX_DETAILS = 100
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
@@ -52,7 +53,7 @@ def _id_text(given: object) -> object:
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
-DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=512)]
+DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=MAX_ID)]
 Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
@@ -131,7 +132,7 @@ def _spell_out(given: object) -> object:
         return {"text": given}
     if isinstance(given, np.ndarray):
         return {"vector": given.tolist()}
-    return {"vector": given} if isinstance(given, list) else given
+    return {"vector": list(given)} if isinstance(given, list | tuple) else given
 
 
 AnyQuery = Annotated[
@@ -178,7 +179,7 @@ class SearchOptions(Request):
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
         None, description="The factor on the scorer's result; the collection's own if absent."
     )
-    heads: list[Annotated[FiniteFloat, Field(ge=0)]] | None = Field(
+    heads: list[Annotated[FiniteFloat, Field(ge=0, le=1e6)]] | None = Field(
         None, max_length=256, description="One weight per head instead of the projection's own."
     )
     pool: Literal["max", "sum"] = Field(
@@ -249,6 +250,23 @@ class DocumentRequest(Request):
     def document(self) -> Document:
         vectors = {"vector": self.vector} if self.vector is not None else {}
         return Document(self.id, self.texts(), vectors, self.value, self.payload)
+
+
+class Revision(Request):
+    """What to change of a stored document; its texts and keys stay as they are."""
+
+    value: JsonValue = Field(None, description="The new value, whole; null is one too.")
+    payload: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Merged into the stored payload as RFC 7396 has it: null removes a member, "
+        "objects merge member by member, anything else replaces.",
+    )
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Revision:
+        if not self.model_fields_set:
+            raise ValueError("a revision has a value, a payload or both; neither was given")
+        return self
 
 
 class CollectionSettings(Request):

@@ -12,7 +12,7 @@ import numpy as np
 
 from index.answering import KEY, Reading, Vanished, check_path, value_of
 from index.answers import Answer, Matrix
-from index.attending import attend, attend_matrix
+from index.attending import Attention, attend, attend_matrix
 from index.attention import Attended
 from index.errors import Conflict, InvalidRequest, LimitExceeded, UnknownDocument
 from index.ingest import own_vector
@@ -56,7 +56,7 @@ class Searcher:
         self._settings = settings
         self._views = views
         self._encoder = encoder
-        self._types: dict[tuple[str | None, int], ValueType] = {}
+        self._types: dict[str | None, tuple[int, ValueType | None]] = {}
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
         """Answer requests together: one encoder call, and one search per set of options."""
@@ -96,9 +96,10 @@ class Searcher:
     def _matrix(self, embeddings: Float32, options: SearchOptions) -> Matrix:
         view = self._views.current(options.projection)
         rows = self._rows(options)
-        if len(embeddings) * view.keys.documents > MAX_CELLS:
+        width = view.keys.documents if rows is None else len(rows)
+        if len(embeddings) * width > MAX_CELLS:
             raise LimitExceeded(
-                f"{len(embeddings)} queries over {view.keys.documents} documents are more than the "
+                f"{len(embeddings)} queries over {width} documents are more than the "
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
         attended = attend_matrix(view, self._settings, embeddings, rows, options).attended
@@ -120,7 +121,8 @@ class Searcher:
         view = self._views.current(options.projection)
         rows = self._rows(options)
         attention = attend(view, self._settings, embeddings, rows, options)
-        reading = Reading(self._store, attention, options, self._value_type(options.value, view))
+        type = self._value_type(options.value, view, attention)
+        reading = Reading(self._store, attention, options, type)
         return [
             Answer(
                 hits=reading.hits(query),
@@ -186,17 +188,21 @@ class Searcher:
             )
         return {id: document.row for id, document in found.items()}
 
-    def _value_type(self, path: str | None, view: View) -> ValueType:
+    def _value_type(self, path: str | None, view: View, attention: Attention) -> ValueType:
         """The type of the values that a path names: declared, or inferred from a sample.
 
-        Inferred anew whenever the collection has doubled: early documents may mislead.
+        Inferred anew after every change: a type that is out of date answers with nothing.
         """
         if path == KEY:
             return ValueType("vector")
-        size = view.keys.documents.bit_length()
-        if (path, size) not in self._types:
-            self._types[path, size] = self._declared(path) or self._inferred(path)
-        return self._types[path, size]
+        declared = self._declared(path)
+        if declared is not None:
+            return declared
+        change, found = self._types.get(path, (-1, None))
+        if change != view.change or found is None:
+            found = self._inferred(path)
+            self._types[path] = view.change, found
+        return found if found is not None else self._inferred_from(path, attention)
 
     def _declared(self, path: str | None) -> ValueType | None:
         declared = self._settings.values
@@ -204,10 +210,18 @@ class Searcher:
             declared = declared.get(path) if isinstance(declared, Mapping) else None
         return None if declared is None else parse_type(declared, field="values")
 
-    def _inferred(self, path: str | None) -> ValueType:
+    def _inferred(self, path: str | None) -> ValueType | None:
+        """From all over the collection; None where the sample has no such value."""
         sample = self._store.sample(TYPE_SAMPLE)
-        check_path(path, sample)
-        return infer([value_of(document, path) for document in sample])
+        values = [value_of(document, path) for document in sample]
+        return infer(values) if any(value is not None for value in values) else None
+
+    def _inferred_from(self, path: str | None, attention: Attention) -> ValueType:
+        """From the attended documents, for a field so rare that the sample has none of it."""
+        rows = np.unique(np.concatenate([found.documents for found in attention.attended]))
+        documents = list(self._store.documents(rows).values())
+        check_path(path, documents)
+        return infer([value_of(document, path) for document in documents])
 
     def _check_takes_text(self) -> None:
         if self._settings.encoder is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from index.errors import Damaged
-from index.keys import DenseVectors, Origin, PublishedIndexes, Segment, Snapshot
+from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
 from index.projection import Projection
 from index.store import KeyBatch, Store
 from index.types import Float32, Int64
@@ -82,6 +82,7 @@ class Views:
                 (_projected(projection, batch) for batch in batches),
                 state.last_key,
                 state.last_removal,
+                self._store.record_publication,
             )
         log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
         with self._lock:
@@ -142,9 +143,10 @@ class Views:
             manifest.generation,
         )
 
-    def _progress(self) -> tuple[int, int]:
+    def _progress(self) -> Progress:
         state = self._store.state()
-        return state.last_key, state.last_removal
+        published = self._store.settings()["published"]
+        return Progress(state.last_key, state.last_removal, published)
 
     def _advance(self, view: View) -> View:
         """The view with everything that was committed since it was made."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from flask import Flask, Response
 from pydantic import BaseModel
+from werkzeug.routing import BaseConverter
 
 from index.requests import Request
 from index.types import Json
@@ -16,8 +17,19 @@ from service.bodies import read_body, read_query
 
 View = Callable[..., Response]
 
-CONVERTERS = {"id": "path:", "version": "int:"}
-"""A document's id may hold slashes; a version is a number."""
+CONVERTERS = {"id": "id:", "version": "int:"}
+"""A document's id may be anything; a version is a number."""
+
+
+class IdConverter(BaseConverter):
+    """The rest of the path, as it is.
+
+    Werkzeug's own `path` refuses a slash at the beginning, and a file's path as an id has one.
+    """
+
+    regex = "(?s:.+)"
+    part_isolating = False
+    weight = 200  # as `path`: only where nothing more exact matches
 
 
 @dataclass(frozen=True)
@@ -105,5 +117,6 @@ class Operations:
         return added
 
     def register(self, app: Flask) -> None:
+        app.url_map.converters["id"] = IdConverter
         for each in self.all:
             app.add_url_rule(each.rule, each.name, each.call, methods=[each.method])

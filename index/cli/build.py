@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from tqdm import tqdm
 from index.build import Built, Mapped, build, check_ids
 from index.cli.common import on_collection, open_data, show
 from index.errors import SourceError
-from index.source import FieldMap, Problem, Row, describe, guess, open_source, sample
+from index.source import (
+    LOOKAHEAD_ROWS,
+    Problem,
+    Row,
+    describe,
+    guess,
+    open_source,
+    sample,
+)
 from index.source.vectors import as_vector
 
 SHOWN_PROBLEMS = 20
@@ -115,14 +124,14 @@ def build_command(
 
 
 class _Problems:
-    """Tells the first problems, and counts them all."""
+    """Tells the first rows that cannot be used and counts them all; tells every notice."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def __call__(self, problem: Problem) -> None:
-        self._count += 1
-        if self._count <= SHOWN_PROBLEMS:
+        self._count += problem.refuses
+        if self._count <= SHOWN_PROBLEMS or not problem.refuses:
             tqdm.write(str(problem), file=sys.stderr)
 
     def summary(self) -> None:
@@ -140,7 +149,7 @@ def _mapped(name: str, **fields: Any) -> Mapped:
 
 def _width(mapped: list[Mapped]) -> dict[str, int]:
     """The dimension of the vectors that the sources bring, if they do."""
-    found = [_first_width(sample(each.source), each.map) for each in mapped]
+    found = [_first_width(each) for each in mapped]
     widths = sorted({width for width in found if width is not None})
     if len(widths) > 1:
         raise SourceError(
@@ -150,10 +159,11 @@ def _width(mapped: list[Mapped]) -> dict[str, int]:
     return {"dimension": widths[0]} if widths else {}
 
 
-def _first_width(rows: tuple[Row, ...], map: FieldMap) -> int | None:
-    if map.vector is None:
+def _first_width(mapped: Mapped) -> int | None:
+    if (field := mapped.map.vector) is None:
         return None
-    vectors = (as_vector(row.cells.get(map.vector)) for row in rows)
+    rows = islice(mapped.source.rows(), LOOKAHEAD_ROWS)
+    vectors = (as_vector(row.cells.get(field)) for row in rows if isinstance(row, Row))
     return next((len(vector) for vector in vectors if vector is not None), None)
 
 

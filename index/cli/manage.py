@@ -98,7 +98,7 @@ def projections_group(
 
 
 @projections_group.command("activate")
-@click.argument("version", type=int)
+@click.argument("version", type=click.IntRange(1, 2**63 - 1))
 @click.pass_obj
 def activate_command(opened: Opened, version: int) -> None:
     """Answer with projection VERSION from the next search on, in every process.

@@ -52,10 +52,12 @@ def search_command(
     """
     opened = open_collection(folder, collection, precision)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given["attend"] = int(attend) if attend.isdigit() else attend
+    given["attend"] = int(attend) if attend.isdecimal() else attend
     if filter_json is not None:
         given["filter"] = _parsed("--filter", filter_json)
-    answer = opened.search(_query(query), explain=True, **given)
+    # Text may begin with a bracket: a list of numbers is a vector where there is no encoder.
+    asked = query if opened.settings.encoder else _query(query)
+    answer = opened.search(asked, explain=True, **given)
     show(as_json, answer.json(), _text(answer, str(given["mode"])))
 
 

@@ -1,6 +1,6 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
-from index.keys.published import Manifest, Origin, PublishedIndexes
+from index.keys.published import Manifest, Origin, Progress, PublishedIndexes
 from index.keys.segment import DenseVectors, Segment
 from index.keys.snapshot import Candidates, Snapshot
 
@@ -9,6 +9,7 @@ __all__ = [
     "DenseVectors",
     "Manifest",
     "Origin",
+    "Progress",
     "PublishedIndexes",
     "Segment",
     "Snapshot",

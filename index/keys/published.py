@@ -5,7 +5,7 @@ keys/<layout>/current            the name of the generation that answers
 keys/<layout>/<generation>/      vectors.faiss, keys.npy, documents.npy, manifest.json
 ```
 
-`layout` names how a projection lays out keys (see `Projection.layout`): projections that
+`layout` names how a projection lays out keys (see `Projection.key_fingerprint`): projections that
 leave keys as they are share one. A generation is never changed after it became current.
 """
 
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -50,6 +51,7 @@ class Manifest:
     keys: int
     last_key: int
     last_removal: int
+    nonce: str
     checksums: dict[str, int]
     seal: int = 0
 
@@ -68,6 +70,14 @@ class Origin:
     layout: str
 
 
+class Progress(NamedTuple):
+    """How far the database has come, and which publications it knows of."""
+
+    last_key: int
+    last_removal: int
+    published: Sequence[str]
+
+
 class PublishedIndexes:
     """The folder of one layout's generations."""
 
@@ -75,12 +85,12 @@ class PublishedIndexes:
         self.folder = folder / origin.layout
         self.origin = origin
 
-    def load(self, progress: Callable[[], tuple[int, int]]) -> tuple[Segment, Manifest] | None:
+    def load(self, progress: Callable[[], Progress]) -> tuple[Segment, Manifest] | None:
         """The current generation, or None where none is published.
 
         Args:
-            progress: last key and last removal of the database; a manifest beyond them is the
-                image of another, later state. Asked once the manifest has been read, for
+            progress: of the database; a manifest beyond it, or one that it does not know of, is
+                the image of another state. Asked once the manifest has been read, for
                 others may write and publish meanwhile.
 
         Raises:
@@ -102,11 +112,10 @@ class PublishedIndexes:
         except FileNotFoundError:
             return None
 
-    def _load(
-        self, folder: Path, progress: Callable[[], tuple[int, int]]
-    ) -> tuple[Segment, Manifest]:
+    def _load(self, folder: Path, progress: Callable[[], Progress]) -> tuple[Segment, Manifest]:
         manifest = _read_manifest(folder)
-        self._check_origin(manifest, *progress())
+        self._check_origin(manifest)
+        self._check_progress(manifest, progress())
         if manifest.seal != manifest.expected_seal():
             raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
         for file, written in manifest.checksums.items():
@@ -122,14 +131,23 @@ class PublishedIndexes:
         return Segment.of(FlatVectors(index), key_ids, documents), manifest
 
     def publish(
-        self, blocks: Iterable[tuple[Float32, Int64, Int64]], last_key: int, last_removal: int
+        self,
+        blocks: Iterable[tuple[Float32, Int64, Int64]],
+        last_key: int,
+        last_removal: int,
+        record: Callable[[str], None],
     ) -> Manifest:
         """Write a new generation from (vectors, key ids, document rows) and make it current.
+
+        `record` makes the database know of it, before anyone can load it.
 
         One process at a time publishes; readers are never blocked. The two newest generations
         stay, so that a reader that has just read `current` still finds its files.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # Not with all parents: a collection that was dropped meanwhile must not come back as an
+        # empty shell.
+        self.folder.parent.mkdir(exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
         with FileLock(self.folder / "lock"):
             generation = max(self._generations(), default=0) + 1
             writing = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
@@ -142,10 +160,12 @@ class PublishedIndexes:
                     keys=keys,
                     last_key=last_key,
                     last_removal=last_removal,
+                    nonce=secrets.token_hex(8),
                     checksums={f: checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
                 )
                 manifest = replace(manifest, seal=manifest.expected_seal())
                 write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+                record(manifest.nonce)
                 os.replace(writing, self.folder / str(generation))
             except BaseException:
                 shutil.rmtree(writing, ignore_errors=True)
@@ -164,7 +184,7 @@ class PublishedIndexes:
             for generation in self._generations():
                 shutil.rmtree(self.folder / str(generation), ignore_errors=True)
 
-    def _check_origin(self, manifest: Manifest, last_key: int, last_removal: int) -> None:
+    def _check_origin(self, manifest: Manifest) -> None:
         for name, expected in asdict(self.origin).items():
             found = getattr(manifest, name)
             if found != expected:
@@ -173,12 +193,21 @@ class PublishedIndexes:
                     f"says {expected!r}. If the database is the right one, run "
                     f"'python -m index verify --mend' to build the index from it again."
                 )
-        if manifest.last_key > last_key or manifest.last_removal > last_removal:
+
+    def _check_progress(self, manifest: Manifest, has: Progress) -> None:
+        if manifest.last_key > has.last_key or manifest.last_removal > has.last_removal:
             raise ManifestMismatch(
                 f"The index in {self.folder} has seen key {manifest.last_key} and removal "
-                f"{manifest.last_removal}, but the database has come only to {last_key} and "
-                f"{last_removal}: it is an older copy. Put the newer database back, or run "
+                f"{manifest.last_removal}, but the database has come only to {has.last_key} and "
+                f"{has.last_removal}: it is an older copy. Put the newer database back, or run "
                 f"'python -m index verify --mend' to build the index from this one."
+            )
+        if manifest.nonce not in has.published:
+            raise ManifestMismatch(
+                f"The index in {self.folder} is publication {manifest.nonce}, of which the "
+                f"database knows nothing: the database is another copy, and its keys may be "
+                f"others under the same numbers. Put the other copy back, or run 'python -m index "
+                f"verify --mend' to build the index from this one."
             )
 
     def _generations(self) -> list[int]:

@@ -12,9 +12,10 @@ for item in documents(source, fields):  # Placed(place, document) | Problem(plac
 from index.source.guess import FieldMap, describe, guess
 from index.source.mapping import Placed, documents
 from index.source.opening import open_source
-from index.source.rows import SAMPLE_ROWS, Problem, Row, Source, sample
+from index.source.rows import LOOKAHEAD_ROWS, SAMPLE_ROWS, Problem, Row, Source, sample
 
 __all__ = [
+    "LOOKAHEAD_ROWS",
     "SAMPLE_ROWS",
     "FieldMap",
     "Placed",

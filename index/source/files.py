@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from index.errors import SourceError
 from index.source.rows import (
-    SAMPLE_ROWS,
+    LOOKAHEAD_ROWS,
     Problem,
     Row,
     count_lines,
@@ -48,8 +47,8 @@ class JsonLines:
 class StandardInput:
     """JSONL on standard input, which can be read only once.
 
-    The first rows are kept and replayed, so that a sample consumes nothing. Reading
-    past them a second time raises SourceError.
+    The first 10,000 rows are kept and replayed, so that looking at them consumes nothing.
+    Once the reading has gone past them they are let go, and a second one raises SourceError.
     """
 
     name = "stdin"
@@ -60,18 +59,24 @@ class StandardInput:
     def __init__(self, stream: BinaryIO | None = None) -> None:
         lines = bounded_lines(stream if stream is not None else sys.stdin.buffer)
         self._rest = json_rows(lines, self.name)
-        self._head: list[Row | Problem] | None = None
+        self._head: list[Row | Problem] = []
         self._spent = False
 
     def rows(self) -> Iterator[Row | Problem]:
-        if self._head is None:
-            self._head = list(islice(self._rest, SAMPLE_ROWS))
-        yield from self._head
         if self._spent:
             raise SourceError("Standard input can be read only once. Save it to a file first.")
+        yield from self._head
         for row in self._rest:
-            self._spent = True
+            if not self._spent:
+                self._keep(row)
             yield row
+
+    def _keep(self, row: Row | Problem) -> None:
+        if len(self._head) < LOOKAHEAD_ROWS:
+            self._head.append(row)
+        else:
+            self._spent = True
+            self._head.clear()
 
     def size_hint(self) -> int | None:
         return None

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from index.errors import SourceError
 from index.source.cells import is_scalar_column
-from index.source.rows import ID_NAMES, Row, Source, field_names, listed
+from index.source.rows import (
+    ID_NAMES,
+    LOOKAHEAD_ROWS,
+    Row,
+    Source,
+    field_names,
+    listed,
+    look_for,
+)
 from index.source.vectors import as_vector
 from index.types import Json
 
@@ -19,6 +28,10 @@ TEXT_NAMES = (
 )
 VECTOR_NAMES = ("vector", "embedding")
 VALUE_NAMES = ("value", "label", "category", "class", "intent", "answer", "target")
+
+MAJORITY = 0.9
+"""The share of a column's cells that decides what it holds; other cells are problems of
+their rows."""
 
 _LINK = re.compile(r"(?:[a-z][a-z0-9+.-]*://|data:|www\.)\S*$", re.IGNORECASE)
 
@@ -54,15 +67,21 @@ def guess(
 ) -> FieldMap:
     """Keep the fields that are given and guess the rest from the sample.
 
-    `source` adds what its format declares: a primary key, or a layout's text fields.
-    Raises SourceError where a given field is in no sampled row, where text and vector are
-    both given, and where neither is given nor can be guessed.
+    `source` adds what its format declares: a primary key, or a layout's text fields. Its
+    first 10,000 rows are looked through for a given field that no sampled row has.
+    Raises SourceError where none of them has it either, where text and vector are both
+    given, and where neither is given nor can be guessed.
 
     >>> rows = [Row("a.csv:2", {"text": "Where is my card?", "category": "arrival"})]
     >>> describe(guess(rows), rows).splitlines()[0]
     'id: the row number · text: text · value: category'
     """
-    _check_given(sample, text, vector, [id, *value])
+    if text and vector:
+        raise SourceError(
+            "A document has either texts or a vector. Give --text or --vector, not both."
+        )
+    named = [name for name in (*text, vector, id, *value) if name is not None]
+    _check_present(named, sample, source)
     natural_id = source.natural_id if source is not None else None
     natural = source.natural_text if source is not None else ()
     found_id = id or natural_id or next(iter(_named(sample, ID_NAMES)), None)
@@ -80,25 +99,22 @@ def guess(
     return replace(found, guessed=guessed)
 
 
-def _check_given(
-    sample: Sequence[Row], text: Sequence[str], vector: str | None, others: Iterable[str | None]
-) -> None:
-    if text and vector:
-        raise SourceError(
-            "A document has either texts or a vector. Give --text or --vector, not both."
-        )
-    present = field_names(sample)
-    for name in (*text, vector, *others):
-        if name is not None and name not in present:
+def _check_present(wanted: Sequence[str], sample: Sequence[Row], source: Source | None) -> None:
+    seen = look_for(wanted, sample)
+    if source is not None and not set(wanted) <= set(seen.names):
+        # Only now, since it reads on: JSON rows may leave out what is null in them.
+        seen = look_for(wanted, islice(source.rows(), LOOKAHEAD_ROWS))
+    for name in wanted:
+        if name not in seen.names:
             raise SourceError(
-                f"No field {name!r} in the first {len(sample)} rows. "
-                f"They have {listed(present, limit=40)}."
+                f"No field {name!r} in the first {seen.rows} rows. "
+                f"They have {listed(seen.names, limit=40)}."
             )
 
 
 def _vector(sample: Sequence[Row]) -> str | None:
     named = _named(sample, VECTOR_NAMES)
-    return next((name for name in named if _all(sample, name, _is_vector)), None)
+    return next((name for name in named if _mostly(sample, name, _is_vector)), None)
 
 
 def _value(sample: Sequence[Row], used: set[str | None]) -> tuple[str, ...]:
@@ -128,7 +144,7 @@ def _named(sample: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 
 def _is_prose(sample: Sequence[Row], name: str) -> bool:
-    return _all(sample, name, _is_words) and not is_scalar_column(sample, name)
+    return _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
 
 
 def _is_words(cell: Json) -> bool:
@@ -139,10 +155,10 @@ def _is_vector(cell: Json) -> bool:
     return as_vector(cell) is not None
 
 
-def _all(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> bool:
-    """Whether a column has cells that are neither null nor empty, and all pass the test."""
+def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> bool:
+    """Whether nine in ten of a column's cells that are neither null nor empty pass the test."""
     cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
-    return bool(cells) and all(test(cell) for cell in cells)
+    return bool(cells) and sum(map(test, cells)) >= MAJORITY * len(cells)
 
 
 def _total_length(sample: Sequence[Row], name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -115,7 +116,10 @@ class Mapper:
 
 
 def document_id(cell: Json, field: str) -> str:
-    """A string or a whole number as an id; raises Unusable for anything else."""
+    """A string or a whole number as an id; raises Unusable for anything else.
+
+    Control characters (Unicode category Cc) and lone surrogates are no part of an id.
+    """
     if cell is None or cell == "":
         raise Unusable(f"The row has no id: its field {field!r} is missing or empty.")
     if isinstance(cell, bool) or not isinstance(cell, str | int):
@@ -128,7 +132,25 @@ def document_id(cell: Json, field: str) -> str:
             f"The id in {field!r} has {len(identity)} characters; "
             f"at most {MAX_ID_CHARACTERS} are allowed."
         )
+    _check_characters(identity, field)
     return identity
+
+
+def _check_characters(identity: str, field: str) -> None:
+    """SQLite's json_each cuts a text at NUL: two ids would become one."""
+    if identity.isprintable():  # nearly every id; the loop below is slow
+        return
+    for character in identity:
+        category = unicodedata.category(character)
+        if category == "Cc":
+            raise Unusable(
+                f"The id in {field!r} holds the control character U+{ord(character):04X}, "
+                "but only printable text can be an id. Take it out."
+            )
+        if category == "Cs":
+            raise Unusable(
+                f"The id in {field!r} holds half of a surrogate pair, which is not valid UTF-8."
+            )
 
 
 def _fields(row: Row, names: tuple[str, ...]) -> dict[str, str]:

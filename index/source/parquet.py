@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from index.errors import SourceError
 from index.source.rows import Problem, Row, listed, unreadable
-from index.source.tables import blob_reason
+from index.source.tables import left_out
 from index.types import Json
 
 BATCH_ROWS = 1024
@@ -28,7 +28,7 @@ PLAIN_TYPES = (
 
 @dataclass(frozen=True)
 class Parquet:
-    """A `.parquet` file. Columns that hold bytes are left out, and reported at the end."""
+    """A `.parquet` file. Columns that hold bytes are left out; a notice names them."""
 
     path: Path
     name: str
@@ -44,7 +44,7 @@ class Parquet:
             for number, cells in enumerate(self._records(file, columns), start=1):
                 yield Row(f"{self.name}:{number}", cells)
             for column in refused:
-                yield Problem(self.name, blob_reason(column))
+                yield left_out(self.name, column)
 
     def _records(
         self, file: pq.ParquetFile, columns: Mapping[str, Convert]

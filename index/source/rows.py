@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from index.errors import SourceError
 from index.types import Json
 
 SAMPLE_ROWS = 100
 """How many rows are looked at before fields and column types are chosen."""
+
+LOOKAHEAD_ROWS = 10_000
+"""How far to look for usable rows, for a field that was named, and for a vector."""
 
 ID_NAMES = ("_id", "id", "doc_id", "document_id", "uid", "uuid", "key", "pk")
 """Field names that are taken for an id, the most telling first; case does not matter."""
@@ -26,10 +29,13 @@ class Problem:
     """A row, or a part of the source, that cannot be used.
 
     `place` is where to look (`books.csv:17`); `reason` is a sentence for the user.
+    `refuses` is whether a row is lost. A problem that refuses none is a notice: every row
+    is read, without a part of it.
     """
 
     place: str
     reason: str
+    refuses: bool = True
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
@@ -70,18 +76,50 @@ class Source(Protocol):
 
 
 def sample(source: Source) -> tuple[Row, ...]:
-    """The usable ones among the first 100 rows.
+    """The first 100 usable rows, of the first 10,000.
 
     Raises SourceError where there is none, with the first problem that was met.
     """
-    found = list(islice(source.rows(), SAMPLE_ROWS))
-    rows = tuple(row for row in found if isinstance(row, Row))
-    if rows:
-        return rows
-    problem = next((row for row in found if isinstance(row, Problem)), None)
-    if problem is None:
-        raise SourceError(f"{source.name} has no rows. Give a source with at least one.")
-    raise SourceError(f"None of the first {len(found)} rows can be used. {problem}")
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for item in islice(source.rows(), LOOKAHEAD_ROWS):
+        if isinstance(item, Problem):
+            problems.append(item)
+            continue
+        rows.append(item)
+        if len(rows) == SAMPLE_ROWS:
+            break
+    if not rows:
+        raise _nothing_in(source.name, problems)
+    return tuple(rows)
+
+
+def _nothing_in(name: str, problems: Sequence[Problem]) -> SourceError:
+    refused = [problem for problem in problems if problem.refuses]
+    if refused:
+        return SourceError(f"None of the first {len(refused)} rows can be used. {refused[0]}")
+    notices = "".join(f" {notice}" for notice in problems[:1])
+    return SourceError(f"{name} has no rows. Give a source with at least one.{notices}")
+
+
+class Seen(NamedTuple):
+    """The fields of so many rows, in the order of first appearance."""
+
+    names: Sequence[str]
+    rows: int
+
+
+def look_for(wanted: Collection[str], rows: Iterable[Row | Problem]) -> Seen:
+    """Read rows until each wanted field has been met, or the rows are at their end."""
+    names: dict[str, None] = {}
+    count = 0
+    for row in rows:
+        if isinstance(row, Row):
+            names.update(dict.fromkeys(row.cells))
+            count += 1
+            if all(name in names for name in wanted):
+                break
+    return Seen(tuple(names), count)
 
 
 def field_names(rows: Sequence[Row]) -> tuple[str, ...]:

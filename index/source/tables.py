@@ -17,7 +17,7 @@ ROWID = "rowid"
 
 @dataclass(frozen=True)
 class SqliteTable:
-    """One table or view. Columns that hold bytes are left out, and reported at the end.
+    """One table or view. Cells that hold bytes are left out; a notice names their column.
 
     A table with neither a primary key of one column nor a column named like an id gets
     its `rowid` as one more cell, so that its documents keep their ids between builds.
@@ -46,7 +46,7 @@ class SqliteTable:
         except sqlite3.Error as error:
             raise unreadable(self.path, error) from error
         for name, place in refused.items():
-            yield Problem(place, blob_reason(name))
+            yield left_out(place, name)
 
     def _select(self) -> str:
         columns = ", ".join(quoted(column) for column in self.columns)
@@ -58,9 +58,10 @@ class SqliteTable:
         return int(count)
 
 
-def blob_reason(column: str) -> str:
-    """Why a column of bytes is left out of the rows."""
-    return f"The column {column!r} holds bytes, which are not JSON, and is left out."
+def left_out(place: str, column: str) -> Problem:
+    """The notice that the bytes of a column are no part of the rows, which are all read."""
+    reason = f"The column {column!r} holds bytes, which are not JSON. They are left out."
+    return Problem(place, reason, refuses=False)
 
 
 def open_table(path: Path, table: str) -> SqliteTable:

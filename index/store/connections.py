@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlite_utils import Database
 
-from index.errors import Conflict, Damaged
+from index.errors import Conflict, Damaged, UnknownCollection
 
 BUSY_SECONDS = 30.0
 
@@ -25,10 +26,12 @@ class Connections:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        # Weak: a thread that ends takes its connection with it.
+        self._all: weakref.WeakSet[Database] = weakref.WeakSet()
         self._guard = threading.Lock()
         self._write_lock = threading.RLock()
         self._writer = self._open()
+        self._inode = path.stat().st_ino
 
     def reader(self) -> Database:
         """This thread's own connection."""
@@ -69,6 +72,7 @@ class Connections:
                     f"({error}); another process is writing: try again."
                 ) from error
             try:
+                self._check_there()
                 yield self._writer
             except BaseException:
                 connection.rollback()
@@ -77,9 +81,22 @@ class Connections:
 
     def close(self) -> None:
         with self._guard:
-            for connection in self._all:
-                connection.close()
+            for database in self._all:
+                database.conn.close()
             self._all.clear()
+
+    def _check_there(self) -> None:
+        """A file that was dropped meanwhile still takes writes, which nobody would ever see."""
+        try:
+            same = self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise UnknownCollection(
+                f"The collection {self.path.parent.name!r} was deleted while it was open; nothing "
+                f"was written. Make it again, and open it anew.",
+                field="collection",
+            )
 
     def _open(self) -> Database:
         try:
@@ -92,6 +109,7 @@ class Connections:
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
                 f"this program wrote; restore it from a copy, or check the folder's permissions."
             ) from error
+        database = Database(connection, execute_plugins=False)
         with self._guard:
-            self._all.append(connection)
-        return Database(connection, execute_plugins=False)
+            self._all.add(database)
+        return database

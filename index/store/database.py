@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,10 @@ READ_BLOCK = 8192
 """Keys read at a time: 12 MB of embeddings at 384 dimensions."""
 
 
+REMEMBERED_PUBLICATIONS = 100
+"""More than are ever on disk at once, for all layouts together."""
+
+
 class StoredProjection(NamedTuple):
     """A row of the table of projections, without its weights."""
 
@@ -52,8 +56,10 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connections = Connections(path)
-        with self.connections.writing() as db:
-            migrations.apply(db)
+        # Reading never waits for writing: the lock is taken only where something is to be done.
+        if migrations.pending(self.connections.reader()):
+            with self.connections.writing() as db:
+                migrations.apply(db)
 
     def close(self) -> None:
         self.connections.close()
@@ -69,12 +75,21 @@ class Store:
         with self.connections.writing() as db:
             version = _insert_projection(db, *projection, note={})
             _set(
-                db, {**settings, "uuid": secrets.token_hex(16), "projection": version, "change": 0}
+                db,
+                {
+                    **settings,
+                    "uuid": secrets.token_hex(16),
+                    "projection": version,
+                    "change": 0,
+                    "published": [],
+                },
             )
 
-    def change_settings(self, changes: Mapping[str, Json]) -> None:
+    def record_publication(self, nonce: str) -> None:
+        """Remember that an index is the image of this database, and not of a copy of it."""
         with self.connections.writing() as db:
-            _set(db, changes)
+            row = db.execute("SELECT value FROM settings WHERE name = 'published'").fetchone()
+            _set(db, {"published": [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]})
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; empty where it is sound."""
@@ -135,12 +150,14 @@ class Store:
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Documents from all over the collection: the first ones may be all of a kind."""
+        last = self._read().execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
+        points = np.unique(np.linspace(1, max(last, 1), size, dtype=np.int64))
+        # By key, one by one: a condition on the row would read every document.
         found = self._read().execute(
-            # In step with the last row, so that deletions never leave the sample empty.
-            "WITH step AS (SELECT max(row) AS last, max(1, max(row) / :size) AS width "
-            "FROM documents) SELECT row, id, fields, value, payload FROM documents, step "
-            "WHERE row % width = last % width ORDER BY row LIMIT 2 * :size",
-            {"size": size},
+            "SELECT row, id, fields, value, payload FROM documents WHERE row IN (SELECT "
+            "(SELECT row FROM documents WHERE row >= point.value ORDER BY row LIMIT 1) "
+            "FROM json_each(?) AS point) ORDER BY row",
+            [json.dumps(points.tolist())],
         )
         return [_stored(row) for row in found]
 
@@ -217,6 +234,34 @@ class Store:
                 if entry.keys is not None:
                     _replace_keys(db, row, entry)
             _count_change(db)
+
+    def revise(
+        self,
+        id: str,
+        change: Callable[[StoredDocument], StoredDocument],
+        hash: Callable[[Json, Mapping[str, Json]], bytes],
+    ) -> StoredDocument | None:
+        """Replace value and payload of one document by what `change` makes of the stored ones.
+
+        Read and written under one lock: of two revisions at once, the later sees the earlier.
+
+        Args:
+            hash: the value hash of (value, payload), as writing compares it.
+
+        Returns: the document as it is now; None where no document has this id.
+        """
+        with self.connections.writing() as db:
+            # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
+            row = db.execute(
+                "SELECT row, id, fields, value, payload FROM documents WHERE id = CAST(? AS TEXT)",
+                [id.encode("utf-8", "surrogatepass")],
+            ).fetchone()
+            if row is None:
+                return None
+            revised = change(_stored(row))
+            _write_value(db, revised, hash(revised.value, revised.payload))
+            _count_change(db)
+            return revised
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents with their keys; unknown ids are passed over.
@@ -332,15 +377,32 @@ def _check_kept(db: Database, kept: Sequence[Entry]) -> None:
 
 def _upsert(db: Database, entry: Entry) -> int:
     document = entry.document
-    value = None if document.value is None else to_json(document.value)
     row = db.execute(
         "INSERT INTO documents (id, fields, value, payload, key_hash, value_hash) "
         "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fields = excluded.fields, "
         "value = excluded.value, payload = excluded.payload, key_hash = excluded.key_hash, "
         "value_hash = excluded.value_hash RETURNING row",
-        [document.id, to_json(document.fields), value, to_json(document.payload), *entry.hashes],
+        [
+            document.id,
+            to_json(document.fields),
+            _value_json(document.value),
+            to_json(document.payload),
+            *entry.hashes,
+        ],
     ).fetchone()
     return int(row[0])
+
+
+def _write_value(db: Database, document: StoredDocument, hash: bytes) -> None:
+    db.execute(
+        "UPDATE documents SET value = ?, payload = ?, value_hash = ? WHERE row = ?",
+        [_value_json(document.value), to_json(document.payload), hash, document.row],
+    )
+
+
+def _value_json(value: Json) -> str | None:
+    """No value is NULL, so that SQL can tell."""
+    return None if value is None else to_json(value)
 
 
 def _replace_keys(db: Database, row: int, entry: Entry) -> None:

@@ -5,8 +5,8 @@
  "$or": [{"stars": 5}, {"stars": {"exists": false}}], "$not": {"author.name": "X"}}
 ```
 
-Conditions side by side must all hold. A field is looked up in the payload, then in the
-value; dots reach into objects; `@id` is the document's id and `@value` its whole value.
+Conditions side by side must all hold. A field is looked up in the value, then in the
+payload; dots reach into objects; `@id` is the document's id and `@value` its whole value.
 `eq`, `ne` and `in` meet any element of a list. A missing field is `null`.
 """
 
@@ -109,15 +109,23 @@ def _located(name: str) -> _Field:
         return _Field("documents.value", "$")
     if '"' in name or "\x00" in name or not all(name.split(".")):
         raise _refused(f"{name!r} is no field name: names have no quotation marks or empty parts")
-    # Before 3.45 SQLite compares names as they are written: escaped here as `to_json` does it.
-    path = "$" + "".join(f".{json.dumps(part)}" for part in name.split("."))
-    literal = path.replace("'", "''")
-    # The path is written into the SQL, quoted, so that an index on the expression can serve it.
-    column = (
-        f"CASE WHEN json_type(documents.payload, '{literal}') IS NOT NULL "
-        f"THEN documents.payload ELSE documents.value END"
-    )
-    return _Field(column, literal)
+    places = [
+        f"documents.{column} -> '{path}'"
+        for column in ("value", "payload")
+        for path in _paths(name)
+    ]
+    return _Field(f"coalesce({', '.join(places)})", "$")
+
+
+def _paths(name: str) -> list[str]:
+    """The name as one key, and as the way into objects that its dots lead.
+
+    Names are escaped as `to_json` does it, for SQLite before 3.45 compares them as they are
+    written; and they are written into the SQL, so that an index on the expression can serve it.
+    """
+    ways = dict.fromkeys([(name,), tuple(name.split("."))])
+    paths = ["$" + "".join(f".{json.dumps(part)}" for part in way) for way in ways]
+    return [path.replace("'", "''") for path in paths]
 
 
 def _equals(field: _Field, operand: Json, name: str) -> Predicate:

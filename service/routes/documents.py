@@ -1,4 +1,4 @@
-"""Documents: write, read, list, delete."""
+"""Documents: write, read, list, revise, delete."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flask import Response
 
 from index import Collection
 from index.errors import UnknownDocument
+from index.requests import Revision
 from index.store import StoredDocument
 from service.context import context
 from service.operations import Operations
@@ -71,6 +72,22 @@ def list_documents(collection: str, query: Listing) -> Response:
 def show_document(collection: str, id: str) -> Response:
     """Show a document."""
     return reply(_document(_collection(collection).document(id)))
+
+
+@operations.add(
+    "PATCH",
+    ONE,
+    body=Revision,
+    returns={200: DocumentReply},
+    example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
+)
+def revise_document(collection: str, id: str, body: Revision) -> Response:
+    """Change a document's value, its payload or both; nothing is encoded.
+
+    The value is replaced; the payload is merged as RFC 7396 has it, so that null removes a member.
+    A later build or upsert of the document puts back what that says.
+    """
+    return reply(_document(_collection(collection).revise(id, body)))
 
 
 @operations.add("DELETE", ONE, returns={204: None})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
 from index.build import Built, Mapped, Refused, build
+from index.cli.build import SHOWN_PROBLEMS, _Problems, _width
 from index.data import Data
 from index.errors import SourceError
-from index.source import guess, open_source, sample
+from index.source import Problem, guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
@@ -189,6 +192,69 @@ def test_sync_deletes_nothing_if_a_row_could_not_be_read(tmp_path, collection, w
     built = run(collection, path, sync=True, text=["text"])
     assert (built.removed, built.refused) == (0, 1)
     assert ids(collection) == ["d0", "d1", "d2", "good"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "parquet"])
+def test_a_column_of_bytes_is_a_notice_and_stops_neither_strict_nor_sync(
+    tmp_path, collection, kind
+):
+    collection.upsert([{"id": "gone", "text": "words"}])
+    source = open_source(_with_covers(tmp_path, kind))
+    told: list[Problem] = []
+    seen: list[int] = []
+    built = build(
+        collection,
+        [Mapped(source, guess(sample(source), source=source))],
+        sync=True,
+        strict=True,
+        on_problem=told.append,
+        on_progress=seen.append,
+    )
+    assert (built.added, built.refused, built.removed) == (2, 0, 1)
+    assert ids(collection) == ["a", "b"]
+    assert ["'cover' holds bytes" in problem.reason for problem in told] == [True]
+    assert sum(seen) == 2
+
+
+def _with_covers(folder, kind: str) -> str:
+    rows = [("a", "one", b"\x00"), ("b", "two", b"\xff")]
+    if kind == "parquet":
+        pa = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
+        table = pa.table(dict(zip(("id", "text", "cover"), zip(*rows, strict=True), strict=True)))
+        pq.write_table(table, folder / "x.parquet")
+        return str(folder / "x.parquet")
+    with closing(sqlite3.connect(folder / "x.db")) as database, database:
+        database.execute("CREATE TABLE t (id TEXT PRIMARY KEY, text TEXT, cover BLOB)")
+        database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    return f"{folder / 'x.db'}:t"
+
+
+def test_the_command_tells_notices_however_many_rows_failed_and_counts_only_those(capsys):
+    problems = _Problems()
+    for line in range(SHOWN_PROBLEMS + 5):
+        problems(Problem(f"x:{line}", "The row fails."))
+    problems(Problem("x", "A column is left out.", refuses=False))
+    problems.summary()
+    said = capsys.readouterr().err
+    assert said.count("The row fails.") == SHOWN_PROBLEMS
+    assert "A column is left out." in said
+    assert f"{SHOWN_PROBLEMS + 5} rows could not be used." in said
+
+
+def test_the_width_is_found_after_rows_without_a_vector(tmp_path):
+    rows = [{"id": n} for n in range(150)] + [{"id": "late", "vector": [1.0, 2.0, 3.0]}]
+    source = open_source(str(write_jsonl(tmp_path / "rows.jsonl", rows)))
+    found = guess(sample(source), source=source, vector="vector")
+    assert _width([Mapped(source, found)]) == {"dimension": 3}
+
+
+def test_an_id_with_a_nul_is_refused_alone(tmp_path, collection):
+    rows = [*docs(2), {"id": "d0\x00tail", "text": "words", "n": 0}]
+    problems: list[str] = []
+    built = run(collection, write_jsonl(tmp_path / "rows.jsonl", rows), problems=problems)
+    assert (built.added, built.refused) == (2, 1)
+    assert problems[0].startswith("rows.jsonl:3: The id in 'id' holds the control character U+0000")
 
 
 def test_a_build_that_fails_midway_keeps_what_it_stored(tmp_path, collection, monkeypatch):

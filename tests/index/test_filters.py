@@ -97,12 +97,13 @@ def _kind(value: Any) -> str:
 def _field(document: dict[str, Any], name: str) -> Any:
     if name in ("@id", "@value"):
         return document[name[1:]]
-    for tree in (document["payload"], document["value"]):
-        found = tree
-        for part in name.split("."):
-            found = found.get(part, MISSING) if isinstance(found, dict) else MISSING
-        if found is not MISSING:
-            return found
+    for tree in (document["value"], document["payload"]):
+        for way in ([name], name.split(".")):
+            found = tree
+            for part in way:
+                found = found.get(part, MISSING) if isinstance(found, dict) else MISSING
+            if found is not MISSING:
+                return found
     return None
 
 

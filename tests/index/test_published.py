@@ -17,7 +17,7 @@ import pytest
 
 from index.collection import Collection
 from index.errors import Damaged, ManifestMismatch
-from index.keys import Origin, PublishedIndexes
+from index.keys import Origin, Progress, PublishedIndexes
 from index.keys.published import Manifest
 from index.verify import verify
 from tests.index.helpers import published, several_keys, vector_data
@@ -298,7 +298,7 @@ def die(*_, **__):
 setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
 ids = np.arange(1, 4)
 PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
-    [(np.ones((3, 2), np.float32), ids, ids)], 3, 0)
+    [(np.ones((3, 2), np.float32), ids, ids)], 3, 0, lambda nonce: None)
 """
 
 
@@ -314,18 +314,20 @@ PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
 def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
     origin = Origin("u", "none", 2, "raw")
     indexes = PublishedIndexes(tmp_path, origin)
+    known: list[str] = []
     ids = np.arange(1, 3)
     first = [(np.zeros((2, 2), np.float32), ids, ids)]
-    assert indexes.publish(first, 2, 0).generation == 1
+    assert indexes.publish(first, 2, 0, known.append).generation == 1
     code = KILLED
     if module.endswith("PublishedIndexes"):
         code = KILLED.replace("sys.modules[sys.argv[2]]", "PublishedIndexes")
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), module, name], check=False)
     assert killed.returncode == -signal.SIGKILL
-    segment, manifest = indexes.load(lambda: (3, 0))
+    segment, manifest = indexes.load(lambda: Progress(3, 0, known))
     assert (manifest.generation, segment.keys) == (1, 2)
-    after = indexes.publish([(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))], 3, 0)
-    segment, manifest = indexes.load(lambda: (3, 0))
+    four = [(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))]
+    after = indexes.publish(four, 3, 0, known.append)
+    segment, manifest = indexes.load(lambda: Progress(3, 0, known))
     assert (manifest, segment.keys) == (after, 4)
     assert not list(indexes.folder.glob("writing-*"))
 
@@ -338,8 +340,8 @@ def test_a_publication_that_fails_leaves_nothing_behind(tmp_path):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        indexes.publish(failing(), 1, 0)
-    assert indexes.load(lambda: (1, 0)) is None
+        indexes.publish(failing(), 1, 0, lambda nonce: None)
+    assert indexes.load(lambda: Progress(1, 0, [])) is None
     assert [path.name for path in indexes.folder.iterdir()] == ["lock"]
 
 
@@ -357,8 +359,32 @@ def test_an_index_without_keys_can_be_published_and_grows_again(folder):
 
 def test_numbers_of_files_and_manifest_must_agree(tmp_path):
     indexes = PublishedIndexes(tmp_path, Origin("u", "none", 2, "raw"))
+    known: list[str] = []
     ids = np.arange(2)
-    indexes.publish([(np.zeros((2, 2), np.float32), ids, ids)], 2, 0)
+    indexes.publish([(np.zeros((2, 2), np.float32), ids, ids)], 2, 0, known.append)
     sealed(indexes.folder / "1" / "manifest.json", keys=3)
     with pytest.raises(Damaged, match="2 vectors and 2 ids, but its manifest says 3"):
-        indexes.load(lambda: (2, 0))
+        indexes.load(lambda: Progress(2, 0, known))
+
+
+def test_an_older_copy_of_the_database_is_told_before_and_after_it_has_caught_up(folder):
+    """A copy that is put back hands out the same key ids for other keys."""
+    path = folder / "collections" / "default"
+    collection = reopened(folder)
+    shutil.copytree(path, folder / "copy")
+    collection.upsert([several_keys("later", [QUERY])])
+    collection.publish()
+    collection.close()
+    for file in path.glob("documents.db*"):
+        file.unlink()
+    for file in (folder / "copy").glob("documents.db*"):
+        shutil.copy(file, path / file.name)
+    again = reopened(folder)
+    with pytest.raises(ManifestMismatch, match="older copy"):
+        again.upsert([several_keys("other", [QUERY])])
+    assert "other" not in again.ids()
+    again.write([several_keys(f"other{n}", [QUERY]) for n in range(5)])  # past the later one's ids
+    with pytest.raises(ManifestMismatch, match="knows nothing"):
+        again.search(QUERY)
+    assert verify(again, mend=True).mended
+    assert "other0" in [id for id, _ in ranking(again)]

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import SourceError
-from index.source import SAMPLE_ROWS, Problem, Row, open_source, sample
+from index.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Problem, Row, open_source, sample
 from index.source import delimited as delimited_module
 from index.source import files as files_module
+from index.source import rows as rows_module
 from index.source.files import StandardInput, bounded_lines, json_rows
 from index.source.rows import count_lines
 
@@ -173,7 +174,7 @@ def test_size_hints(tmp_path):
     assert StandardInput(io.BytesIO()).size_hint() is None
 
 
-@pytest.mark.parametrize("count", [0, 3, SAMPLE_ROWS, SAMPLE_ROWS + 7])
+@pytest.mark.parametrize("count", [0, 3, SAMPLE_ROWS, LOOKAHEAD_ROWS, LOOKAHEAD_ROWS + 7])
 def test_a_sample_of_standard_input_consumes_nothing(monkeypatch, count):
     lines = "".join(f'{{"n": {n}}}\n' for n in range(count))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
@@ -181,7 +182,9 @@ def test_a_sample_of_standard_input_consumes_nothing(monkeypatch, count):
     if count:
         assert len(sample(source)) == min(count, SAMPLE_ROWS)
     assert [row.cells["n"] for row in source.rows()] == list(range(count))
-    if count > SAMPLE_ROWS:
+    if count <= LOOKAHEAD_ROWS:
+        assert len(list(source.rows())) == count
+    else:
         with pytest.raises(SourceError, match="only once"):
             list(source.rows())
 
@@ -200,6 +203,23 @@ def test_a_sample_without_rows_says_why(tmp_path):
         sample(open_source(str(write(tmp_path / "x.jsonl", ""))))
     with pytest.raises(SourceError, match=r"x\.jsonl:1: The JSON is broken"):
         sample(open_source(str(write(tmp_path / "x.jsonl", "{\n{\n"))))
+
+
+def test_a_sample_passes_over_rows_that_cannot_be_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows_module, "LOOKAHEAD_ROWS", 500)
+    good = "".join(f'{{"n": {n}}}\n' for n in range(SAMPLE_ROWS + 5))
+    found = sample(open_source(str(write(tmp_path / "x.jsonl", "{\n" * 300 + good))))
+    assert [row.cells["n"] for row in found] == list(range(SAMPLE_ROWS))
+    last = sample(open_source(str(write(tmp_path / "y.jsonl", "{\n" * 499 + good))))
+    assert [row.place for row in last] == ["y.jsonl:500"]
+    with pytest.raises(SourceError, match=r"first 500 rows can be used\. z\.jsonl:1: The JSON"):
+        sample(open_source(str(write(tmp_path / "z.jsonl", "{\n" * 500 + good))))
+
+
+def test_looking_for_usable_rows_consumes_no_standard_input():
+    source = StandardInput(io.BytesIO(b"{\n" * 300 + b'{"n": 1}\n' * 3))
+    assert len(sample(source)) == 3
+    assert len(list(source.rows())) == 303
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
+import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index.errors import SourceError
-from index.source import FieldMap, Problem, Row, describe, documents, guess, open_source, sample
+from index.source import (
+    SAMPLE_ROWS,
+    FieldMap,
+    Problem,
+    Row,
+    describe,
+    documents,
+    guess,
+    open_source,
+    sample,
+)
 from index.source.cells import scalar
+from index.source.mapping import Unusable, document_id
 from index.source.vectors import as_vector
 
 
@@ -83,6 +98,57 @@ def test_impossible_choices_name_the_fields_there_are():
         guess(table, text=["title"], vector="v")
 
 
+def test_a_given_field_may_come_only_after_the_sample(tmp_path):
+    path = tmp_path / "x.jsonl"
+    early = "".join(json.dumps({"id": n, "text": "t"}) + "\n" for n in range(SAMPLE_ROWS + 50))
+    path.write_text(early + json.dumps({"id": "l", "text": "t", "late": 1, "v": [1]}) + "\n")
+    source = open_source(str(path))
+    table = sample(source)
+    assert guess(table, source=source, value=["late"]).value == ("late",)
+    assert guess(table, source=source, text=["late"]).text == ("late",)
+    assert guess(table, source=source, id="late").id == "late"
+    assert guess(table, source=source, vector="v").vector == "v"
+    with pytest.raises(SourceError, match="No field 'x' in the first 151 rows. .* id, text, late"):
+        guess(table, source=source, value=["late", "x"])
+    (*_, last) = documents(source, guess(table, source=source, value=["late"]))
+    assert last.document.value == 1
+
+
+def test_a_given_field_is_not_looked_for_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[guess.__module__], "LOOKAHEAD_ROWS", 120)
+    for at, refused in ((119, False), (120, True)):
+        objects = [{"text": "t", **({"late": 1} if n == at else {})} for n in range(200)]
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(item) + "\n" for item in objects))
+        source = open_source(str(tmp_path / "x.jsonl"))
+        with pytest.raises(SourceError, match="first 120") if refused else nullcontext():
+            guess(sample(source), source=source, value=["late"])
+
+
+@pytest.mark.parametrize(("name", "good", "bad"), [("text", "words", 5), ("vector", [1.0], "no")])
+def test_a_tenth_of_mistyped_cells_does_not_change_what_a_column_is(name, good, bad):
+    def table(wrong: int) -> list[Row]:
+        cells = [*([bad] * wrong), *([good] * (30 - wrong)), None, ""]
+        return rows(*({"other": "more", name: cell} for cell in cells))
+
+    for wrong in (0, 1, 3):
+        found = guess(table(wrong))
+        assert (name in found.text, found.vector == name) == (name == "text", name == "vector")
+    assert guess(table(4)).text == ("other",)
+    assert guess(table(4)).vector is None
+
+
+def test_a_mistyped_text_in_the_sample_is_a_problem_of_its_row(tmp_path):
+    objects = [{"id": n, "text": 5 if n == 40 else "words"} for n in range(100)]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(item) + "\n" for item in objects))
+    source = open_source(str(path))
+    found = list(documents(source, guess(sample(source), source=source)))
+    (problem,) = [item for item in found if isinstance(item, Problem)]
+    assert len(found) == 100
+    assert problem.place == "x.jsonl:41"
+    assert "'text' holds a number" in problem.reason
+
+
 def test_the_description_says_what_was_guessed_and_how_to_choose():
     table = rows({"_id": 1, "title": "t", "text": "u", "category": "c", "year": 1, "tags": []})
     assert describe(guess(table), table) == (
@@ -137,7 +203,10 @@ def test_values_none_one_and_several(tmp_path):
         ({"id": "n", "text": {"en": "t"}}, "'text' holds an object"),
         ({"id": "n", "text": ["t", 5]}, "'text' holds a list"),
         ({"id": "n", "text": "\ud800"}, "not valid UTF-8"),
-        ({"id": "\udc00", "text": "t"}, "not valid UTF-8"),
+        ({"id": "\udc00", "text": "t"}, "'id' holds half of a surrogate pair"),
+        ({"id": "fir\x00st", "text": "t"}, "'id' holds the control character U+0000"),
+        ({"id": "tab\t", "text": "t"}, "control character U+0009"),
+        ({"id": "\x85", "text": "t"}, "control character U+0085"),
         ({"id": "n", "text": "t", "p": [{"\ud800": 1}]}, "not valid UTF-8"),
     ],
 )
@@ -148,6 +217,20 @@ def test_an_unusable_row_is_a_problem_and_the_next_is_read(tmp_path, row, reason
     assert problem.place == "x.jsonl:2"
     assert reason in problem.reason
     assert (first.document.id, last.document.id) == ("first", "last")
+
+
+@given(st.text(st.characters(), min_size=1, max_size=5))
+def test_an_id_is_refused_exactly_where_json_each_or_utf8_would_change_it(text):
+    expected = not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+    try:
+        accepted = document_id(text, "id") == text
+    except Unusable:
+        accepted = False
+    assert accepted == expected
+    if accepted:
+        with closing(sqlite3.connect(":memory:")) as database:
+            query = "SELECT value FROM json_each(?)"
+            assert database.execute(query, (json.dumps([text]),)).fetchall() == [(text,)]
 
 
 def test_infinity_in_a_payload_is_a_problem(tmp_path):

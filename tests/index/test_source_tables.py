@@ -52,6 +52,7 @@ def test_a_table_is_read_with_its_types_and_its_primary_key(database):
     }
     assert isinstance(report, Problem)
     assert "'cover' holds bytes" in report.reason
+    assert not report.refuses
     assert (source.natural_id, source.size_hint(), source.name) == ("isbn", 3, "shop.db:books")
 
 
@@ -152,6 +153,13 @@ def test_parquet_cells_become_json(tmp_path):
     assert rows[2].cells["nanos"] == "1970-01-01T00:00:01"
     assert "'raw' holds bytes" in raw.reason
     assert "'image' holds bytes" in image.reason
+    assert not (raw.refuses or image.refuses)
+
+
+def test_a_file_of_bytes_alone_has_no_rows_and_says_why(tmp_path):
+    source = open_source(str(parquet(tmp_path / "x.parquet", {"raw": pa.array([b"1", b"2"])})))
+    with pytest.raises(SourceError, match=r"x\.parquet has no rows\..*'raw' holds bytes"):
+        sample(source)
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float16(), 3)])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
-from index.ingest import Ingest
+from index.ingest import Ingest, value_hash
 from index.settings import Settings
 from index.store import Entry, Store, connections, database
 from index.types import Document
@@ -206,7 +206,7 @@ def test_only_what_changed_is_written(store):
     [
         (Document("x", vectors={"v": [1, 2, 3]}), "has 3 dimensions, but this collection's have 2"),
         (Document("x", vectors={"v": [1, float("nan")]}), "NaN"),
-        (Document("x", vectors={"v": [1, 1e300]}), "beyond 32 bits"),
+        (Document("x", vectors={"v": [1, 1e300]}), "beyond 1e"),
         (Document("x", fields={"t": "words"}), "'x' has text, but this collection was made for"),
         (Document("x"), "'x' has neither text nor a vector"),
         (Document("x", vectors={"v": [1, 0]}, value=float("nan")), "what JSON cannot say"),
@@ -234,6 +234,86 @@ def test_normalised_vectors_have_length_one_and_need_a_direction(store):
     np.testing.assert_allclose(store.embeddings_of(store.find(["x"])["x"].row), [[0.6, 0.8]])
     with pytest.raises(InvalidRequest, match="all zeros"):
         ingest.write([Document("y", vectors={"v": [0, 0]})])
+
+
+# -- revising ------------------------------------------------------------------------------------
+
+
+def test_a_revision_changes_value_and_payload_and_nothing_else(store):
+    store.write([entry("a", [(1, 2)], fields={"t": "text"}, value=1, payload={"x": 1})])
+    store.write([entry("b", value=7)])
+    before, keys, hashes = store.state(), key_ids(store), store.hashes(["a", "b"])
+    payload = {"x": 1, "y": "\ud800"}
+    answered = store.revise("a", lambda d: d._replace(value=[2], payload=payload), value_hash)
+    assert answered == store.find(["a"])["a"]
+    assert answered[1:] == ("a", {"t": "text"}, [2], payload)
+    assert store.find(["b"])["b"].value == 7
+    assert key_ids(store) == keys
+    assert store.state() == before._replace(change=before.change + 1)
+    now = store.hashes(["a", "b"])
+    assert now["b"] == hashes["b"]
+    assert now["a"] == (hashes["a"].keys, value_hash([2], payload))
+
+
+@pytest.mark.parametrize("id", ["nobody", "a\0b", "\ud800", ""])
+def test_revising_what_is_not_there_changes_nothing(store, id):
+    store.write([entry("a", value=1)])
+    before = store.state()
+    assert store.revise(id, lambda stored: stored._replace(value=2), value_hash) is None
+    assert (store.state(), store.find(["a"])["a"].value) == (before, 1)
+
+
+def test_a_revision_that_json_cannot_say_leaves_the_document_as_it_was(store):
+    store.write([entry("a", value=1, payload={"x": 1})])
+    before, hashes = store.state(), store.hashes(["a"])
+    for broken in ({"value": float("inf")}, {"payload": {"x": [float("nan")]}}):
+        with pytest.raises(InvalidRequest, match="finite numbers"):
+            store.revise("a", lambda stored, broken=broken: stored._replace(**broken), value_hash)
+    assert (store.state(), store.hashes(["a"])) == (before, hashes)
+    assert store.find(["a"])["a"].payload == {"x": 1}
+
+
+def test_revisions_at_once_all_survive(store):
+    """Each of several writers, some with connections of their own, counts in its own member."""
+    store.write([entry("a", payload={"untouched": True})])
+    stores = [store, store, Store(store.path), Store(store.path)]
+    failed = []
+
+    def count(mine, name):
+        try:
+            for _ in range(10):
+                mine.revise(
+                    "a",
+                    lambda stored: stored._replace(
+                        payload={**stored.payload, name: stored.payload.get(name, 0) + 1}
+                    ),
+                    value_hash,
+                )
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=count, args=(mine, f"n{at}")) for at, mine in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for other in stores[2:]:
+        other.close()
+    assert failed == []
+    assert store.find(["a"])["a"].payload == {"untouched": True, **{f"n{n}": 10 for n in range(4)}}
+
+
+def test_the_source_stays_the_truth_of_a_revised_document(store):
+    ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
+    source = Document("x", vectors={"v": [1, 0]}, value=1, payload={"p": 1})
+    ingest.write([source])
+    last_key = store.state().last_key
+    store.revise("x", lambda stored: stored._replace(value=2), value_hash)
+    assert ingest.write([source]).revised == 1
+    assert (store.find(["x"])["x"].value, store.state().last_key) == (1, last_key)
+    assert ingest.write([source]).unchanged == 1
 
 
 # -- reading beside writing ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from flask.testing import FlaskClient
 from scipy.special import softmax
 
 from index import Data
+from index.errors import InvalidRequest
 from service.app import create_app
 from service.readiness import Readiness
 
@@ -97,12 +99,122 @@ def test_a_malformed_document_names_itself(books: FlaskClient) -> None:
     ]
 
 
-@pytest.mark.parametrize("id", ["whale", "https://x.example//a/b"])
-def test_document_by_id(books: FlaskClient, id: str) -> None:
-    path = f"{DOCUMENTS}/{quote(id)}"
+def patch(client: FlaskClient, id: str, body: Any, status: int = 200) -> Any:
+    response = client.patch(f"{DOCUMENTS}/{quote(id, safe='')}", json=body)
+    assert response.status_code == status, response.text
+    return response.get_json()
+
+
+STRANGE_IDS = ["https://x.example//a/b", "/etc/x", "//", "a/", "a/../b", "delete", "é ?#%2F"]
+
+
+@pytest.mark.parametrize("id", ["whale", *STRANGE_IDS])
+@pytest.mark.parametrize("safe", ["", "/"])
+def test_document_by_id(books: FlaskClient, id: str, safe: str) -> None:
+    post(books, DOCUMENTS, [{"id": id, "vector": [1, 2, 3]}])
+    path = f"{DOCUMENTS}/{quote(id, safe=safe)}"
     assert get(books, path)["id"] == id
+    revised = books.patch(path, json={"value": 1})
+    assert (revised.status_code, revised.get_json()["id"]) == (200, id)
     assert books.delete(path).status_code == 204
     assert books.get(path).status_code == books.delete(path).status_code == 404
+
+
+def test_a_post_to_delete_is_no_document(books: FlaskClient) -> None:
+    post(books, DOCUMENTS, [{"id": "delete", "vector": [1, 2, 3]}])
+    assert post(books, f"{DOCUMENTS}/delete", {"ids": ["emma"]}) == {"deleted": 1}
+    assert get(books, f"{DOCUMENTS}/delete")["id"] == "delete"
+    assert books.get(f"{DOCUMENTS}/").status_code == 404
+
+
+def test_a_revision_is_answered_kept_and_found(books: FlaskClient) -> None:
+    revised = patch(books, "whale", {"value": 5.0, "payload": {"lent": True}})
+    expected = {"id": "whale", "fields": {}, "value": 5.0}
+    assert revised == {**expected, "payload": {"year": 1851, "lent": True}}
+    assert get(books, f"{DOCUMENTS}/whale") == revised
+    search = {"query": [1, 0, 0], "k": 1, "attend": 1, "mode": "soft", "filter": {"lent": True}}
+    assert post(books, SEARCH, search)["answer"]["mean"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("body", "value"), [({"value": None}, None), ({"payload": {}}, 4.0), ({"value": [0]}, [0])]
+)
+def test_a_value_changes_only_where_one_is_given(
+    books: FlaskClient, body: dict[str, Any], value: Any
+) -> None:
+    assert patch(books, "whale", body)["value"] == value
+    assert get(books, f"{DOCUMENTS}/whale")["payload"] == {"year": 1851}
+
+
+# RFC 7396, appendix A: its cases of which both sides are objects.
+MERGES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+
+
+@pytest.mark.parametrize(("stored", "given", "merged"), MERGES)
+def test_a_payload_is_merged_as_the_rfc_has_it(
+    books: FlaskClient, stored: Any, given: Any, merged: Any
+) -> None:
+    post(books, DOCUMENTS, [{"id": "new", "vector": [1, 1, 1], "payload": stored}])
+    assert patch(books, "new", {"payload": given})["payload"] == merged
+    assert get(books, f"{DOCUMENTS}/new")["payload"] == merged
+
+
+def test_what_is_no_revision_is_refused(books: FlaskClient) -> None:
+    before = get(books, f"{DOCUMENTS}/whale")
+    for body in (
+        {},
+        {"payload": None},
+        {"payload": [1]},
+        {"vector": [1, 2, 3]},
+        {"value": 1, "x": 1},
+    ):
+        patch(books, "whale", body, 422)
+    deep: Any = 1
+    for _ in range(400):
+        deep = {"a": deep}
+    patch(books, "whale", {"payload": deep}, 422)
+    for raw in (b'{"value": NaN}', b'{"payload": {"x": 1e999}}'):
+        refused = books.patch(f"{DOCUMENTS}/whale", data=raw, content_type="application/json")
+        assert refused.status_code == 400
+    assert get(books, f"{DOCUMENTS}/whale") == before
+    assert "'nobody'" in patch(books, "nobody", {"value": 1}, 404)["detail"]
+
+
+def test_python_refuses_numbers_that_are_none(books: FlaskClient, data: Data) -> None:
+    for broken in ({"value": math.nan}, {"payload": {"x": [math.inf]}}):
+        with pytest.raises(InvalidRequest, match="finite numbers"):
+            data.collection("books").revise("whale", broken)
+    assert get(books, f"{DOCUMENTS}/whale")["value"] == 4.0
+
+
+def test_revisions_of_different_members_at_once_all_survive(app: Flask, books: FlaskClient) -> None:
+    statuses: list[int] = []
+
+    def revise(mine: int) -> None:
+        client = app.test_client()
+        for at in range(10):
+            body = {"payload": {f"m{mine}": {f"n{at}": at}}}
+            statuses.append(client.patch(f"{DOCUMENTS}/emma", json=body).status_code)
+
+    threads = [threading.Thread(target=revise, args=(mine,)) for mine in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 40
+    whole = {f"m{mine}": {f"n{at}": at for at in range(10)} for mine in range(4)}
+    assert get(books, f"{DOCUMENTS}/emma")["payload"] == {"year": 1815, **whole}
 
 
 def test_scrolling_meets_every_document_once(books: FlaskClient) -> None:
