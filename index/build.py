@@ -49,7 +49,7 @@ class Built:
     seconds: float
 
 
-class Refused(AttendError):
+class Refused(SourceError):
     """A row could not be used, and the build was told to be strict."""
 
 

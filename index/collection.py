@@ -23,8 +23,7 @@ from index.requests import (
 from index.revising import revised
 from index.searching import Searcher
 from index.settings import Settings
-from index.store import Store, StoredDocument, compile_filter
-from index.store.database import StoredProjection
+from index.store import Store, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json
 from index.views import Views
 

@@ -10,6 +10,7 @@ from index.store.documents import (
     StaleEntries,
     State,
     StoredDocument,
+    StoredProjection,
 )
 from index.store.filters import Predicate, compile_filter
 
@@ -24,5 +25,6 @@ __all__ = [
     "State",
     "Store",
     "StoredDocument",
+    "StoredProjection",
     "compile_filter",
 ]

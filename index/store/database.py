@@ -6,24 +6,23 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlite_utils import Database
 
-from index.errors import UnknownProjection
+from index.store import statements
 from index.store.connections import Connections
 from index.store.documents import (
     Changes,
     Entry,
     Hashes,
     KeyBatch,
-    StaleEntries,
     State,
     StoredDocument,
     StoredKey,
+    StoredProjection,
 )
 from index.store.filters import Predicate
 from index.store.migrations import migrations
@@ -35,16 +34,6 @@ READ_BLOCK = 8192
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
-
-
-class StoredProjection(NamedTuple):
-    """A row of the table of projections, without its weights."""
-
-    version: int
-    kind: str
-    fingerprint: str
-    created: str
-    note: Mapping[str, Any]
 
 
 class Store:
@@ -73,8 +62,8 @@ class Store:
     def initialise(self, settings: Mapping[str, Json], projection: tuple[str, bytes, str]) -> None:
         """Write the settings of a new collection and its first projection, in one step."""
         with self.connections.writing() as db:
-            version = _insert_projection(db, *projection, note={})
-            _set(
+            version = statements.insert_projection(db, *projection, note={})
+            statements.put_settings(
                 db,
                 {
                     **settings,
@@ -89,7 +78,8 @@ class Store:
         """Remember that an index is the image of this database, and not of a copy of it."""
         with self.connections.writing() as db:
             row = db.execute("SELECT value FROM settings WHERE name = 'published'").fetchone()
-            _set(db, {"published": [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]})
+            known = [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]
+            statements.put_settings(db, {"published": known})
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; empty where it is sound."""
@@ -99,7 +89,7 @@ class Store:
     # -- reading ----------------------------------------------------------------------------
 
     def state(self) -> State:
-        return _state(self._read())
+        return statements.state(self._read())
 
     def counts(self) -> tuple[int, int]:
         """(documents, keys)."""
@@ -116,7 +106,7 @@ class Store:
             "WHERE row IN (SELECT value FROM json_each(?))",
             [json.dumps(rows.tolist())],
         )
-        return {row[0]: _stored(row) for row in found}
+        return {row[0]: statements.as_document(row) for row in found}
 
     def values(self, rows: Int64) -> dict[int, StoredDocument]:
         """The same without texts, which may be long and which blending does not need."""
@@ -125,16 +115,16 @@ class Store:
             "WHERE row IN (SELECT value FROM json_each(?))",
             [json.dumps(rows.tolist())],
         )
-        return {row[0]: _stored(row) for row in found}
+        return {row[0]: statements.as_document(row) for row in found}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
         """Documents by the caller's ids; unknown ids are absent."""
         found = self._read().execute(
             "SELECT row, id, fields, value, payload FROM documents "
             "WHERE id IN (SELECT value FROM json_each(?))",
-            [json.dumps(list(ids))],
+            [statements.id_list(ids)],
         )
-        return {row[1]: _stored(row) for row in found}
+        return {row[1]: statements.as_document(row) for row in found}
 
     def scroll(
         self, after: int, limit: int, predicate: Predicate | None = None
@@ -146,7 +136,7 @@ class Store:
             f"WHERE row > ? AND {wanted.sql} ORDER BY row LIMIT ?",
             [after, *wanted.parameters, limit],
         )
-        return [_stored(row) for row in found]
+        return [statements.as_document(row) for row in found]
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Documents from all over the collection: the first ones may be all of a kind."""
@@ -159,7 +149,7 @@ class Store:
             "FROM json_each(?) AS point) ORDER BY row",
             [json.dumps(points.tolist())],
         )
-        return [_stored(row) for row in found]
+        return [statements.as_document(row) for row in found]
 
     def matching(self, predicate: Predicate) -> Int64:
         """Rows of the documents that a filter lets pass, ascending."""
@@ -170,7 +160,7 @@ class Store:
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """The stored hashes of each id that is stored."""
-        return _hashes(self._read(), ids)
+        return statements.hashes(self._read(), ids)
 
     def all_ids(self) -> Iterator[str]:
         return (row[0] for row in self._read().execute("SELECT id FROM documents ORDER BY row"))
@@ -189,7 +179,7 @@ class Store:
         found = self._read().execute(
             "SELECT id, document, embedding FROM keys WHERE document = ? ORDER BY id", [row]
         )
-        return _batch(found.fetchall()).embeddings
+        return statements.as_keys(found.fetchall()).embeddings
 
     def embeddings(self, keys: Sequence[int]) -> list[Float32]:
         """The raw embeddings of keys, in the order asked for; keys that are gone are absent."""
@@ -209,7 +199,7 @@ class Store:
             )
             removed = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
             keys = np.fromiter((row[0] for row in removed.fetchall()), dtype=np.int64)
-            return Changes(_state(db), _batch(added.fetchall()), keys)
+            return Changes(statements.state(db), statements.as_keys(added.fetchall()), keys)
 
     @contextmanager
     def all_keys(self) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
@@ -217,7 +207,7 @@ class Store:
         with self.connections.reading() as db:
             found = db.execute("SELECT id, document, embedding FROM keys ORDER BY document, id")
             blocks = iter(lambda: found.fetchmany(READ_BLOCK), [])
-            yield _state(db), (_batch(rows) for rows in blocks)
+            yield statements.state(db), (statements.as_keys(rows) for rows in blocks)
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -228,12 +218,12 @@ class Store:
             StaleEntries: an entry that keeps its keys no longer finds the hash it expects.
         """
         with self.connections.writing() as db:
-            _check_kept(db, [entry for entry in entries if entry.keys is None])
+            statements.check_kept(db, [entry for entry in entries if entry.keys is None])
             for entry in entries:
-                row = _upsert(db, entry)
+                row = statements.upsert(db, entry)
                 if entry.keys is not None:
-                    _replace_keys(db, row, entry)
-            _count_change(db)
+                    statements.replace_keys(db, row, entry)
+            statements.count_change(db)
 
     def revise(
         self,
@@ -258,9 +248,9 @@ class Store:
             ).fetchone()
             if row is None:
                 return None
-            revised = change(_stored(row))
-            _write_value(db, revised, hash(revised.value, revised.payload))
-            _count_change(db)
+            revised = change(statements.as_document(row))
+            statements.write_value(db, revised, hash(revised.value, revised.payload))
+            statements.count_change(db)
             return revised
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -271,9 +261,9 @@ class Store:
         with self.connections.writing() as db:
             cursor = db.execute(
                 "DELETE FROM documents WHERE id IN (SELECT value FROM json_each(?))",
-                [json.dumps(list(ids))],
+                [statements.id_list(ids)],
             )
-            _count_change(db)
+            statements.count_change(db)
             return int(cursor.rowcount)
 
     def delete_matching(self, predicate: Predicate) -> int:
@@ -282,7 +272,7 @@ class Store:
             cursor = db.execute(
                 f"DELETE FROM documents WHERE {predicate.sql}", predicate.parameters
             )
-            _count_change(db)
+            statements.count_change(db)
             return int(cursor.rowcount)
 
     # -- projections ------------------------------------------------------------------------
@@ -292,13 +282,13 @@ class Store:
     ) -> int:
         """Store a projection; it answers nothing until it is activated. Returns its version."""
         with self.connections.writing() as db:
-            return _insert_projection(db, kind, weights, fingerprint, note)
+            return statements.insert_projection(db, kind, weights, fingerprint, note)
 
     def activate_projection(self, version: int) -> None:
         with self.connections.writing() as db:
-            _known_projection(db, version)
-            _set(db, {"projection": version})
-            _count_change(db)
+            statements.projection_weights(db, version)
+            statements.put_settings(db, {"projection": version})
+            statements.count_change(db)
 
     def projections(self) -> list[StoredProjection]:
         found = self._read().execute(
@@ -310,130 +300,7 @@ class Store:
         ]
 
     def projection_weights(self, version: int) -> bytes:
-        return _known_projection(self._read(), version)
+        return statements.projection_weights(self._read(), version)
 
     def _read(self) -> Database:
         return self.connections.reader()
-
-
-def to_json(value: Json) -> str:
-    """Compact JSON. ASCII only: a lone surrogate is legal in JSON text but not in UTF-8."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _set(db: Database, changes: Mapping[str, Json]) -> None:
-    rows = [(name, to_json(value)) for name, value in changes.items()]
-    db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
-
-
-def _stored(row: tuple[int, str, str, str | None, str]) -> StoredDocument:
-    value = None if row[3] is None else json.loads(row[3])
-    return StoredDocument(row[0], row[1], json.loads(row[2]), value, json.loads(row[4]))
-
-
-def _batch(rows: Sequence[tuple[int, int, bytes]]) -> KeyBatch:
-    ids = np.array([row[0] for row in rows], dtype=np.int64)
-    documents = np.array([row[1] for row in rows], dtype=np.int64)
-    embeddings = np.frombuffer(b"".join(row[2] for row in rows), dtype=np.float32)
-    return KeyBatch(
-        ids, documents, embeddings.reshape(len(rows), -1) if rows else embeddings.reshape(0, 0)
-    )
-
-
-def _state(db: Database) -> State:
-    """O(1): AUTOINCREMENT keeps the last number given out in a table of its own."""
-    row = db.execute(
-        "SELECT (SELECT value FROM settings WHERE name = 'change'), "
-        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'keys'), 0), "
-        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
-        "(SELECT value FROM settings WHERE name = 'projection')"
-    ).fetchone()
-    return State(*map(int, row))
-
-
-def _count_change(db: Database) -> None:
-    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
-
-
-def _hashes(db: Database, ids: Sequence[str]) -> dict[str, Hashes]:
-    found = db.execute(
-        "SELECT id, key_hash, value_hash FROM documents "
-        "WHERE id IN (SELECT value FROM json_each(?))",
-        [json.dumps(list(ids))],
-    )
-    return {row[0]: Hashes(row[1], row[2]) for row in found}
-
-
-def _check_kept(db: Database, kept: Sequence[Entry]) -> None:
-    found = _hashes(db, [entry.document.id for entry in kept])
-    stale = [
-        entry.document.id
-        for entry in kept
-        if entry.document.id not in found or found[entry.document.id].keys != entry.hashes.keys
-    ]
-    if stale:
-        raise StaleEntries(f"{len(stale)} documents changed while they were being prepared.")
-
-
-def _upsert(db: Database, entry: Entry) -> int:
-    document = entry.document
-    row = db.execute(
-        "INSERT INTO documents (id, fields, value, payload, key_hash, value_hash) "
-        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fields = excluded.fields, "
-        "value = excluded.value, payload = excluded.payload, key_hash = excluded.key_hash, "
-        "value_hash = excluded.value_hash RETURNING row",
-        [
-            document.id,
-            to_json(document.fields),
-            _value_json(document.value),
-            to_json(document.payload),
-            *entry.hashes,
-        ],
-    ).fetchone()
-    return int(row[0])
-
-
-def _write_value(db: Database, document: StoredDocument, hash: bytes) -> None:
-    db.execute(
-        "UPDATE documents SET value = ?, payload = ?, value_hash = ? WHERE row = ?",
-        [_value_json(document.value), to_json(document.payload), hash, document.row],
-    )
-
-
-def _value_json(value: Json) -> str | None:
-    """No value is NULL, so that SQL can tell."""
-    return None if value is None else to_json(value)
-
-
-def _replace_keys(db: Database, row: int, entry: Entry) -> None:
-    db.execute("DELETE FROM keys WHERE document = ?", [row])
-    db.conn.executemany(
-        "INSERT INTO keys (document, field, start, stop, embedding) VALUES (?, ?, ?, ?, ?)",
-        [
-            (row, key.field, key.start, key.stop, key.embedding.astype(np.float32).tobytes())
-            for key in entry.keys or ()
-        ],
-    )
-
-
-def _insert_projection(
-    db: Database, kind: str, weights: bytes, fingerprint: str, note: Mapping[str, Json]
-) -> int:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    row = db.execute(
-        "INSERT INTO projections (kind, weights, fingerprint, created, note) "
-        "VALUES (?, ?, ?, ?, ?) RETURNING version",
-        [kind, weights, fingerprint, created, to_json(note)],
-    ).fetchone()
-    return int(row[0])
-
-
-def _known_projection(db: Database, version: int) -> bytes:
-    row = db.execute("SELECT weights FROM projections WHERE version = ?", [version]).fetchone()
-    if row is None:
-        known = [str(each) for (each,) in db.execute("SELECT version FROM projections ORDER BY 1")]
-        raise UnknownProjection(
-            f"There is no projection {version} here; there are {', '.join(known)}.",
-            field="projection",
-        )
-    return bytes(row[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from index.errors import Conflict
 from index.types import Document, Float32, Int64, Json
@@ -61,6 +61,16 @@ class StoredKey(NamedTuple):
     field: str
     start: int
     stop: int
+
+
+class StoredProjection(NamedTuple):
+    """A row of the table of projections, without its weights."""
+
+    version: int
+    kind: str
+    fingerprint: str
+    created: str
+    note: Mapping[str, Any]
 
 
 class State(NamedTuple):

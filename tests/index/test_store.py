@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from index.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
 from index.ingest import Ingest, value_hash
 from index.settings import Settings
-from index.store import Entry, Store, connections, database
+from index.store import Entry, StaleEntries, Store, connections
 from index.types import Document
 from tests.index.helpers import entry, fresh_store, no_encoder
 
@@ -144,7 +144,7 @@ def test_an_entry_that_keeps_its_keys_needs_them_unchanged(store):
     store.write([revised])
     assert (store.find(["a"])["a"].value, len(key_ids(store))) == (2, 1)
     store.write([entry("a", [(0, 1)], value=3)])  # someone else, with other keys
-    with pytest.raises(database.StaleEntries, match="1 documents changed"):
+    with pytest.raises(StaleEntries, match="1 documents changed"):
         store.write([entry("b"), revised])
     assert store.find(["a", "b"])["a"].value == 3
     assert list(store.all_ids()) == ["a"]
@@ -177,7 +177,7 @@ def test_a_writer_that_never_gets_a_fresh_plan_says_so(store, monkeypatch):
 
     def stale(self, entries):
         tries.append(len(entries))
-        raise database.StaleEntries("changed")
+        raise StaleEntries("changed")
 
     monkeypatch.setattr(Store, "write", stale)
     with pytest.raises(Conflict):
@@ -430,3 +430,11 @@ def test_an_unknown_projection_is_named_with_the_known_ones(store):
     with pytest.raises(UnknownProjection, match=r"no projection 9 here; there are 1\."):
         store.activate_projection(9)
     assert store.state().projection == 1
+
+
+def test_an_id_with_a_nul_names_no_other_document(store):
+    """SQLite's json_each ends a text at NUL; "4" must not answer for "4\\0b"."""
+    store.write([entry("4")])
+    assert store.find(["4\x00b"]) == {}
+    assert store.delete(["4\x00b"]) == 0
+    assert list(store.all_ids()) == ["4"]
