@@ -17,7 +17,7 @@ SNIPPET = 100
 @click.command("search")
 @click.argument("query")
 @on_collection
-@click.option("-k", default=10, show_default=True, help="How many documents to list.")
+@click.option("-k", type=int, help="How many documents to list.  [default: 10]")
 @click.option(
     "--mode",
     type=click.Choice(["hard", "soft"]),

@@ -205,7 +205,6 @@ def test_a_wrong_call_exits_with_2(arguments):
         (["search", "q", "--projection", "7"], "no projection 7 here; there are 1"),
         (["search", "q", "--filter", '{"a": {"near": 1}}'], "near"),
         (["search", ""], "query"),
-        (["search", "[1, 2]"], "has 2 dimensions, but this collection's have 32"),
         (["search", "q", "--collection", "vectors"], "made for vectors of 2 dimensions"),
         (["search", "[1, 2, 3]", "--collection", "vectors"], "has 3 dimensions.* have 2"),
         (["search", "[1, NaN]", "--collection", "vectors"], "nan was given"),
@@ -224,6 +223,18 @@ def test_what_cannot_be_done_exits_with_1_and_a_sentence(library, arguments, sai
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert re.search(said, result.stderr), result.stderr
+
+
+def test_a_list_of_numbers_is_text_where_there_is_an_encoder(library):
+    result = invoke("search", "[1984]", "--data", library, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["attended"] > 0
+
+
+def test_fewer_are_listed_where_fewer_are_attended(library):
+    result = invoke("search", "q", "--data", library, "--attend", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["hits"]) == 1
 
 
 def test_a_filter_that_is_no_json_is_a_wrong_call(library):
