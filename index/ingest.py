@@ -181,7 +181,8 @@ class Ingest:
 
     def _hashes(self, document: Document) -> Hashes:
         s = self._settings
-        made_of = [document.fields, document.vectors, s.encoder, s.passages, s.overlap, s.normalize]
+        vectors = {name: self._own(each).tobytes().hex() for name, each in document.vectors.items()}
+        made_of = [document.fields, vectors, s.encoder, s.passages, s.overlap, s.normalize]
         return Hashes(_digest(made_of), value_hash(document.value, document.payload))
 
 

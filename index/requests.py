@@ -53,8 +53,19 @@ def _id_text(given: object) -> object:
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
+def _numbers(given: object) -> object:
+    """Arrays and tuples of numbers are lists of them."""
+    if isinstance(given, np.ndarray):
+        return given.tolist()
+    return list(given) if isinstance(given, tuple) else given
+
+
 DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=MAX_ID)]
-Vector = Annotated[list[FiniteFloat], Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True)]
+Vector = Annotated[
+    list[FiniteFloat],
+    Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True),
+    BeforeValidator(_numbers, json_schema_input_type=list[float]),
+]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
@@ -130,9 +141,7 @@ def _spell_out(given: object) -> object:
     """Text and vectors may stand for themselves."""
     if isinstance(given, str):
         return {"text": given}
-    if isinstance(given, np.ndarray):
-        return {"vector": given.tolist()}
-    return {"vector": list(given)} if isinstance(given, list | tuple) else given
+    return {"vector": given} if isinstance(given, list | tuple | np.ndarray) else given
 
 
 AnyQuery = Annotated[

@@ -502,3 +502,12 @@ def test_many_short_threads_leave_no_connections_behind(tmp_path):
         thread.join()
     gc.collect()
     assert len(list(collection.store.connections._all)) <= 3
+
+
+@pytest.mark.parametrize("as_vector", [list, tuple, np.array, np.float32])
+def test_vectors_may_be_arrays(tmp_path, as_vector):
+    collection = vector_data(tmp_path).create(dimension=2)
+    collection.upsert([{"id": "a", "vector": as_vector([3.0, 4.0])}])
+    again = collection.upsert([Document("a", {}, {"vector": as_vector([3.0, 4.0])})])
+    assert again.unchanged == 1
+    assert collection.search(as_vector([1.0, 0.0]), scale=1.0).hits[0].score == 3.0
