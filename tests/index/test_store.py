@@ -438,3 +438,18 @@ def test_an_id_with_a_nul_names_no_other_document(store):
     assert store.find(["4\x00b"]) == {}
     assert store.delete(["4\x00b"]) == 0
     assert list(store.all_ids()) == ["4"]
+
+
+def test_opening_never_waits_for_a_writer(store):
+    """Another process in the middle of a write must not keep a reader out."""
+    store.write([entry("a")])
+    other = sqlite3.connect(store.path)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        opened: list[list[str]] = []
+        reader = threading.Thread(target=lambda: opened.append(list(Store(store.path).all_ids())))
+        reader.start()
+        reader.join(timeout=10)
+        assert opened == [["a"]]
+    finally:
+        other.close()
