@@ -59,11 +59,27 @@ class Reading:
             )
         ]
 
+    def answered(self, query: int) -> bool:
+        """Whether anything was attended, and with enough confidence for an answer."""
+        found, focus = self.attention.attended[query], self.attention.focus
+        asked, own = self.options.min_confidence, focus.view.tuning.threshold
+        least = own if asked is None else asked
+        if not focus.calibrated or least is None:
+            return found.total_documents > 0
+        return found.total_documents > 0 and found.confidence >= least
+
     def answer(self, query: int) -> dict[str, Json]:
         """The blend of all attended (soft), or of a one-hot weight on the best (hard)."""
         found = self.attention.attended[query]
         if found.total_documents == 0:
             return {"type": "nothing", "reason": "nothing attended", "coverage": 0.0}
+        if not self.answered(query):
+            return {
+                "type": "nothing",
+                "reason": "nothing here answers that",
+                "confidence": found.confidence,
+                "coverage": 0.0,
+            }
         answer = self._blended(query, found)
         if self.options.decode and answer.get("vector") is not None:
             answer["decoded"] = self._decoded(np.array(answer["vector"]))
@@ -111,8 +127,10 @@ class Reading:
         best = self.attention.focus.best_keys(query, rows)
         keys = self.store.keys_of(np.array(list(best.values()), dtype=np.int64))
         texts = self.store.documents(rows)
+        words = self.attention.focus.lexical(query, rows)
+        logit = self.attention.focus.mechanism.gates @ found.logits[:, listed]
         explained: dict[int, dict[str, Json]] = {}
-        for at, row in enumerate(rows.tolist(), start=listed.start):
+        for at, row in enumerate(rows.tolist()):
             key = keys.get(best.get(row, 0))
             if key is None or row not in texts:
                 raise Vanished
@@ -122,8 +140,12 @@ class Reading:
                 "start": key.start,
                 "stop": key.stop,
                 "passage": None if text is None else text[key.start : key.stop],
-                "logits": found.logits[:, at].tolist(),
-                "weights": found.head_weights[:, at].tolist(),
+                "question": key.question,
+                "logits": found.logits[:, listed.start + at].tolist(),
+                "weights": found.head_weights[:, listed.start + at].tolist(),
+                "lexical": float(words[at]),
+                "dense": float(logit[at] - words[at]),
+                "terms": list(self.attention.focus.terms(query)),
             }
         return explained
 

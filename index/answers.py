@@ -18,7 +18,8 @@ class Hit:
             comparable within one query and one projection version.
         weight: its share of the attention; with the null's, all attended weights sum to one.
         value: what the request's `value` names, or the document's whole value.
-        explanation: logits and weights by head and the key that matched, when asked for.
+        explanation: logits and weights by head, the shares of words and keys in the logit, and
+            the key that matched, when asked for.
     """
 
     id: str
@@ -37,8 +38,11 @@ class Answer:
         hits: the documents listed, best first.
         answer: the blend (soft) or the best document's value (hard); see `index.values`.
         attended: documents that share the weights; 0 means nothing was attended.
+        answered: false where nothing was attended, or confidence was too low for an answer;
+            hits are listed all the same.
         confidence: one less the weight of the null key.
-        calibrated: whether the temperature was fitted for this projection and scorer.
+        calibrated: whether temperature and null key were fitted for what was asked; where they
+            were not, there is no null key.
         exact: whether no better document can have been missed.
         generation: the state of the collection that answered; it grows with every write.
         projection: the version of W_Q and W_K that answered.
@@ -47,6 +51,7 @@ class Answer:
     hits: Sequence[Hit]
     answer: Mapping[str, Json]
     attended: int
+    answered: bool
     confidence: float
     calibrated: bool
     exact: bool
@@ -74,7 +79,7 @@ class Matrix:
     Attributes:
         documents: (n) ids, in the order of the columns.
         logits, head_weights: (q, H, n).
-        weights: (q, n), mixed over heads; each row sums to one.
+        weights: (q, n), mixed over heads; each row sums to one, with the null key's weight.
     """
 
     documents: Sequence[str]

@@ -1,39 +1,34 @@
 """From query embeddings to attended documents: projection, candidates, exact weights.
 
-Two ways lead to the same numbers. FAISS proposes candidates where its inner product
-orders keys as the scorer does, and they are scored again exactly; or every key is
-scored, in blocks, where the caller asks for all or the scorer is one that an index of
-inner products does not know.
+Three ways lead to the same numbers. FAISS proposes candidates where its inner product
+orders keys as the scorer does, and they are scored again exactly. Where shared words count
+too, the best by words join them, until no document outside of both can belong to the attended
+set. Or every key is scored, in blocks, where the caller asks for all, where that is cheap, or
+where the scorer is one that an index of inner products does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from index.attention import (
-    Additive,
     Attended,
-    Block,
-    Blocks,
     Logits,
-    Mechanism,
     Weights,
     attend_logits,
     attend_many,
-    attend_top,
-    mechanism,
+    block_logits,
     weights_by_block,
 )
-from index.errors import InvalidRequest
-from index.keys import Candidates
-from index.projection import Projection
+from index.focus import ALL, Focus, focus_on
+from index.keys import Candidates, joined
+from index.lexicon import Best, Overlap
 from index.requests import SearchOptions
 from index.settings import Settings
-from index.types import Float32, Float64, Int64
+from index.types import Float32, Int64
 from index.views import View
 
 SCAN_FLOATS = 64_000_000
@@ -41,6 +36,13 @@ SCAN_FLOATS = 64_000_000
 
 OVERSAMPLED = 4
 """Beyond that, a scorer that the index does not know re-scores this many times `attend`."""
+
+WIDER = 2
+"""With words, this many times `attend` by keys and as many by words are looked at first; where
+that proves too few, as many times more."""
+
+SCAN_SHARE = 8
+"""Candidates that are more than one in so many documents cost as much as all of them."""
 
 
 @dataclass(frozen=True)
@@ -61,99 +63,42 @@ class Attention:
     all_weights: Callable[[], Iterator[Weights]] | None = None
 
 
-@dataclass(frozen=True)
-class Focus:
-    """Queries as a view's projection sees them, and the mechanism that compares them."""
-
-    view: View
-    scorer: str
-    mechanism: Mechanism
-    projection: Projection
-    embeddings: Float32  # (q, d)
-    native: bool
-    heads: Float32 = field(init=False)  # (q, H, d)
-    shift: Float64 = field(init=False)  # (q, H), scaled as logits are
-
-    def __post_init__(self) -> None:
-        asked = self.projection.asked(self.embeddings)
-        object.__setattr__(self, "heads", asked.heads)
-        object.__setattr__(self, "shift", asked.shift * self.mechanism.scale)
-
-    def block(self, candidates: Candidates) -> Block:
-        """Candidates with their keys by head: (m, Hk, d)."""
-        if self._as_stored:
-            count, width = candidates.keys.shape
-            d = self.heads.shape[2]
-            keys = candidates.keys.reshape(count, width // d, d)
-        else:
-            keys = self.projection.keys(candidates.keys)
-        return Block(candidates.documents, candidates.starts, keys)
-
-    def blocks(self, rows: Int64 | None) -> Blocks:
-        return Blocks(lambda: (self.block(found) for found in self.view.keys.blocks(rows)))
-
-    def index_queries(self) -> Float32:
-        """The queries in the space of the index: (q, H, Hk * d).
-
-        An index of several heads holds their keys side by side; a head's query is zero
-        over the others, so that one inner product is that head's.
-        """
-        if not self._as_stored:
-            return self.embeddings[:, None, :]
-        q, heads, d = self.heads.shape
-        width = self.view.keys.width
-        if width == d:
-            return np.ascontiguousarray(self.heads, dtype=np.float32)
-        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
-        spread[:, np.arange(heads), np.arange(heads)] = self.heads
-        return spread.reshape(q, heads, heads * d)
-
-    def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
-        """For each document row the id of the key that matched the query best."""
-        found = self.view.keys.lookup(rows)
-        if not len(found.documents):
-            return {}
-        block = self.block(found)
-        scores = self.mechanism.score(self.heads[query : query + 1], block.keys)[0]  # (H, m)
-        score = self.mechanism.gates @ (scores * self.mechanism.scale[:, None])  # (m,)
-        parts = np.split(np.arange(len(score)), found.starts[1:])
-        best = [int(part[np.argmax(score[part])]) for part in parts]
-        return dict(zip(found.documents.tolist(), found.key_ids[best].tolist(), strict=True))
-
-    @cached_property
-    def _as_stored(self) -> bool:
-        """Whether the view's keys are in the form that this scorer needs."""
-        return self.projection.key_fingerprint == self.view.projection.key_fingerprint
-
-
 def attend(
-    view: View, settings: Settings, embeddings: Float32, rows: Int64 | None, options: SearchOptions
+    view: View,
+    settings: Settings,
+    embeddings: Float32,
+    rows: Int64 | None,
+    options: SearchOptions,
+    overlaps: Sequence[Overlap] | None = None,
 ) -> Attention:
     """Attention of queries (q, d) over the documents of a view.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
+        overlaps: each query's lexical term over all documents; None where words do not count.
     """
-    focus = _focus(view, settings, embeddings, options)
+    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend)
     if options.attend == "all":
         return _over_all(focus, rows, options.k + options.offset)
+    worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
-    if not focus.native and cheap:
-        return _scanned(focus, rows, options.attend)
-    attend = options.attend if focus.native else options.attend * OVERSAMPLED
-    candidates = view.keys.search(focus.index_queries(), rows, attend)
-    attended = [
-        attend_top(query, [focus.block(found)], focus.mechanism, options.attend, shift=shift)
-        for query, shift, found in zip(focus.heads, focus.shift, candidates, strict=True)
-    ]
-    return Attention(attended, focus.native, focus)
+    if cheap and (worded or not focus.native):
+        return Attention(_scanned(focus, rows, options.attend), True, focus)
+    if overlaps is not None and worded and focus.native:
+        return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)
+    return _proposed(focus, rows, options.attend)
 
 
 def attend_matrix(
-    view: View, settings: Settings, embeddings: Float32, rows: Int64 | None, options: SearchOptions
+    view: View,
+    settings: Settings,
+    embeddings: Float32,
+    rows: Int64 | None,
+    options: SearchOptions,
+    overlaps: Sequence[Overlap] | None = None,
 ) -> Attention:
     """Attention of queries (q, d) over every document that may be attended to, all listed."""
-    focus = _focus(view, settings, embeddings, options)
+    focus = focus_on(view, settings, embeddings, overlaps, options, "all")
     return _over_all(focus, rows, view.keys.documents)
 
 
@@ -167,66 +112,95 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     return Attention(attended, True, focus, all_weights)
 
 
-def _scanned(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
+def _scanned(focus: Focus, rows: Int64 | None, attend: int, queries: slice = ALL) -> list[Attended]:
     """The best documents of a scan over all, with weights among themselves only."""
-    blocks = focus.blocks(rows)
-    found = attend_many(focus.heads, blocks, focus.mechanism, attend, shift=focus.shift)
-    attended = [
-        attend_logits(Logits(each.documents, each.logits), focus.mechanism) for each in found
-    ]
-    return Attention(attended, True, focus)
-
-
-def _focus(view: View, settings: Settings, embeddings: Float32, options: SearchOptions) -> Focus:
-    scorer = options.scorer or settings.scorer
-    stored = view.projection
-    _check_lengths(scorer, settings)
-    unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
-    projection = stored.form_for(scorer) if stored.key_fingerprint == "raw" else stored
-    compare = mechanism(
-        scorer_name=scorer,
-        d_k=stored.d_k,
-        normalized=unit,
-        scale=options.scale or (settings.scale if scorer == settings.scorer else None),
-        pool_name=options.pool,
-        temperature=options.temperature,
-        gates=_gates(stored, options.heads),
-        additive=_additive(stored) if scorer == "additive" else None,
+    found = attend_many(
+        focus.heads[queries],
+        focus.blocks(rows, queries),
+        focus.mechanism,
+        attend,
+        shift=focus.shift[queries],
     )
-    inner = scorer == "dot" or (scorer == "cosine" and unit)
-    # A document that is second best in every head may lead the mixture, yet be proposed by none.
-    native = inner and options.pool == "max" and compare.heads == 1
-    return Focus(view, scorer, compare, projection, embeddings, native)
+    if focus.overlaps is None:
+        logits = [Logits(each.documents, each.logits) for each in found]
+        return [attend_logits(each, focus.mechanism) for each in logits]
+    places = range(len(focus.heads))[queries]
+    # A scan has the precision of the keys, while candidates are scored in float64: whichever
+    # way a search with words goes, its weights are the same.
+    best = [focus.view.keys.lookup(each.documents) for each in found]
+    return [_weighed(focus, *pair, attend) for pair in zip(places, best, strict=True)]
 
 
-def _check_lengths(scorer: str, settings: Settings) -> None:
-    if settings.scorer == "cosine" and scorer != "cosine" and not settings.unit_embeddings:
-        raise InvalidRequest(
-            f"This collection was made for the scorer cosine and keeps its keys at length one; "
-            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
-            f"scorer {scorer}.",
-            field="scorer",
-        )
+def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
+    """The best of what the index proposes, and of what shares most words."""
+    wanted = attend if focus.native else attend * OVERSAMPLED
+    candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
+    if focus.overlaps is not None:
+        candidates = [
+            joined([near, _others(focus, overlap.among(rows).best(wanted).rows, near)])
+            for near, overlap in zip(candidates, focus.overlaps, strict=True)
+        ]
+    attended = [_weighed(focus, at, found, attend) for at, found in enumerate(candidates)]
+    return Attention(attended, focus.native, focus)
 
 
-def _additive(projection: Projection) -> Additive:
-    w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
-    if w is None or u is None or v is None:
-        raise InvalidRequest(
-            "The scorer 'additive' has parameters of its own, and the projection that answers has "
-            "none. Use dot, cosine or laplace, or a projection with additive parameters.",
-            field="scorer",
-        )
-    return Additive(w, u, v)
+def _proven(
+    focus: Focus, rows: Int64 | None, attend: int, overlaps: Sequence[Overlap]
+) -> list[Attended]:
+    """The attended sets by keys and words together, each proved to miss no document."""
+    passing = [overlap.among(rows) for overlap in overlaps]
+    documents = focus.view.keys.documents if rows is None else len(rows)
+    settled: dict[int, Attended] = {}
+    pending = list(range(len(passing)))
+    queries, wanted = focus.index_queries(), attend * WIDER
+    while pending and wanted * SCAN_SHARE <= documents:
+        candidates = focus.view.keys.search(queries[pending], rows, wanted)
+        for at, near in zip(pending, candidates, strict=True):
+            found = _settled(focus, at, near, passing[at].best(wanted), wanted, attend)
+            settled |= {} if found is None else {at: found}
+        pending, wanted = [at for at in pending if at not in settled], wanted * WIDER
+    for at in pending:
+        settled[at] = _scanned(focus, rows, attend, slice(at, at + 1))[0]
+    return [settled[at] for at in range(len(passing))]
 
 
-def _gates(projection: Projection, heads: list[float] | None) -> Float64:
-    if heads is None:
-        return projection.gates
-    if len(heads) != projection.heads:
-        raise InvalidRequest(
-            f"{len(heads)} head weights were given, but projection has {projection.heads} heads; "
-            f"send one weight for each.",
-            field="heads",
-        )
-    return np.asarray(heads, dtype=np.float64) / sum(heads)
+def _settled(
+    focus: Focus, at: int, near: Candidates, worded: Best, wanted: int, attend: int
+) -> Attended | None:
+    """The attended set among candidates, if no other document can belong to it.
+
+    `near` holds the `wanted` best by keys, `worded` as many by words. What is in neither has a
+    logit of at most the sum of what comes last in each (the threshold algorithm: Fagin, Lotem
+    and Naor 2003).
+    """
+    by_keys = _logits(focus, at, near)
+    others = _logits(focus, at, _others(focus, worded.rows, near))
+    dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
+    attended = attend_logits(_with_words(focus, at, dense), focus.mechanism, attend)
+    if len(near.documents) < wanted:
+        return attended  # these are all there are
+    last = np.partition(by_keys.z[0], -wanted)[-wanted]
+    bound = last + focus.mechanism.scale[0] * worded.beyond
+    return attended if attended.logits[0, attend - 1] >= bound else None
+
+
+def _others(focus: Focus, rows: Int64, near: Candidates) -> Candidates:
+    """The documents of `rows` that are not among the candidates."""
+    return focus.view.keys.lookup(np.setdiff1d(rows, near.documents))
+
+
+def _weighed(focus: Focus, at: int, found: Candidates, attend: int) -> Attended:
+    logits = _with_words(focus, at, _logits(focus, at, found))
+    return attend_logits(logits, focus.mechanism, attend)
+
+
+def _logits(focus: Focus, at: int, found: Candidates) -> Logits:
+    """One query's logits by keys alone, in float64: there are few, and they decide."""
+    query, shift = focus.heads[at : at + 1].astype(np.float64), focus.shift[at : at + 1]
+    z = block_logits(query, focus.block(found), focus.mechanism, shift=shift)
+    return Logits(found.documents, z[0])
+
+
+def _with_words(focus: Focus, at: int, by_keys: Logits) -> Logits:
+    bias = focus.bias(by_keys.documents, slice(at, at + 1))
+    return by_keys if bias is None else Logits(by_keys.documents, by_keys.z + bias[0])

@@ -1,20 +1,26 @@
 """Evaluation: rankings against judgements, by the measures of trec_eval.
 
 `ir_measures` computes them (github.com/terrierteam/ir_measures); relevance may be graded.
+Ranking and measuring are apart: whatever gives rankings can be measured.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from index.answers import Answer
 from index.collection import Collection
+from index.statistics import Interval, mean_intervals
 from index.errors import SourceError
 from index.requests import MAX_BATCH, SearchRequest, parse
+from index.types import Float64
 
 DEPTH = 100
 """Documents ranked for each query."""
@@ -30,7 +36,40 @@ MEASURES = {
 }
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""query id → document id → grade (0 is judged and not relevant)."""
+"""query id → document id → grade (0 or less is judged and not relevant)."""
+
+
+class Ranking(NamedTuple):
+    """What one query got: documents best first, the best one's weight, and the confidence."""
+
+    documents: tuple[str, ...]
+    weight: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What every query got from one projection version.
+
+    Attributes:
+        rankings: query id → ranking.
+        generations: the collection's state at the first answer and at the last.
+    """
+
+    rankings: Mapping[str, Ranking]
+    projection: int
+    calibrated: bool
+    generations: tuple[int, int]
+
+    def run(self) -> dict[str, dict[str, float]]:
+        """query id → document id → score, by rank.
+
+        What is measured is the list as it was returned, equal scores included.
+        """
+        return {
+            query: {id: float(-rank) for rank, id in enumerate(each.documents)}
+            for query, each in self.rankings.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -39,7 +78,7 @@ class Evaluation:
 
     Attributes:
         measures: name → mean.
-        by_query: query id → name → value.
+        by_query: query id → name → value, for every judged query.
         unknown_documents: judged documents that the collection does not have; they count
             as not found.
     """
@@ -48,6 +87,15 @@ class Evaluation:
     by_query: Mapping[str, Mapping[str, float]]
     queries: int
     unknown_documents: int
+
+    def columns(self) -> Float64:
+        """Values (queries, measures), in the order of `by_query` and of MEASURES."""
+        rows = [[values[name] for name in MEASURES] for values in self.by_query.values()]
+        return np.array(rows, dtype=np.float64)
+
+    def intervals(self) -> dict[str, Interval]:
+        """name → mean with its 95 % bootstrap interval over the queries."""
+        return dict(zip(MEASURES, mean_intervals(self.columns()), strict=True))
 
 
 def evaluate(
@@ -62,32 +110,64 @@ def evaluate(
     Raises:
         SourceError: no query is judged.
     """
-    judged = {id: text for id, text in queries.items() if id in qrels}
-    if not judged:
+    asked = judged(queries, qrels)
+    ranked = rank(collection, asked, **options)
+    return measure({id: qrels[id] for id in asked}, ranked.run(), collection)
+
+
+def judged(queries: Mapping[str, str], qrels: Qrels) -> dict[str, str]:
+    """The queries with a judgement; raises SourceError if there is none."""
+    found = {id: text for id, text in queries.items() if id in qrels}
+    if not found:
         raise SourceError(
             f"None of the {len(queries)} queries has a judgement among the {len(qrels)} queries "
             f"of the qrels; do the two files belong together?"
         )
-    return measure({id: qrels[id] for id in judged}, _run(collection, judged, options), collection)
+    return found
+
+
+def rank(
+    collection: Collection,
+    queries: Mapping[str, str],
+    *,
+    on_progress: Callable[[int], object] = lambda queries: None,
+    **options: Any,
+) -> Ranked:
+    """The first DEPTH documents for each query.
+
+    Args:
+        on_progress: called with the number of queries that were answered since.
+        options: fields of `SearchOptions`; where fewer than DEPTH are attended, those are ranked.
+    """
+    ids = list(queries)
+    answers: list[Answer] = []
+    for at in range(0, len(ids), MAX_BATCH):
+        batch = [_request(queries[id], options) for id in ids[at : at + MAX_BATCH]]
+        answers += collection.search_many(batch)
+        on_progress(len(batch))
+    rankings = {id: _ranking(answer) for id, answer in zip(ids, answers, strict=True)}
+    first, last = answers[0], answers[-1]
+    return Ranked(rankings, last.projection, last.calibrated, (first.generation, last.generation))
 
 
 def measure(
     qrels: Qrels, run: Mapping[str, Mapping[str, float]], collection: Collection
 ) -> Evaluation:
-    """Measure a run (query id → document id → score)."""
+    """Measure a run (query id → document id → score); a grade below 0 counts as 0."""
     import ir_measures
 
+    grades = {query: {id: max(0, each) for id, each in of.items()} for query, of in qrels.items()}
     names = {ir_measures.parse_measure(measure): name for name, measure in MEASURES.items()}
-    by_query: dict[str, dict[str, float]] = defaultdict(dict)
-    for metric in ir_measures.iter_calc(list(names), qrels, run):
+    # A query without an answer is left out by the library: here it counts with zeros.
+    by_query = {query: dict.fromkeys(MEASURES, 0.0) for query in grades}
+    for metric in ir_measures.iter_calc(list(names), grades, run):
         by_query[metric.query_id][names[metric.measure]] = metric.value
     means = {
-        name: sum(values.get(name, 0.0) for values in by_query.values()) / len(qrels)
-        for name in MEASURES
+        name: sum(values[name] for values in by_query.values()) / len(by_query) for name in MEASURES
     }
-    judged = sorted({id for grades in qrels.values() for id, grade in grades.items() if grade > 0})
-    unknown = len(judged) - len(collection.store.hashes(judged))
-    return Evaluation(means, by_query, len(qrels), unknown)
+    relevant = sorted({id for of in grades.values() for id, grade in of.items() if grade > 0})
+    unknown = len(relevant) - len(collection.store.hashes(relevant))
+    return Evaluation(means, by_query, len(by_query), unknown)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -117,7 +197,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             query, document, grade = cells if len(cells) == 3 else _without_iteration(cells)
             if number == 1 and grade.isidentifier():  # the header's name for the grade
                 continue
-            qrels[query][document] = int(grade)
+            qrels[query][document] = _whole(grade)
         except ValueError:
             raise SourceError(
                 f"{path}:{number} is no judgement: expected query id, document id and a whole "
@@ -146,6 +226,14 @@ def _without_iteration(cells: list[str]) -> list[str]:
     return [query, document, grade]
 
 
+def _whole(grade: str) -> int:
+    """A grade, which may be written as 1.0; ValueError if it is no whole number."""
+    number = float(grade)
+    if not number.is_integer():
+        raise ValueError(grade)
+    return int(number)
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with open(path, encoding="utf-8") as file:
@@ -156,17 +244,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise SourceError(f"{path} cannot be read: {error}.") from error
 
 
-def _run(
-    collection: Collection, queries: Mapping[str, str], options: Mapping[str, Any]
-) -> dict[str, dict[str, float]]:
-    run: dict[str, dict[str, float]] = {}
-    ids = list(queries)
-    for at in range(0, len(ids), MAX_BATCH):
-        batch = ids[at : at + MAX_BATCH]
-        requests: Sequence[SearchRequest] = [
-            parse(SearchRequest, {"query": queries[id], "k": DEPTH, **options}) for id in batch
-        ]
-        for id, answer in zip(batch, collection.search_many(requests), strict=True):
-            # By rank: what is measured is the list as it was returned, equal scores included.
-            run[id] = {hit.id: float(-rank) for rank, hit in enumerate(answer.hits)}
-    return run
+def _request(query: str, options: Mapping[str, Any]) -> SearchRequest:
+    attended = options.get("attend")
+    depth = min(DEPTH, attended) if isinstance(attended, int) else DEPTH
+    return parse(SearchRequest, {"query": query, "k": depth, **options})
+
+
+def _ranking(answer: Answer) -> Ranking:
+    weight = answer.hits[0].weight if answer.hits else 0.0
+    return Ranking(tuple(hit.id for hit in answer.hits), weight, answer.confidence)

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from index.errors import Detail, InvalidRequest
+from index.tuning import MAX_LEXICAL
 from index.types import Document
 
 MAX_K = 10_000
@@ -46,6 +47,19 @@ def _attend(given: object) -> object:
     if number == "all" or (whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
         return number
     raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
+
+
+def _lexical(given: object) -> object:
+    """Checked before the union is tried, as `_attend`; on an address line all is text."""
+    words = {"true": True, "on": True, "false": False, "off": False}
+    known = words.get(given.lower(), given) if isinstance(given, str) else given
+    try:
+        number = known if isinstance(known, bool) else float(known)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = -1.0
+    if 0 <= number <= MAX_LEXICAL:
+        return number
+    raise ValueError(f"Send true, false or a number from 0 to {MAX_LEXICAL:g}")
 
 
 def _id_text(given: object) -> object:
@@ -193,6 +207,22 @@ class SearchOptions(Request):
     )
     pool: Literal["max", "sum"] = Field(
         "max", description="A document's logit: its best key, or the log-sum-exp of its keys."
+    )
+    lexical: (
+        Annotated[
+            bool | Annotated[FiniteFloat, Field(ge=0, le=MAX_LEXICAL)], BeforeValidator(_lexical)
+        ]
+        | None
+    ) = Field(
+        None,
+        description="How much words shared with a document count beside its keys: a factor on "
+        "BM25 (as a share of the query's largest) on the scorer's scale, true for the default "
+        "one, false for none; the projection version's own if absent.",
+    )
+    min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="Below this confidence, if it is calibrated, the answer is that nothing here "
+        "answers; 0 always answers. The projection version's own if absent.",
     )
     projection: int | None = Field(
         None,

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from index.attending import Attention, attend, attend_matrix
 from index.attention import Attended
 from index.errors import Conflict, InvalidRequest, LimitExceeded, UnknownDocument
 from index.ingest import own_vector
+from index.lexicon import Overlap, overlaps, strength_of
 from index.requests import MAX_BATCH, Mask, Query, SearchOptions, SearchRequest
 from index.settings import Settings
 from index.store import Store, compile_filter
@@ -34,6 +35,13 @@ MAX_CELLS = 1_000_000
 
 
 Result = TypeVar("Result")
+
+
+class Asked(NamedTuple):
+    """Queries on their way to a view."""
+
+    embeddings: Float32  # (q, d)
+    texts: Sequence[str | None]  # None for vectors and documents
 
 
 class QueryEncoder(Protocol):
@@ -69,10 +77,13 @@ class Searcher:
         embeddings = self._embed([request.query for request in requests])  # (q, d)
         groups = defaultdict(list)
         for at, request in enumerate(requests):
-            groups[request.model_dump_json(exclude={"query"})].append(at)
+            # Without text there are no words, and what was fitted with them does not fit.
+            worded = request.query.text is not None
+            groups[worded, request.model_dump_json(exclude={"query"})].append(at)
         answers: dict[int, Answer] = {}
         for places in groups.values():
-            group = partial(self._answers, embeddings[places], requests[places[0]], started)
+            asked = Asked(embeddings[places], [requests[at].query.text for at in places])
+            group = partial(self._answers, asked, requests[places[0]], started)
             answers |= zip(places, _until_whole(group), strict=True)
         return [answers[at] for at in range(len(requests))]
 
@@ -90,19 +101,22 @@ class Searcher:
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
             )
-        embeddings = self._embed([request.query for request in requests])
-        return _until_whole(partial(self._matrix, embeddings, requests[0]))
+        queries = [request.query for request in requests]
+        asked = Asked(self._embed(queries), [query.text for query in queries])
+        return _until_whole(partial(self._matrix, asked, requests[0]))
 
-    def _matrix(self, embeddings: Float32, options: SearchOptions) -> Matrix:
+    def _matrix(self, asked: Asked, options: SearchOptions) -> Matrix:
         view = self._views.current(options.projection)
         rows = self._rows(options)
         width = view.keys.documents if rows is None else len(rows)
-        if len(embeddings) * width > MAX_CELLS:
+        if len(asked.texts) * width > MAX_CELLS:
             raise LimitExceeded(
-                f"{len(embeddings)} queries over {width} documents are more than the "
+                f"{len(asked.texts)} queries over {width} documents are more than the "
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
-        attended = attend_matrix(view, self._settings, embeddings, rows, options).attended
+        words = self._overlaps(view, asked, options)
+        found = attend_matrix(view, self._settings, asked.embeddings, rows, options, words)
+        attended = found.attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
         documents = self._store.values(columns)
         if len(documents) < len(columns):
@@ -117,10 +131,11 @@ class Searcher:
             projection=view.version,
         )
 
-    def _answers(self, embeddings: Float32, options: SearchOptions, started: float) -> list[Answer]:
+    def _answers(self, asked: Asked, options: SearchOptions, started: float) -> list[Answer]:
         view = self._views.current(options.projection)
         rows = self._rows(options)
-        attention = attend(view, self._settings, embeddings, rows, options)
+        words = self._overlaps(view, asked, options)
+        attention = attend(view, self._settings, asked.embeddings, rows, options, words)
         type = self._value_type(options.value, view, attention)
         reading = Reading(self._store, attention, options, type)
         return [
@@ -128,8 +143,9 @@ class Searcher:
                 hits=reading.hits(query),
                 answer=reading.answer(query),
                 attended=found.total_documents,
+                answered=reading.answered(query),
                 confidence=found.confidence,
-                calibrated=False,
+                calibrated=attention.focus.calibrated,
                 exact=attention.exact,
                 generation=view.change,
                 projection=view.version,
@@ -137,6 +153,15 @@ class Searcher:
             )
             for query, found in enumerate(attention.attended)
         ]
+
+    def _overlaps(
+        self, view: View, asked: Asked, options: SearchOptions
+    ) -> Sequence[Overlap] | None:
+        """Each query's lexical term; None where words do not count."""
+        texts = [text or "" for text in asked.texts]
+        if not any(texts):
+            return None
+        return overlaps(self._store, texts, strength_of(options.lexical, view.tuning))
 
     def _embed(self, queries: Sequence[Query]) -> Float32:
         """Queries as embeddings (q, d); the texts among them meet the encoder in one call."""
@@ -199,7 +224,7 @@ class Searcher:
         if declared is not None:
             return declared
         change, found = self._types.get(path, (-1, None))
-        if change != view.change or found is None:
+        if change != view.change:
             found = self._inferred(path)
             self._types[path] = view.change, found
         return found if found is not None else self._inferred_from(path, attention)

@@ -51,7 +51,7 @@ def _problems(collection: Collection) -> list[str]:
     held = _living(view.keys)
     stored = 0
     problems = []
-    with collection.store.all_keys() as (_, batches):
+    with collection.store.all_keys(examples=view.made.examples) as (_, batches):
         for batch in batches:
             stored += len(batch.ids)
             missing = [id for id in batch.ids.tolist() if id not in held]
@@ -60,7 +60,7 @@ def _problems(collection: Collection) -> list[str]:
                     f"{len(missing)} keys are not in the index, key {missing[0]} first."
                 )
                 continue
-            expected = view.projection.keys(batch.embeddings).reshape(len(batch.ids), -1)
+            expected = view.made.keys(batch).vectors
             found = np.stack([held[id] for id in batch.ids.tolist()])
             wrong = batch.ids[np.abs(expected - found).max(axis=1) > TOLERANCE]
             problems += _wrong(wrong)

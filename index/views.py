@@ -16,8 +16,9 @@ import numpy as np
 from index.errors import Damaged
 from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
 from index.projection import Projection
-from index.store import KeyBatch, Store
-from index.types import Float32, Int64
+from index.store import State, Store
+from index.tuning import Tuning
+from index.versions import Version
 
 log = logging.getLogger("attend")
 
@@ -27,36 +28,63 @@ MERGE_KEYS = 10_000
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
 
+NEVER = -1
+"""The change of a view that has not met the database yet."""
+
 
 @dataclass(frozen=True)
 class View:
-    """One projection version over one state of the database.
+    """One version over one state of the database.
 
     Attributes:
-        version: the projection's version in the store.
-        projection: in the form (folded or materialised) in which `keys` were made.
+        made: the version that made the keys.
         keys: segments of keys of width Hk * d.
         change: which state of the database this is.
     """
 
-    version: int
-    projection: Projection
+    made: Version
     keys: Snapshot
     change: int
 
+    @property
+    def version(self) -> int:
+        """The version's number in the store."""
+        return self.made.number
+
+    @property
+    def projection(self) -> Projection:
+        """In the form (folded or materialised) in which `keys` were made."""
+        return self.made.projection
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.made.tuning
+
+
+class _Slot:
+    """The place of one version's view; `lock` is held by whoever makes the next one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.view: View | None = None
+
 
 class Views:
-    """The views of one collection, by projection version."""
+    """The views of one collection, by version.
+
+    Each version is opened and kept up to date under a lock of its own, and a view that is
+    up to date is read under none: searches go on while another version is opened.
+    """
 
     def __init__(self, store: Store, folder: Path, *, scorer: str, encoder: str) -> None:
         self._store = store
         self._folder = folder
         self._scorer = scorer
         self._encoder = encoder
-        self._views: dict[int, View] = {}
-        self._active = 0
+        self._slots: dict[int, _Slot] = {}
         self._seen = threading.local()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of `_slots`; never held while anything is read
+        self._publishing = threading.Lock()
 
     def current(self, version: int | None = None) -> View:
         """The view of a version (the active one if None), with every committed write in it.
@@ -65,83 +93,123 @@ class Views:
             UnknownProjection: there is no such version.
             ManifestMismatch: the published index belongs to something else.
         """
-        seen = self._store.connections.data_version()
-        if getattr(self._seen, "data_version", None) != seen:
-            self._refresh()
-            self._seen.data_version = seen
-        wanted = version or self._active
-        view = self._views.get(wanted)
-        return view if view is not None else self._open(wanted)
+        state = self._state()
+        wanted = version or state.projection
+        slot = self._slots.get(wanted)
+        view = None if slot is None else slot.view
+        if view is None or view.change < state.change:
+            return self._brought_up(wanted, state.change)
+        return view
 
     def publish(self) -> View:
         """Write the active version's keys as a new generation, and use it from now on."""
-        version = self._store.state().projection
-        projection = self._projection(version)
-        with self._store.all_keys() as (state, batches):
-            manifest = self._published(projection).publish(
-                (_projected(projection, batch) for batch in batches),
-                state.last_key,
-                state.last_removal,
-                self._store.record_publication,
-            )
-        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
-        with self._lock:
-            self._views.pop(version, None)
-            return self._open(version)
+        with self._publishing:
+            return self._publish()
 
     def merge_if_due(self) -> None:
         """Publish when the fresh keys have become too many to be searched as they are."""
-        base, delta = self.current().keys.segments
-        if delta.keys > max(MERGE_KEYS, base.keys // 10):
-            self.publish()
+        if not self._is_due():
+            return
+        with self._publishing:
+            if self._is_due():  # nobody else has done it meanwhile
+                self._publish()
 
     def discard(self) -> None:
         """Forget the published index of the active version, so that it is built again."""
+        self._published(self._version(self._store.state().projection)).discard()
         with self._lock:
-            self._published(self._projection(self._store.state().projection)).discard()
-            self._views.clear()
+            self._slots = {}
 
-    def _refresh(self) -> None:
-        with self._lock:
-            self._active = self._store.state().projection
-            self._views = {version: self._advance(view) for version, view in self._views.items()}
+    def _state(self) -> State:
+        """Of the database; asked again only where another connection has committed."""
+        seen = self._store.connections.data_version()
+        if getattr(self._seen, "data_version", None) != seen:
+            self._seen.state = self._store.state()
+            self._seen.data_version = seen
+        state: State = self._seen.state
+        return state
 
-    def _open(self, version: int) -> View:
-        with self._lock:
-            if version in self._views:
-                return self._views[version]
-            view = self._load(version)
-            kept = [key for key in self._views if key == self._active]
-            recent = [key for key in self._views if key != self._active][-(KEPT_VIEWS - 2) :]
-            self._views = {key: self._views[key] for key in (*kept, *recent)} | {version: view}
-            return view
-
-    def _load(self, version: int) -> View:
-        projection = self._projection(version)
-        base = self._load_published(projection)
-        if base is None:
-            base = Snapshot((_empty(projection), _empty(projection)), 0, 0, 0)
-        view = self._advance(View(version, projection, base, 0))
-        if view.keys.segments[1].keys > MERGE_KEYS and version == self._store.state().projection:
-            return self.publish()
+    def _brought_up(self, version: int, change: int) -> View:
+        """A version's view, opened or advanced at least to a change."""
+        slot = self._slot(version)
+        with slot.lock:
+            if slot.view is not None and slot.view.change >= change:
+                return slot.view
+            if slot.view is not None:
+                view = slot.view = self._advance(slot.view)
+                return view
+            try:
+                view = slot.view = self._load(self._version(version))
+            except BaseException:
+                self._drop(version)
+                raise
+        self._keep(version)
         return view
 
-    def _load_published(self, projection: Projection) -> Snapshot | None:
+    def _slot(self, version: int) -> _Slot:
+        with self._lock:
+            return self._slots.setdefault(version, _Slot())
+
+    def _drop(self, version: int) -> None:
+        with self._lock:
+            self._slots.pop(version, None)
+
+    def _keep(self, version: int) -> None:
+        """Let go of versions that were opened long ago, but for the active one and this."""
+        active = self._store.state().projection
+        with self._lock:
+            spare = [n for n in self._slots if n not in (active, version) and self._slots[n].view]
+            for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
+                del self._slots[number]
+
+    def _load(self, made: Version) -> View:
+        base = self._load_published(made)
+        if self._store.state().last_key - base.last_key > _bearable(base.segments[0]):
+            # In blocks on its way to the disk: as fresh keys it would be in memory at once.
+            self._write(made)
+            base = self._load_published(made)
+        return self._advance(View(made, base, NEVER))
+
+    def _is_due(self) -> bool:
+        base, delta = self.current().keys.segments
+        return delta.keys > _bearable(base)
+
+    def _publish(self) -> View:
+        made = self._version(self._store.state().projection)
+        self._write(made)
+        fresh = self._advance(View(made, self._load_published(made), NEVER))
+        slot = self._slot(made.number)
+        with slot.lock:
+            view = slot.view = self._advance(fresh)
+        self._keep(made.number)
+        return view
+
+    def _write(self, made: Version) -> None:
+        examples = self._store.example_count() if made.examples else 0
+        expected = self._store.counts()[1] + examples
+        with self._store.all_keys(examples=made.examples) as (state, batches):
+            manifest = self._published(made).publish(
+                (made.keys(batch) for batch in batches),
+                state.last_key,
+                state.last_removal,
+                self._store.record_publication,
+                expected,
+            )
+        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def _load_published(self, made: Version) -> Snapshot:
+        """The published keys, without any where there are none, or none that are sound."""
         try:
-            loaded = self._published(projection).load(self._progress)
+            loaded = self._published(made).load(self._progress)
         except Damaged as damage:
             log.warning("%s The index is built again from the database.", damage)
-            self._published(projection).discard()
-            return None
+            self._published(made).discard()
+            loaded = None
         if loaded is None:
-            return None
+            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
         segment, manifest = loaded
-        return Snapshot(
-            (segment, _empty(projection)),
-            manifest.last_key,
-            manifest.last_removal,
-            manifest.generation,
-        )
+        segments = (segment, _empty(made))
+        return Snapshot(segments, manifest.last_key, manifest.last_removal, manifest.generation)
 
     def _progress(self) -> Progress:
         state = self._store.state()
@@ -150,51 +218,39 @@ class Views:
 
     def _advance(self, view: View) -> View:
         """The view with everything that was committed since it was made."""
-        keys = view.keys
-        changes = self._store.changes_since(keys.last_key, keys.last_removal)
+        keys, made = view.keys, view.made
+        changes = self._store.changes_since(
+            keys.last_key, keys.last_removal, examples=made.examples
+        )
         state = changes.state
         if state.change == view.change:
             return view
-        base, delta = keys.segments
-        if len(changes.removed):
-            base, delta = base.without(changes.removed), delta.without(changes.removed)
-        if len(changes.added.ids):
-            delta = _extended(delta, view.projection, changes.added)
-        segments = Snapshot((base, delta), state.last_key, state.last_removal, keys.generation)
-        return replace(view, keys=segments, change=state.change)
+        advanced = keys.advanced(
+            made.keys(changes.added), changes.removed, state.last_key, state.last_removal
+        )
+        return replace(view, keys=advanced, change=state.change)
 
-    def _projection(self, version: int) -> Projection:
-        stored = Projection.from_bytes(self._store.projection_weights(version))
-        return stored.form_for(self._scorer)
+    def _version(self, number: int) -> Version:
+        slot = self._slots.get(number)
+        if slot is not None and slot.view is not None:
+            return slot.view.made
+        return Version.of(number, self._store.version(number), self._scorer)
 
-    def _published(self, projection: Projection) -> PublishedIndexes:
+    def _published(self, made: Version) -> PublishedIndexes:
         origin = Origin(
             uuid=str(self._store.settings()["uuid"]),
             encoder=self._encoder,
-            dimension=projection.d_in,
-            layout=projection.key_fingerprint[:16],
+            dimension=made.projection.d_in,
+            layout=made.layout,
         )
         return PublishedIndexes(self._folder, origin)
 
 
-def _projected(projection: Projection, batch: KeyBatch) -> tuple[Float32, Int64, Int64]:
-    keys = projection.keys(batch.embeddings)  # (m, Hk, d)
-    return keys.reshape(len(keys), -1).astype(np.float32, copy=False), batch.ids, batch.documents
+def _bearable(base: Segment) -> int:
+    """Fresh keys that a search may meet beside a published segment."""
+    return max(MERGE_KEYS, base.keys // 10)
 
 
-def _empty(projection: Projection) -> Segment:
+def _empty(made: Version) -> Segment:
     none = np.empty(0, dtype=np.int64)
-    probe = projection.keys(np.empty((0, projection.d_in), dtype=np.float32))  # (0, Hk, d)
-    width = probe.shape[1] * probe.shape[2]
-    return Segment.of(DenseVectors(np.empty((0, width), dtype=np.float32)), none, none)
-
-
-def _extended(delta: Segment, projection: Projection, added: KeyBatch) -> Segment:
-    """The delta with new keys, and without the documents that have gone from it."""
-    vectors, ids, documents = _projected(projection, added)
-    kept = delta.alive[delta.ordinals]
-    vectors = np.concatenate([delta.vectors.all()[kept], vectors])
-    ids = np.concatenate([delta.key_ids[kept], ids])
-    documents = np.concatenate([delta.rows[delta.ordinals[kept]], documents])
-    order = np.lexsort((ids, documents))
-    return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
+    return Segment.of(DenseVectors(np.empty((0, made.width), dtype=np.float32)), none, none)

@@ -1,1 +1,1 @@
-"""The HTTP API and the pages over `index`: it knows HTTP, and neither FAISS nor SQLite."""
+"""The HTTP API and the pages over `index`: it knows HTTP, and nothing of FAISS or embeddings."""

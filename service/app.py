@@ -9,6 +9,8 @@ from flask import Flask, Response, g, request
 
 from index import Data
 from service.context import EXTENSION, Context
+from service.jobs import Jobs
+from service.pending import train
 from service.problems import respond
 from service.readiness import Readiness
 from service.replies import HTML
@@ -24,12 +26,16 @@ PAGE = (
 
 
 def create_app(
-    data: Data, settings: ServiceSettings | None = None, readiness: Readiness | None = None
+    data: Data,
+    settings: ServiceSettings | None = None,
+    readiness: Readiness | None = None,
+    jobs: Jobs | None = None,
 ) -> Flask:
     """The service over a data folder, as a WSGI application.
 
     Args:
         readiness: what `/readyz` reports; ready from the start if absent.
+        jobs: what runs the trainings; if absent, its own, which starts with the first of them.
     """
     settings = settings or ServiceSettings()
     app = Flask("service")
@@ -37,7 +43,9 @@ def create_app(
     app.config["TRUSTED_HOSTS"] = settings.trusted_hosts
     # Ids may be addresses, https://…: two slashes are not to be made one.
     app.url_map.merge_slashes = False
-    app.extensions[EXTENSION] = Context(data, settings, readiness or Readiness(warm=True))
+    readiness = readiness or Readiness(warm=True)
+    jobs = jobs or Jobs(data, train, limit=settings.max_jobs)
+    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs)
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
     app.before_request(_name_request)
     app.after_request(_add_headers)

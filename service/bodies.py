@@ -16,11 +16,12 @@ from index.requests import Request, parse
 Model = TypeVar("Model", bound=Request)
 
 
-def read_body(model: type[Model], bare: str | None = None) -> Model:
+def read_body(model: type[Model], bare: str | None = None, *, single: bool = False) -> Model:
     """The request's body as a model.
 
     Args:
         bare: the field that a bare list stands for.
+        single: whether one item, without that field, stands for a list of one.
 
     Raises:
         UnsupportedMediaType, BadRequest: no JSON, or not said to be.
@@ -29,6 +30,8 @@ def read_body(model: type[Model], bare: str | None = None) -> Model:
     given = _json_body()
     if isinstance(given, list) and bare is not None:
         given = {bare: given}
+    elif single and isinstance(given, dict) and bare not in given:
+        given = {bare: [given]}
     if not isinstance(given, dict):
         raise InvalidRequest(
             f"The body is {_kind(given)}, but an object {{…}} was expected.", field="body"

@@ -1,15 +1,18 @@
-"""What every view may use: the data, the settings, and whether the server is ready."""
+"""What every view may use: the data, the settings, the jobs, and whether the server is ready."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from flask import current_app
 
 from index import Data
 from service.readiness import Readiness
 from service.settings import ServiceSettings
+
+if TYPE_CHECKING:  # a job's problem is made by what uses this
+    from service.jobs import Jobs
 
 EXTENSION = "attend"
 
@@ -21,6 +24,7 @@ class Context:
     data: Data
     settings: ServiceSettings
     readiness: Readiness
+    jobs: Jobs
 
 
 def context() -> Context:

@@ -12,7 +12,7 @@ from index import __version__
 from index.requests import NAME_PATTERN, Request
 from service.bodies import structured
 from service.operations import Operation
-from service.problems import KINDS
+from service.problems import ANSWERED, KINDS
 from service.replies import HTML, JSON, PROBLEM
 from service.schemas import MAX_ROW, ProblemReply
 
@@ -33,8 +33,28 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_ROW},
         "example": 1,
     },
+    "job": {
+        "description": "The number of a job.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_ROW},
+        "example": 1,
+    },
 }
-MEANINGS = {200: "Done.", 201: "Made.", 204: "Done; there is nothing to say.", 503: "Not ready."}
+MEANINGS = {
+    200: "Done.",
+    201: "Made.",
+    202: "Under way.",
+    204: "Done; there is nothing to say.",
+    503: "Not ready.",
+}
+HEADERS = {
+    202: {"Location": {"description": "The job's address.", "schema": {"type": "string"}}},
+    429: {
+        "Retry-After": {
+            "description": "Seconds after which to ask again.",
+            "schema": {"type": "integer"},
+        }
+    },
+}
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -99,7 +119,8 @@ def _body(operation: Operation) -> dict[str, Any]:
     schema: dict[str, Any] = _reference(operation.body)
     if operation.bare is not None:
         fields = operation.body.model_json_schema(ref_template=SCHEMAS + "{model}")["properties"]
-        schema = {"anyOf": [schema, fields[operation.bare]]}
+        listed = fields[operation.bare]
+        schema = {"anyOf": [schema, listed, *([listed["items"]] if operation.single else [])]}
     content: dict[str, Any] = {"schema": schema}
     if operation.example is not None:
         content["example"] = operation.example
@@ -123,12 +144,12 @@ def _response(status: int, model: type[BaseModel] | None, operation: Operation) 
         content[JSON] = {"schema": {"type": "object"}}
     if operation.html:
         content[HTML] = {"schema": {"type": "string"}}
-    described: dict[str, Any] = {"description": MEANINGS[status]}
+    described: dict[str, Any] = {"description": MEANINGS[status], **_headers(status)}
     return described | ({"content": content} if content else {})
 
 
 def _problem_reference(status: int) -> dict[str, str]:
-    slug = next(kind.slug for kind in KINDS if kind.status == status)
+    slug = next(kind.slug for kind in ANSWERED if kind.status == status)
     return {"$ref": f"#/components/responses/{slug}"}
 
 
@@ -137,6 +158,7 @@ def _problems() -> dict[str, Any]:
     return {
         kind.slug: {
             "description": f"{kind.title}.",
+            **_headers(kind.status),
             "content": {
                 PROBLEM: {
                     "schema": _reference(ProblemReply),
@@ -152,6 +174,10 @@ def _problems() -> dict[str, Any]:
         }
         for kind in KINDS
     }
+
+
+def _headers(status: int) -> dict[str, Any]:
+    return {"headers": HEADERS[status]} if status in HEADERS else {}
 
 
 def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:

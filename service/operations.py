@@ -17,8 +17,8 @@ from service.bodies import read_body, read_query
 
 View = Callable[..., Response]
 
-CONVERTERS = {"id": "id:", "version": "int:"}
-"""A document's id may be anything; a version is a number."""
+CONVERTERS = {"id": "id:", "version": "int:", "job": "int:"}
+"""A document's id may be anything; versions and jobs are numbers."""
 
 
 class IdConverter(BaseConverter):
@@ -40,9 +40,11 @@ class Operation:
         path: as OpenAPI writes it, `/v1/collections/{collection}`.
         body, query: the models of what is sent; the view gets them under these names.
         bare: the field of the body that a bare list stands for.
+        single: whether one item may stand for a list of one.
         returns: what each successful status answers; None for nothing at all.
         html: whether a browser gets a page instead.
         example: a body that works.
+        also: statuses of problems besides those that follow from the rest.
     """
 
     method: str
@@ -52,9 +54,11 @@ class Operation:
     returns: Mapping[int, type[BaseModel] | None]
     body: type[Request] | None = None
     bare: str | None = None
+    single: bool = False
     query: type[Request] | None = None
     html: bool = False
     example: Json = None
+    also: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -83,7 +87,7 @@ class Operation:
     @property
     def errors(self) -> tuple[int, ...]:
         """The statuses of the problems that it may answer."""
-        possible = {500}
+        possible = {500, *self.also}
         if self.body is not None:
             possible |= {400, 413, 415, 422}
         if self.query is not None or self.parameters:
@@ -94,7 +98,7 @@ class Operation:
 
     def call(self, **arguments: Any) -> Response:
         if self.body is not None:
-            arguments["body"] = read_body(self.body, self.bare)
+            arguments["body"] = read_body(self.body, self.bare, single=self.single)
         if self.query is not None:
             arguments["query"] = read_query(self.query)
         return self.view(**arguments)

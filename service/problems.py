@@ -12,6 +12,7 @@ from werkzeug.exceptions import (
     MethodNotAllowed,
     RequestEntityTooLarge,
     SecurityError,
+    TooManyRequests,
 )
 from werkzeug.exceptions import NotFound as NoSuchPath
 
@@ -51,6 +52,7 @@ NO_PATH = Kind(404, "not-found", "Not found")
 BAD_METHOD = Kind(405, "method-not-allowed", "The path does not take this method")
 TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
 NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
+TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
 INTERNAL = Kind(500, "internal-error", "The server failed")
 
 DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
@@ -61,9 +63,15 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
     (AttendError, INTERNAL),
 )
-HTTP = {kind.status: kind for kind in (UNREADABLE, NO_PATH, BAD_METHOD, TOO_LARGE, NOT_JSON)}
-KINDS = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
-"""Every kind, by status."""
+HTTP = {
+    kind.status: kind for kind in (UNREADABLE, NO_PATH, BAD_METHOD, TOO_LARGE, NOT_JSON, TOO_MANY)
+}
+INTERRUPTED = Kind(503, "interrupted", "The server ended while the job ran")
+ANSWERED = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
+"""Every kind of which a response can be, by status."""
+
+KINDS = (*ANSWERED, INTERRUPTED)
+"""Every kind; the last is only ever said of a job."""
 
 
 class Problem(NamedTuple):
@@ -84,17 +92,21 @@ class Problem(NamedTuple):
         return plain | ({"errors": list(self.errors[:MAX_ERRORS])} if self.errors else {})
 
 
-def problem_of(error: Exception) -> Problem:
-    """What a client is told of an error: nothing about the inside of the server."""
+def problem_of(error: Exception, reference: str | None = None) -> Problem:
+    """What a client is told of an error: nothing about the inside of the server.
+
+    Args:
+        reference: under what the log has it; the request id if absent.
+    """
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
         if kind.status < 500:
             return Problem(kind, str(error), _errors(error))
-        return Problem(kind, f"{_failure(error)} The log has it under the request id {g.id}.")
+        return Problem(kind, f"{_failure(error)} {_logged(reference)}")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
         return Problem(kind, _sentence(error))
-    return Problem(INTERNAL, f"This is our fault. The log has it under the request id {g.id}.")
+    return Problem(INTERNAL, f"This is our fault. {_logged(reference)}")
 
 
 def respond(error: Exception) -> Response:
@@ -107,6 +119,8 @@ def respond(error: Exception) -> Response:
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.retry_after)
     return response
 
 
@@ -129,6 +143,10 @@ def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
     return "The data on the server's disk cannot be used."
+
+
+def _logged(reference: str | None) -> str:
+    return f"The log has it under {reference or f'the request id {g.id}'}."
 
 
 def _sentence(error: HTTPException) -> str:

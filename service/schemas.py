@@ -183,8 +183,13 @@ class AnswerReply(Reply):
         description="By `type`: number has mean and std, category a distribution, and so on."
     )
     attended: int
-    confidence: float
-    calibrated: bool
+    answered: bool = Field(
+        description="False where nothing was attended, or confidence was too low for an answer."
+    )
+    confidence: float = Field(description="One less the weight of the null key.")
+    calibrated: bool = Field(
+        description="Whether temperature and null key were fitted for what was asked."
+    )
     exact: bool
     generation: int
     projection: int
@@ -214,25 +219,6 @@ class AnswersReply(Reply):
     answers: list[AnswerReply | FailedReply]
     matrix: MatrixReply | None = None
     took_ms: float
-
-
-class ProjectionReply(Reply):
-    version: int
-    kind: str
-    fingerprint: str
-    created: str
-    note: dict[str, JsonValue]
-
-
-class ProjectionsReply(Reply):
-    """Every version there is; `active` is the one that answers."""
-
-    active: int
-    projections: list[ProjectionReply]
-
-
-class ActivatedReply(Reply):
-    active: int
 
 
 class HealthReply(Reply):

@@ -17,13 +17,20 @@ from types import FrameType
 from waitress import wasyncore
 from waitress.server import TcpWSGIServer, create_server
 
-from index import Data
+from index import AttendError, Data
 from service.app import create_app
+from service.jobs import Jobs, Trainer
+from service.pending import train
 from service.readiness import Readiness
 from service.settings import ServiceSettings
 
+log = logging.getLogger("attend")
+
 DRAIN_SECONDS = 30.0
 """How long running requests may take once the server is told to stop."""
+
+STOP_SECONDS = 10.0
+"""How long a running job may take to heed its cancellation; after that it ends as it is."""
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -53,11 +60,19 @@ class ServerOptions:
     trusted_hosts: tuple[str, ...] = ()
 
 
-def run(folder: Path, options: ServerOptions, announce: Callable[[str], None]) -> None:
+def run(
+    folder: Path,
+    options: ServerOptions,
+    announce: Callable[[str], None],
+    trainer: Trainer = train,
+) -> None:
     """Serve a data folder until SIGTERM or Ctrl-C; then finish what runs, and return.
+
+    Requests that run are answered; a job that runs is cancelled.
 
     Args:
         announce: called with the server's address once it takes connections.
+        trainer: what the jobs run.
 
     Raises:
         CannotServe: the folder is missing, or the address cannot be had.
@@ -70,7 +85,9 @@ def run(folder: Path, options: ServerOptions, announce: Callable[[str], None]) -
         )
     with _listening(options) as listener, _stop_signals() as stop:
         data, readiness = Data(folder), Readiness()
-        app = create_app(data, _settings(options, listener), readiness)
+        settings = _settings(options, listener)
+        jobs = Jobs(data, trainer, limit=settings.max_jobs)
+        app = create_app(data, settings, readiness, jobs)
         server = create_server(
             app,
             sockets=[listener],
@@ -83,13 +100,26 @@ def run(folder: Path, options: ServerOptions, announce: Callable[[str], None]) -
         # It only tells that requests wait for a thread, as they may.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         announce(_address(listener))
-        warming = threading.Thread(target=readiness.warm, args=[data], name="warm")
+        warming = threading.Thread(target=_warm, args=[data, readiness, jobs], name="warm")
         warming.start()
         _answer(server, stop)
         readiness.drain()
         _drain(server)
         warming.join()
+        jobs.stop(STOP_SECONDS)
         data.close()
+
+
+def _warm(data: Data, readiness: Readiness, jobs: Jobs) -> None:
+    """Open everything, then go on with the jobs that wait since before."""
+    readiness.warm(data)
+    if readiness.now().state == "draining":
+        return
+    try:
+        jobs.start()
+    # Searches can be answered all the same.
+    except (AttendError, OSError) as error:
+        log.warning("The jobs cannot be gone on with: %s", error)
 
 
 def _answer(server: TcpWSGIServer, stop: threading.Event) -> None:

@@ -16,7 +16,9 @@ class ServiceSettings:
         trusted_hosts: names that the `Host` header may hold; None for any. A server that only
             this machine can reach is thereby closed to web pages whose own name was made to
             point here (DNS rebinding).
+        max_jobs: trainings that may wait for their turn.
     """
 
     max_body: int = 64 * MEBIBYTE
     trusted_hosts: tuple[str, ...] | None = None
+    max_jobs: int = 16

@@ -55,7 +55,7 @@ def block_logits(
     if shift is not None:
         logits = logits + shift[:, :, None]
     if block.bias is not None:
-        logits = logits + _per_query("bias", block.bias, len(queries), logits.shape[-1])
+        logits = logits + _by_head(block.bias, logits.shape)
     if allowed is None:
         return logits
     mask = _per_query("mask", allowed(block.documents), len(queries), logits.shape[-1])
@@ -83,6 +83,13 @@ def _check_size(logits: Float64) -> None:
             "A query and a key have no finite score; one of them holds NaN, infinity or "
             "numbers too large to multiply."
         )
+
+
+def _by_head(bias: Floats, shape: tuple[int, ...]) -> Floats:
+    """(q, H, n) as it is, else as `_per_query`."""
+    if bias.ndim == 3 and bias.shape == shape:
+        return bias
+    return _per_query("bias", bias, shape[0], shape[-1])
 
 
 def _per_query(name: str, array: NDArray[Any], queries: int, documents: int) -> NDArray[Any]:

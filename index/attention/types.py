@@ -24,7 +24,8 @@ class Block(NamedTuple):
     keys: Floats
     """(m, Hk, d), Hk being 1 (shared by all heads) or H."""
     bias: Floats | None = None
-    """(n,) or (q, n), added to the documents' logits in every head: the lexical term."""
+    """Added to the documents' logits, such as a lexical term: (n,) or (q, n) in every head, or
+    (q, H, n) by head."""
 
 
 class Attended(NamedTuple):

@@ -12,11 +12,10 @@ import click
 from tqdm import tqdm
 
 from index.build import Built, Mapped, build, check_ids
-from index.cli.common import on_collection, open_data, show
+from index.cli.common import Problems, on_collection, open_data, show
 from index.errors import SourceError
 from index.source import (
     LOOKAHEAD_ROWS,
-    Problem,
     Row,
     describe,
     guess,
@@ -24,9 +23,6 @@ from index.source import (
     sample,
 )
 from index.source.vectors import as_vector
-
-SHOWN_PROBLEMS = 20
-"""Problems told one by one; a file of another kind than expected has one in every row."""
 
 
 @click.command("build")
@@ -96,7 +92,7 @@ def build_command(
     wanted = {name: given for name, given in settings.items() if given is not None}
     wanted |= _width(mapped)
     target = open_data(folder, precision).ensure(collection, **wanted)
-    problems = _Problems()
+    problems = Problems()
     sizes = [each.source.size_hint() for each in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     with tqdm(total=total, unit="doc", desc=collection, file=sys.stderr) as progress:
@@ -121,22 +117,6 @@ def build_command(
     if sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
-
-
-class _Problems:
-    """Tells the first rows that cannot be used and counts them all; tells every notice."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, problem: Problem) -> None:
-        self._count += problem.refuses
-        if self._count <= SHOWN_PROBLEMS or not problem.refuses:
-            tqdm.write(str(problem), file=sys.stderr)
-
-    def summary(self) -> None:
-        if self._count:
-            click.echo(f"{self._count} rows could not be used.", err=True)
 
 
 def _mapped(name: str, **fields: Any) -> Mapped:

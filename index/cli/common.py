@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from tqdm import tqdm
 
 from index.collection import Collection
 from index.data import DEFAULT_COLLECTION, Data
 from index.encoder import load
+from index.source import Problem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+SHOWN_PROBLEMS = 20
+"""Problems told one by one; a file of another kind than expected has one in every row."""
 
 PRECISIONS = click.Choice(["auto", "bfloat16", "float32"])
 
@@ -62,6 +67,42 @@ def show(as_json: bool, result: dict[str, Any], text: str) -> None:
 def fail(error: Exception) -> NoReturn:
     click.echo(f"Error: {error}", err=True)
     sys.exit(1)
+
+
+class Problems:
+    """Tells the first rows that cannot be used and counts them all; tells every notice."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: Problem) -> None:
+        self._count += problem.refuses
+        if self._count <= SHOWN_PROBLEMS or not problem.refuses:
+            tqdm.write(str(problem), file=sys.stderr)
+
+    def summary(self) -> None:
+        if self._count:
+            click.echo(f"{self._count} rows could not be used.", err=True)
+
+
+class Bar:
+    """A bar on stderr with the stage of what goes on; called with it and the share done, 0 to 1."""
+
+    def __init__(self) -> None:
+        # Stages have no common unit: a share is all there is to count.
+        shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
+        self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        self._bar.set_description(stage, refresh=False)
+        self._bar.n = min(max(fraction, 0.0), 1.0)
+        self._bar.refresh()
 
 
 def table(rows: list[tuple[str, object]]) -> str:

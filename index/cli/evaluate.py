@@ -2,21 +2,87 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
+from tqdm import tqdm
 
 from index.cli.common import on_collection, open_collection, show, table
-from index.evaluation import evaluate, read_qrels, read_queries
+from index.collection import Collection
+from index.comparing.compare import EXAMPLES, MEASURE, Version, compare
+from index.comparing.plots import draw
+from index.comparing.report import as_json as comparison_json
+from index.comparing.report import as_text, bounds, span
+from index.evaluation import MEASURES, Evaluation, Qrels, evaluate, judged, read_qrels, read_queries
+from index.requests import MAX_ATTEND
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+_WITH_COMPARE = ("plots", "measure", "examples")
+"""Options that say something of a comparison alone."""
+
+
+class VersionType(click.ParamType[Version]):
+    """A projection version, or `active`."""
+
+    name = "version"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Version:
+        if value == "active":
+            return "active"
+        return click.IntRange(1, 2**63 - 1).convert(value, param, ctx)
+
+
+class AttendType(click.ParamType[int | str]):
+    """A number of documents, or `all`."""
+
+    name = "attend"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        return "all" if value == "all" else click.IntRange(1, MAX_ATTEND).convert(value, param, ctx)
 
 
 @click.command("evaluate")
 @on_collection
 @click.option("--queries", required=True, type=_FILE, help="JSON lines with _id and text.")
 @click.option("--qrels", required=True, type=_FILE, help="query id, document id, grade.")
-@click.option("--projection", type=int, help="A version other than the active one.")
+@click.option(
+    "--projection", type=click.IntRange(1, 2**63 - 1), help="A version other than the active one."
+)
+@click.option(
+    "--compare",
+    "versions",
+    nargs=2,
+    type=VersionType(),
+    metavar="A B",
+    help="Two versions (numbers, or 'active'): what changed from A to B, for which queries.",
+)
+@click.option(
+    "--plots",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="With --compare: write reliability.png and gains.png there.",
+)
+@click.option(
+    "--measure",
+    type=click.Choice(list(MEASURES)),
+    help=f"With --compare: by which queries gain and lose.  [default: {MEASURE}]",
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(0),
+    help=f"With --compare: queries told of those that changed most.  [default: {EXAMPLES}]",
+)
+@click.option("--attend", type=AttendType(), metavar="N", help="A number of documents, or all.")
+@click.option("--scorer", metavar="NAME", help="dot, cosine, laplace or additive.")
+@click.option("--pool", metavar="NAME", help="max or sum: how a document's keys make its logit.")
+@click.option("--lexical", metavar="X", help="The weight of shared words: a number, on or off.")
 def evaluate_command(
     folder: Path,
     collection: str,
@@ -24,23 +90,93 @@ def evaluate_command(
     as_json: bool,
     queries: Path,
     qrels: Path,
-    projection: int | None,
+    versions: tuple[Version, Version] | None,
+    **given: Any,
 ) -> None:
     """Measure rankings against judgements, as trec_eval does.
+
+    With --compare, two versions side by side: every measure with its interval, the difference
+    and whether it could be chance, the queries that gained and lost most, and how true the
+    confidence is.
 
     \b
     Example:
       python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
+      python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv \\
+        --compare 1 active --plots pictures
     """
+    options = {name: value for name, value in given.items() if value is not None}
+    _check_options(options, versions)
     opened = open_collection(folder, collection, precision)
-    options = {} if projection is None else {"projection": projection}
-    found = evaluate(opened, read_queries(queries), read_qrels(qrels), **options)
+    asked, grades = read_queries(queries), read_qrels(qrels)
+    if versions is None:
+        _evaluate(opened, asked, grades, as_json, options)
+    else:
+        _compare(opened, asked, grades, as_json, versions, options)
+
+
+def _evaluate(
+    collection: Collection,
+    queries: dict[str, str],
+    qrels: Qrels,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    with _progress(len(judged(queries, qrels))) as progress:
+        found = evaluate(collection, queries, qrels, on_progress=progress.update, **options)
+    _tell_unknown(found)
+    intervals = found.intervals()
+    measures = {name: round(value, 5) for name, value in found.measures.items()}
+    result = {
+        **measures,
+        "intervals": {name: bounds(each) for name, each in intervals.items()},
+        "queries": found.queries,
+        "unknown_documents": found.unknown_documents,
+    }
+    rows: list[tuple[str, object]] = [
+        (name, f"{value:.4f}  {span(intervals[name])}") for name, value in measures.items()
+    ]
+    show(as_json, result, f"{table(rows)}\nIn brackets: 95 % intervals.")
+
+
+def _compare(
+    collection: Collection,
+    queries: dict[str, str],
+    qrels: Qrels,
+    as_json: bool,
+    versions: tuple[Version, Version],
+    options: dict[str, Any],
+) -> None:
+    folder = options.pop("plots", None)
+    by = options.pop("measure", MEASURE)
+    with _progress(2 * len(judged(queries, qrels))) as progress:
+        found = compare(
+            collection, queries, qrels, versions, by=by, on_progress=progress.update, **options
+        )
+    _tell_unknown(found.after.evaluation)
+    if found.disturbed:
+        click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
+    plots = [] if folder is None else draw(found, folder)
+    written = [f"Written: {', '.join(map(str, plots))}"] if plots else []
+    show(as_json, comparison_json(found, plots), "\n\n".join([as_text(found), *written]))
+
+
+def _check_options(options: dict[str, Any], versions: tuple[Version, Version] | None) -> None:
+    if versions is not None and "projection" in options:
+        raise click.UsageError("--compare names its versions itself; leave --projection out.")
+    alone = [f"--{name}" for name in _WITH_COMPARE if name in options]
+    if versions is None and alone:
+        raise click.UsageError(f"{' and '.join(alone)} speak of a comparison; add --compare A B.")
+
+
+def _progress(queries: int) -> tqdm[Any]:
+    return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr)
+
+
+def _tell_unknown(found: Evaluation) -> None:
     if found.unknown_documents:
         click.echo(
             f"{found.unknown_documents} relevant documents are not in the collection; they count "
             f"as not found.",
             err=True,
         )
-    measures = {name: round(value, 5) for name, value in found.measures.items()}
-    result = {**measures, "queries": found.queries, "unknown_documents": found.unknown_documents}
-    show(as_json, result, table([(n, f"{v:.4f}") for n, v in measures.items()]))

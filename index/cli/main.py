@@ -11,8 +11,11 @@ import click
 from index.cli.build import build_command
 from index.cli.common import fail
 from index.cli.evaluate import evaluate_command
+from index.cli.export import export_command, import_command
 from index.cli.manage import info_command, projections_group, verify_command
 from index.cli.search import search_command
+from index.cli.teach import teach_command
+from index.cli.train import train_command
 from index.errors import AttendError
 
 
@@ -43,8 +46,12 @@ for command in (
     build_command,
     search_command,
     evaluate_command,
+    teach_command,
+    train_command,
     info_command,
     verify_command,
     projections_group,
+    export_command,
+    import_command,
 ):
     main.add_command(command)

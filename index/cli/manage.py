@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import click
 from index.cli.common import on_collection, open_collection, open_data, show, table
 from index.collection import Collection
 from index.projection import Projection
+from index.store import StoredProjection
 from index.verify import verify
 
 
@@ -74,27 +76,41 @@ class Opened(NamedTuple):
 def projections_group(
     ctx: click.Context, folder: Path, collection: str, precision: str, as_json: bool
 ) -> None:
-    """List the versions of W_Q and W_K; `activate N` makes one answer.
+    """List the versions of W_Q and W_K; `activate N` makes one answer, `rollback` undoes it.
+
+    The active one is marked. Each is told with the version that answered before it, and with
+    what its training measured on queries held out, before and after.
 
     \b
     Example:
       python -m index projections --data library
       python -m index projections --data library activate 2
+      python -m index projections --data library rollback
     """
     opened = open_collection(folder, collection, precision)
     ctx.obj = Opened(opened, as_json)
     if ctx.invoked_subcommand is not None:
         return
-    active = opened.store.state().projection
-    versions = [
-        each._asdict() | {"active": each.version == active} for each in opened.projections()
-    ]
-    lines = [
-        f"{'*' if each['active'] else ' '} {each['version']:>3}  {each['kind']:<12} "
-        f"{each['created']}  {each['fingerprint'][:12]}"
-        for each in versions
-    ]
-    show(as_json, {"projections": versions}, "\n".join(lines))
+    versions = opened.projections()
+    told = {"projections": [each._asdict() for each in versions]}
+    show(as_json, told, "\n".join(map(_line, versions)))
+
+
+def _line(version: StoredProjection) -> str:
+    parent = "" if version.parent is None else f"after {version.parent}"
+    return (
+        f"{'*' if version.active else ' '} {version.version:>3}  {version.kind:<12} "
+        f"{version.created}  {version.fingerprint[:12]}  {parent:<9} {_evidence(version.report)}"
+    ).rstrip()
+
+
+def _evidence(report: Mapping[str, Any]) -> str:
+    """What the training that made a version measured, by the first of its measures."""
+    before, after = report.get("before") or {}, report.get("after") or {}
+    measure = next((name for name in before if name in after), None)
+    if measure is None:
+        return ""
+    return f"{measure} {before[measure]:.3f} -> {after[measure]:.3f}"
 
 
 @projections_group.command("activate")
@@ -108,6 +124,24 @@ def activate_command(opened: Opened, version: int) -> None:
       python -m index projections --data library activate 2
     """
     opened.collection.activate(version)
+    result = {"projection": version, "active": True}
+    show(opened.as_json, result, f"Projection {version} is active.")
+
+
+@projections_group.command("rollback")
+@click.pass_obj
+def rollback_command(opened: Opened) -> None:
+    """Answer again with the version that was active before the active one.
+
+    \b
+    Example:
+      python -m index projections --data library rollback
+    """
+    collection = opened.collection
+    parent = next((each.parent for each in collection.projections() if each.active), None)
+    if parent is not None:
+        collection.views.current(parent)  # its keys are ready before anyone asks for them
+    version = collection.store.rollback()
     result = {"projection": version, "active": True}
     show(opened.as_json, result, f"Projection {version} is active.")
 

@@ -31,6 +31,12 @@ SNIPPET = 100
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--scorer", metavar="NAME", help="dot, cosine or laplace.")
 @click.option("--scale", type=float, help="The factor on the scorer's result.")
+@click.option(
+    "--lexical",
+    metavar="L",
+    help="How much shared words count: on, off or a factor; else the projection's own.",
+)
+@click.option("--min-confidence", type=float, help="Below it there is no answer.")
 @click.option("--projection", type=int, help="A version other than the active one.")
 def search_command(
     query: str,
@@ -82,6 +88,9 @@ def _text(answer: Answer, mode: str) -> str:
     lines = [_line(rank, hit) for rank, hit in enumerate(answer.hits, start=1)]
     if not answer.attended:
         lines.append("Nothing attended: no document passes the filter, or there are none.")
+    elif not answer.answered:
+        said = f"nothing here answers that (confidence {answer.confidence:.3f})"
+        lines.append(f"No answer: {said}.")
     if mode == "soft":
         lines.append(f"answer: {json.dumps(answer.answer, ensure_ascii=False)}")
     return "\n".join(lines)

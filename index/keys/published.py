@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from index.keys.segment import FlatVectors, Segment
 from index.types import Float32, Int64
 
 FORMAT = 1
+READING = threading.Lock()
 VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.faiss", "keys.npy", "documents.npy", "manifest.json"
 
 
@@ -121,8 +123,7 @@ class PublishedIndexes:
         for file, written in manifest.checksums.items():
             check_file(folder / file, written)
         index = _read_index(folder / VECTORS)
-        documents = np.load(folder / DOCUMENTS, allow_pickle=False)
-        key_ids = np.load(folder / KEYS, allow_pickle=False)
+        documents, key_ids = _read_ids(folder / DOCUMENTS), _read_ids(folder / KEYS)
         if not index.ntotal == len(documents) == len(key_ids) == manifest.keys:
             raise Damaged(
                 f"{folder} holds {index.ntotal} vectors and {len(key_ids)} ids, but its manifest "
@@ -136,10 +137,12 @@ class PublishedIndexes:
         last_key: int,
         last_removal: int,
         record: Callable[[str], None],
+        expected: int = 0,
     ) -> Manifest:
         """Write a new generation from (vectors, key ids, document rows) and make it current.
 
-        `record` makes the database know of it, before anyone can load it.
+        `record` makes the database know of it, before anyone can load it. `expected` is about
+        how many keys there are: memory for them is taken once, and not doubled on the way.
 
         One process at a time publishes; readers are never blocked. The two newest generations
         stay, so that a reader that has just read `current` still finds its files.
@@ -152,7 +155,7 @@ class PublishedIndexes:
             generation = max(self._generations(), default=0) + 1
             writing = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
             try:
-                keys = _write_index(writing, blocks, self.origin.dimension)
+                keys = _write_index(writing, blocks, self.origin.dimension, expected)
                 manifest = Manifest(
                     FORMAT,
                     generation,
@@ -228,13 +231,13 @@ class PublishedIndexes:
 
 
 def _write_index(
-    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int
+    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int, expected: int
 ) -> int:
     index: faiss.IndexFlatIP | None = None
     key_ids: list[Int64] = []
     documents: list[Int64] = []
     for vectors, ids, rows in blocks:
-        index = index or faiss.IndexFlatIP(vectors.shape[1])
+        index = index or _roomy(vectors.shape[1], expected)
         index.add(np.ascontiguousarray(vectors, dtype=np.float32))
         key_ids.append(ids)
         documents.append(rows)
@@ -250,6 +253,14 @@ def _write_index(
     return int(index.ntotal)
 
 
+def _roomy(width: int, keys: int) -> faiss.IndexFlatIP:
+    """An empty index with room for so many keys."""
+    index = faiss.IndexFlatIP(width)
+    index.codes.resize(keys * width * np.dtype(np.float32).itemsize)
+    index.codes.resize(0)  # a vector that shrinks keeps its memory
+    return index
+
+
 def _read_manifest(folder: Path) -> Manifest:
     try:
         given = json.loads((folder / MANIFEST).read_bytes())
@@ -261,6 +272,14 @@ def _read_manifest(folder: Path) -> Manifest:
         return Manifest(**given)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise Damaged(f"{folder / MANIFEST} cannot be read ({error}).") from error
+
+
+def _read_ids(path: Path) -> Int64:
+    # One thread at a time: numpy parses the header as Python, and CPython 3.11's parser fails
+    # now and then where two threads are in it (github.com/python/cpython/issues/106905).
+    with READING:
+        ids: Int64 = np.load(path, allow_pickle=False)
+    return ids
 
 
 def _read_index(path: Path) -> Any:

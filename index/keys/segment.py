@@ -23,6 +23,14 @@ class Nearest(NamedTuple):
     positions: Int64  # (q, k)
 
 
+class Keys(NamedTuple):
+    """Keys as a version makes them, in the order (document row, key id)."""
+
+    vectors: Float32  # (m, d)
+    ids: Int64  # (m,) SQLite ids
+    documents: Int64  # (m,) rows
+
+
 class Vectors(Protocol):
     """Key vectors that can be searched by inner product, and read."""
 
@@ -131,14 +139,35 @@ class Segment:
         """(n,) the ordinal of each key's document."""
         return np.repeat(np.arange(len(self.rows)), np.diff(self.starts))
 
-    def without(self, removed_keys: Int64) -> Segment:
-        """The same segment with the documents of these keys masked."""
-        gone = self.ordinals[np.isin(self.key_ids, removed_keys)]
-        if not len(gone):
-            return self
+    def released(self, removed: Int64, documents: Int64) -> tuple[Segment, Keys]:
+        """Let go of the documents that lost a key of `removed`, or are among `documents`.
+
+        Returns: the segment with these documents masked, and what is left of their keys.
+        """
+        touched = self.find(documents)
+        if len(removed):
+            touched = np.union1d(touched, self.ordinals[np.isin(self.key_ids, removed)])
+        touched = touched[self.alive[touched]]
+        left = self._taken(touched)
+        if not len(touched):
+            return self, left
         alive = self.alive.copy()
-        alive[gone] = False
-        return replace(self, alive=alive)
+        alive[touched] = False
+        kept = np.isin(left.ids, removed, invert=True)
+        remaining = Keys(left.vectors[kept], left.ids[kept], left.documents[kept])
+        return replace(self, alive=alive), remaining
+
+    def living_keys(self) -> Keys:
+        """The keys of every living document."""
+        return self._taken(np.flatnonzero(self.alive))
+
+    def find(self, rows: Int64) -> Int64:
+        """Ordinals of the documents of `rows` that are here, ascending."""
+        wanted = np.unique(rows)
+        at = np.searchsorted(self.rows, wanted)
+        at, wanted = at[at < len(self.rows)], wanted[at < len(self.rows)]
+        found: Int64 = at[self.rows[at] == wanted]
+        return found
 
     def allowed(self, rows: Int64 | None) -> Bool | None:
         """(D,) documents alive and among `rows` (ascending); None where that is all of them."""
@@ -152,3 +181,8 @@ class Segment:
         begins = np.cumsum(counts) - counts
         offsets = np.arange(counts.sum()) - np.repeat(begins, counts)
         return np.repeat(self.starts[ordinals], counts) + offsets, begins
+
+    def _taken(self, ordinals: Int64) -> Keys:
+        positions, _ = self.positions(ordinals)
+        documents = self.rows[self.ordinals[positions]]
+        return Keys(self.vectors.all()[positions], self.key_ids[positions], documents)

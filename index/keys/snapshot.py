@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.keys.segment import Segment
+from index.keys.segment import DenseVectors, Keys, Segment
 from index.types import Float32, Int64
 
 BLOCK_KEYS = 8192
@@ -50,7 +50,9 @@ class Snapshot:
     @property
     def width(self) -> int:
         """Numbers in a stored key: all heads side by side."""
-        return int(self.segments[0].vectors.all().shape[1])
+        # A published index without keys knows only how wide embeddings are.
+        filled = [segment for segment in self.segments if segment.keys] or self.segments
+        return int(filled[0].vectors.all().shape[1])
 
     @property
     def documents(self) -> int:
@@ -80,10 +82,22 @@ class Snapshot:
     def lookup(self, rows: Int64) -> Candidates:
         """The living documents of `rows` with their keys."""
         parts = [
-            _gather(segment, np.flatnonzero(segment.alive & np.isin(segment.rows, rows)))
-            for segment in self.segments
+            _gather(segment, found[segment.alive[found]])
+            for segment, found in ((segment, segment.find(rows)) for segment in self.segments)
         ]
-        return _joined(parts)
+        return joined(parts)
+
+    def advanced(self, added: Keys, removed: Int64, last_key: int, last_removal: int) -> Snapshot:
+        """The snapshot after a change: documents that lost or gained keys move to the delta.
+
+        A document lies whole in one segment, so that each is scored once and with all its keys.
+        """
+        released = [segment.released(removed, added.documents) for segment in self.segments]
+        base, delta = (segment for segment, _ in released)
+        parts = [added, *(left for _, left in released)]
+        if any(len(part.ids) for part in parts):
+            delta = _sorted([delta.living_keys(), *parts])
+        return Snapshot((base, delta), last_key, last_removal, self.generation)
 
     def _fetch(
         self, segment: Segment, queries: Float32, rows: Int64 | None, attend: int
@@ -106,6 +120,13 @@ class Snapshot:
             fetch = min(segment.keys, fetch * 2)
 
 
+def _sorted(parts: Sequence[Keys]) -> Segment:
+    filled = [part for part in parts if len(part.ids)]
+    vectors, ids, documents = (np.concatenate(column) for column in zip(*filled, strict=True))
+    order = np.lexsort((ids, documents))
+    return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
+
+
 def _unions(found: Sequence[Int64], heads: int) -> list[Int64]:
     """What any head of a query found."""
     if heads == 1:
@@ -115,7 +136,7 @@ def _unions(found: Sequence[Int64], heads: int) -> list[Int64]:
 
 
 def _merge(segments: Sequence[Segment], ordinals: Sequence[Int64]) -> Candidates:
-    return _joined([_gather(*pair) for pair in zip(segments, ordinals, strict=True)])
+    return joined([_gather(*pair) for pair in zip(segments, ordinals, strict=True)])
 
 
 def _gather(segment: Segment, ordinals: Int64) -> Candidates:
@@ -127,7 +148,8 @@ def _gather(segment: Segment, ordinals: Int64) -> Candidates:
     return Candidates(segment.rows[ordinals], begins, keys, segment.key_ids[positions])
 
 
-def _joined(parts: Sequence[Candidates]) -> Candidates:
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """Candidates of different documents as one."""
     filled = [part for part in parts if len(part.documents)]
     if len(filled) == 1:
         return filled[0]

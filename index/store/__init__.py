@@ -1,4 +1,4 @@
-"""The store: SQLite holds the truth about documents, keys, settings and projections."""
+"""The store: SQLite holds the truth about documents, keys, examples and projections."""
 
 from index.store.database import Store
 from index.store.documents import (
@@ -10,9 +10,13 @@ from index.store.documents import (
     StaleEntries,
     State,
     StoredDocument,
+    StoredKey,
     StoredProjection,
+    StoredVersion,
 )
+from index.store.examples import Learned, NewExample, Question
 from index.store.filters import Predicate, compile_filter
+from index.store.lexical import Lexical
 
 __all__ = [
     "Changes",
@@ -20,11 +24,17 @@ __all__ = [
     "Hashes",
     "KeyBatch",
     "KeyRow",
+    "Learned",
+    "Lexical",
+    "NewExample",
     "Predicate",
+    "Question",
     "StaleEntries",
     "State",
     "Store",
     "StoredDocument",
+    "StoredKey",
     "StoredProjection",
+    "StoredVersion",
     "compile_filter",
 ]

@@ -47,8 +47,14 @@ class Connections:
 
     @contextmanager
     def reading(self) -> Iterator[Database]:
-        """A read transaction on this thread's connection: all that is read is of one moment."""
+        """A read transaction on this thread's connection: all that is read is of one moment.
+
+        Inside another one it is part of that.
+        """
         reader = self.reader()
+        if reader.conn.in_transaction:
+            yield reader
+            return
         reader.conn.execute("BEGIN")
         try:
             yield reader

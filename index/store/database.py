@@ -1,4 +1,4 @@
-"""One collection's database: every statement that reads or writes it."""
+"""One collection's database: what can be read from it and written to it, as transactions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from index.store import statements
+from index.store import examples as learning
+from index.store import keys, lexical, statements, versions
 from index.store.connections import Connections
 from index.store.documents import (
     Changes,
@@ -23,21 +24,22 @@ from index.store.documents import (
     StoredDocument,
     StoredKey,
     StoredProjection,
+    StoredVersion,
 )
+from index.store.examples import Learned, NewExample, Question
 from index.store.filters import Predicate
+from index.store.lexical import Lexical
+from index.store.matches import Matches
 from index.store.migrations import migrations
+from index.store.tokens import Tokenizer
 from index.types import Float32, Int64, Json
-
-READ_BLOCK = 8192
-"""Keys read at a time: 12 MB of embeddings at 384 dimensions."""
-
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
 
 
 class Store:
-    """The truth: documents, keys with raw embeddings, settings, projections.
+    """The truth: documents, keys with raw embeddings, settings, examples, projections.
 
     Safe to use from many threads; every method that writes is one transaction.
     """
@@ -45,6 +47,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connections = Connections(path)
+        self._tokenizer = Tokenizer()
+        self._matches = Matches()
         # Reading never waits for writing: the lock is taken only where something is to be done.
         if migrations.pending(self.connections.reader()):
             with self.connections.writing() as db:
@@ -62,7 +66,7 @@ class Store:
     def initialise(self, settings: Mapping[str, Json], projection: tuple[str, bytes, str]) -> None:
         """Write the settings of a new collection and its first projection, in one step."""
         with self.connections.writing() as db:
-            version = statements.insert_projection(db, *projection, note={})
+            version = versions.insert(db, *projection, note={})
             statements.put_settings(
                 db,
                 {
@@ -92,64 +96,32 @@ class Store:
         return statements.state(self._read())
 
     def counts(self) -> tuple[int, int]:
-        """(documents, keys)."""
-        row = self._read().execute(
-            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM keys)"
-        )
-        documents, keys = row.fetchone()
-        return int(documents), int(keys)
+        """(documents, keys); the keys that examples add are not counted."""
+        with self.connections.reading() as db:
+            documents = db.execute("SELECT count(*) FROM documents").fetchone()[0]
+            return int(documents), keys.count(db)
 
     def documents(self, rows: Int64) -> dict[int, StoredDocument]:
         """Documents by row; rows that are gone are absent."""
-        found = self._read().execute(
-            "SELECT row, id, fields, value, payload FROM documents "
-            "WHERE row IN (SELECT value FROM json_each(?))",
-            [json.dumps(rows.tolist())],
-        )
-        return {row[0]: statements.as_document(row) for row in found}
+        return {each.row: each for each in statements.by_rows(self._read(), rows)}
 
     def values(self, rows: Int64) -> dict[int, StoredDocument]:
         """The same without texts, which may be long and which blending does not need."""
-        found = self._read().execute(
-            "SELECT row, id, '{}', value, payload FROM documents "
-            "WHERE row IN (SELECT value FROM json_each(?))",
-            [json.dumps(rows.tolist())],
-        )
-        return {row[0]: statements.as_document(row) for row in found}
+        return {each.row: each for each in statements.by_rows(self._read(), rows, fields="'{}'")}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
         """Documents by the caller's ids; unknown ids are absent."""
-        found = self._read().execute(
-            "SELECT row, id, fields, value, payload FROM documents "
-            "WHERE id IN (SELECT value FROM json_each(?))",
-            [statements.id_list(ids)],
-        )
-        return {row[1]: statements.as_document(row) for row in found}
+        return {each.id: each for each in statements.by_ids(self._read(), ids)}
 
     def scroll(
         self, after: int, limit: int, predicate: Predicate | None = None
     ) -> list[StoredDocument]:
         """The next `limit` documents after a row, in the order of rows."""
-        wanted = predicate or Predicate("1", ())
-        found = self._read().execute(
-            f"SELECT row, id, fields, value, payload FROM documents "
-            f"WHERE row > ? AND {wanted.sql} ORDER BY row LIMIT ?",
-            [after, *wanted.parameters, limit],
-        )
-        return [statements.as_document(row) for row in found]
+        return statements.after(self._read(), after, limit, predicate or Predicate("1", ()))
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Documents from all over the collection: the first ones may be all of a kind."""
-        last = self._read().execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
-        points = np.unique(np.linspace(1, max(last, 1), size, dtype=np.int64))
-        # By key, one by one: a condition on the row would read every document.
-        found = self._read().execute(
-            "SELECT row, id, fields, value, payload FROM documents WHERE row IN (SELECT "
-            "(SELECT row FROM documents WHERE row >= point.value ORDER BY row LIMIT 1) "
-            "FROM json_each(?) AS point) ORDER BY row",
-            [json.dumps(points.tolist())],
-        )
-        return [statements.as_document(row) for row in found]
+        return statements.sample(self._read(), size)
 
     def matching(self, predicate: Predicate) -> Int64:
         """Rows of the documents that a filter lets pass, ascending."""
@@ -167,47 +139,44 @@ class Store:
 
     def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
         """Where keys come from, by key id."""
-        found = self._read().execute(
-            "SELECT id, document, field, start, stop FROM keys "
-            "WHERE id IN (SELECT value FROM json_each(?))",
-            [json.dumps(ids.tolist())],
-        )
-        return {row[0]: StoredKey(*row) for row in found}
+        return keys.origins(self._read(), ids)
 
     def embeddings_of(self, row: int) -> Float32:
-        """All keys of one document, in the order of their ids: (keys, d)."""
-        found = self._read().execute(
-            "SELECT id, document, embedding FROM keys WHERE document = ? ORDER BY id", [row]
-        )
-        return statements.as_keys(found.fetchall()).embeddings
+        """A document's own keys (not those of examples), in the order of their ids: (keys, d)."""
+        return keys.of_document(self._read(), row).embeddings
 
-    def embeddings(self, keys: Sequence[int]) -> list[Float32]:
+    def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         """The raw embeddings of keys, in the order asked for; keys that are gone are absent."""
-        found = self._read().execute(
-            "SELECT id, embedding FROM keys WHERE id IN (SELECT value FROM json_each(?))",
-            [json.dumps(list(keys))],
-        )
-        by_id = {id: np.frombuffer(blob, dtype=np.float32) for id, blob in found}
-        return [by_id[key] for key in keys if key in by_id]
+        return keys.embeddings(self._read(), ids)
 
-    def changes_since(self, last_key: int, last_removal: int) -> Changes:
-        """What readers that are that far must still take in."""
+    def changes_since(self, last_key: int, last_removal: int, *, examples: bool = False) -> Changes:
+        """What readers that are that far must still take in; with the keys of examples if asked.
+
+        `removed` may name keys that such a reader never had.
+        """
         with self.connections.reading() as db:
-            added = db.execute(
-                "SELECT id, document, embedding FROM keys WHERE id > ? ORDER BY document, id",
-                [last_key],
+            return Changes(
+                statements.state(db),
+                keys.added_since(db, last_key, examples),
+                keys.removed_since(db, last_removal),
             )
-            removed = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
-            keys = np.fromiter((row[0] for row in removed.fetchall()), dtype=np.int64)
-            return Changes(statements.state(db), statements.as_keys(added.fetchall()), keys)
 
     @contextmanager
-    def all_keys(self) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
+    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
         """All keys by document, in blocks, and the state in which they were read."""
         with self.connections.reading() as db:
-            found = db.execute("SELECT id, document, embedding FROM keys ORDER BY document, id")
-            blocks = iter(lambda: found.fetchmany(READ_BLOCK), [])
-            yield statements.state(db), (statements.as_keys(rows) for rows in blocks)
+            yield statements.state(db), keys.read_all(db, examples)
+
+    def lexical(self, text: str, limit: int | None = None) -> Lexical:
+        """The documents that have words of a text, by BM25: all of them, or the `limit` best."""
+        with self.connections.reading() as db:
+            return lexical.search(self._matches.of(db), self._tokenizer.words(text), limit)
+
+    def lexical_many(self, texts: Sequence[str]) -> list[Lexical]:
+        """The same for many texts, over one state of the collection."""
+        with self.connections.reading() as db:
+            matches = self._matches.of(db)
+            return [lexical.search(matches, self._tokenizer.words(text)) for text in texts]
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -222,7 +191,7 @@ class Store:
             for entry in entries:
                 row = statements.upsert(db, entry)
                 if entry.keys is not None:
-                    statements.replace_keys(db, row, entry)
+                    keys.replace(db, row, entry)
             statements.count_change(db)
 
     def revise(
@@ -241,14 +210,10 @@ class Store:
         Returns: the document as it is now; None where no document has this id.
         """
         with self.connections.writing() as db:
-            # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
-            row = db.execute(
-                "SELECT row, id, fields, value, payload FROM documents WHERE id = CAST(? AS TEXT)",
-                [id.encode("utf-8", "surrogatepass")],
-            ).fetchone()
-            if row is None:
+            stored = statements.by_id(db, id)
+            if stored is None:
                 return None
-            revised = change(statements.as_document(row))
+            revised = change(stored)
             statements.write_value(db, revised, hash(revised.value, revised.payload))
             statements.count_change(db)
             return revised
@@ -275,32 +240,101 @@ class Store:
             statements.count_change(db)
             return int(cursor.rowcount)
 
+    # -- examples ---------------------------------------------------------------------------
+
+    def add_examples(
+        self, questions: Sequence[Question], examples: Sequence[NewExample]
+    ) -> tuple[int, int]:
+        """Store which documents answer which questions, all or none.
+
+        An example of the same question and document is replaced. Questions are the same by
+        their text, or without one by their embedding.
+
+        Returns: (added, replaced).
+
+        Raises:
+            UnknownDocument: naming the ids that no document has.
+            InvalidRequest: a weight or position that is none, or an embedding that does not fit.
+        """
+        with self.connections.writing() as db:
+            done = learning.add(db, questions, examples)
+            statements.count_change(db)
+            return done
+
+    def learned(self) -> Learned:
+        with self.connections.reading() as db:
+            return learning.read(db)
+
+    def example_count(self) -> int:
+        return learning.count(self._read())
+
+    def delete_examples(
+        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+    ) -> int:
+        """Delete examples by their ids, and those of documents; all of them if neither is given.
+
+        Returns: how many were there.
+        """
+        with self.connections.writing() as db:
+            count = learning.delete(db, ids, documents)
+            statements.count_change(db)
+            return count
+
     # -- projections ------------------------------------------------------------------------
 
     def add_projection(
-        self, kind: str, weights: bytes, fingerprint: str, note: Mapping[str, Json]
+        self,
+        kind: str,
+        weights: bytes,
+        fingerprint: str,
+        note: Mapping[str, Json],
+        *,
+        tuning: Mapping[str, Json] | None = None,
+        report: Mapping[str, Json] | None = None,
+        offsets: versions.Offsets | None = None,
+        activate: bool = False,
     ) -> int:
-        """Store a projection; it answers nothing until it is activated. Returns its version."""
+        """Store a projection and all that belongs to it, in one step. Returns its version.
+
+        It answers nothing until it is activated. Offsets of keys that have gone meanwhile
+        are left out.
+        """
         with self.connections.writing() as db:
-            return statements.insert_projection(db, kind, weights, fingerprint, note)
+            version = versions.insert(db, kind, weights, fingerprint, note, tuning, report)
+            if offsets is not None:
+                versions.insert_offsets(db, version, offsets)
+            if activate:
+                versions.activate(db, version)
+                statements.count_change(db)
+            return version
 
     def activate_projection(self, version: int) -> None:
+        """Let a version answer; `rollback` undoes it."""
         with self.connections.writing() as db:
-            statements.projection_weights(db, version)
-            statements.put_settings(db, {"projection": version})
+            versions.activate(db, version)
             statements.count_change(db)
 
+    def rollback(self) -> int:
+        """Undo the last activation. Returns the version that answers from now on.
+
+        Raises:
+            Conflict: there is none to undo.
+        """
+        with self.connections.writing() as db:
+            version = versions.rollback(db)
+            statements.count_change(db)
+            return version
+
     def projections(self) -> list[StoredProjection]:
-        found = self._read().execute(
-            "SELECT version, kind, fingerprint, created, note FROM projections ORDER BY version"
-        )
-        return [
-            StoredProjection(version, kind, fingerprint, created, json.loads(note))
-            for version, kind, fingerprint, created, note in found
-        ]
+        return versions.listed(self._read())
 
     def projection_weights(self, version: int) -> bytes:
-        return statements.projection_weights(self._read(), version)
+        return versions.weights(self._read(), version)
+
+    def version(self, version: int) -> StoredVersion:
+        """A version's matrices, tuning and offsets, of one moment."""
+        with self.connections.reading() as db:
+            return versions.read(db, version)
 
     def _read(self) -> Database:
         return self.connections.reader()

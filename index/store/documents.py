@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from index.errors import Conflict
-from index.types import Document, Float32, Int64, Json
+from index.types import Bool, Document, Float32, Int64, Json
 
 
 class KeyRow(NamedTuple):
@@ -54,23 +54,42 @@ class StoredDocument(NamedTuple):
 
 
 class StoredKey(NamedTuple):
-    """Where a key comes from."""
+    """Where a key comes from: a part of a field, or the question of an example.
+
+    `question` is that question's text; None where it has none, and for keys of documents.
+    """
 
     id: int
     document: int
     field: str
     start: int
     stop: int
+    question: str | None = None
 
 
 class StoredProjection(NamedTuple):
-    """A row of the table of projections, without its weights."""
+    """A row of the table of projections, without its weights.
+
+    `parent` is the version that answered before this one was activated: rollback leads there.
+    """
 
     version: int
     kind: str
     fingerprint: str
     created: str
     note: Mapping[str, Any]
+    tuning: Mapping[str, Any]
+    report: Mapping[str, Any]
+    parent: int | None
+    active: bool
+
+
+class StoredVersion(NamedTuple):
+    """All that a version consists of. Offsets are key ids (m,), ascending, and deltas (m, d)."""
+
+    weights: bytes
+    tuning: Mapping[str, Any]
+    offsets: tuple[Int64, Float32]
 
 
 class State(NamedTuple):
@@ -95,4 +114,5 @@ class KeyBatch(NamedTuple):
 
     ids: Int64  # (m,)
     documents: Int64  # (m,)
-    embeddings: Float32  # (m, d)
+    embeddings: Float32  # (m, d); of an example key, its question's
+    examples: Bool  # (m,) which are example keys

@@ -16,6 +16,12 @@ def m001_documents_keys_projections(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations()
+def m002_lexical_examples_versions(db: Database) -> None:
+    for statement in (*_LEXICAL, *_EXAMPLES, *_VERSIONS):
+        db.execute(statement)
+
+
 _M001 = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     # `row` is the id inside; `id` is the caller's. AUTOINCREMENT on both tables, because
@@ -61,4 +67,127 @@ _M001 = (
         note TEXT NOT NULL
     )
     """,
+)
+
+
+# FTS5 takes a document out by the very text that was put in: both come from here. ORDER BY:
+# the same order each time. The replacement: json_each ends a text at NUL (and a blank of the
+# same form keeps a backslash that is text valid JSON).
+_ROW_AND_TEXT = """
+    {row}.row, coalesce((
+        SELECT group_concat(value, char(10)) FROM (
+            SELECT value FROM json_each(replace({row}.fields, '\\u0000', '\\u0020')) ORDER BY id
+        )
+    ), '')
+"""
+# Documents without any text (they bring vectors) are no part of the lexical collection.
+_ADD_TEXT = f"""
+    INSERT INTO lexical (rowid, text)
+    SELECT {_ROW_AND_TEXT.format(row="new")} WHERE new.fields <> '{{}}';
+    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND new.fields <> '{{}}';
+"""
+_REMOVE_TEXT = f"""
+    INSERT INTO lexical (lexical, rowid, text)
+    SELECT 'delete', {_ROW_AND_TEXT.format(row="old")} WHERE old.fields <> '{{}}';
+    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND old.fields <> '{{}}';
+"""
+
+_LEXICAL = (
+    # Contentless: the texts are in `documents`. Before SQLite 3.43 such a table knows no DELETE
+    # of its own, hence the command 'delete', which every version understands.
+    """
+    CREATE VIRTUAL TABLE lexical USING fts5(
+        text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
+    )
+    """,
+    # Counts changes of texts, for those who keep what they have read of them.
+    "INSERT INTO settings (name, value) VALUES ('texts', '0')",
+    f"CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN {_ADD_TEXT} END",
+    f"CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN {_REMOVE_TEXT} END",
+    # One trigger for both steps: the order in which several would fire is not defined.
+    f"""
+    CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
+    WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {_REMOVE_TEXT} {_ADD_TEXT} END
+    """,
+    f"""
+    INSERT INTO lexical (rowid, text)
+    SELECT {_ROW_AND_TEXT.format(row="documents")} FROM documents
+    WHERE fields <> '{{}}' ORDER BY row
+    """,
+)
+
+_EXAMPLE_KEYS = """
+    INSERT INTO keys (document, field, start, stop, embedding, example)
+    SELECT document, '@example', 0, 0, x'', id FROM examples
+"""
+
+_EXAMPLES = (
+    # `hash` tells questions apart: by their text, or by their embedding where they have none.
+    """
+    CREATE TABLE questions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        hash BLOB NOT NULL UNIQUE,
+        text TEXT,
+        embedding BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE examples (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        question INTEGER NOT NULL REFERENCES questions(id) ON DELETE CASCADE,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        weight REAL NOT NULL,
+        position INTEGER,
+        source TEXT NOT NULL,
+        created TEXT NOT NULL,
+        UNIQUE (question, document)
+    )
+    """,
+    "CREATE INDEX examples_by_document ON examples (document)",
+    "ALTER TABLE keys ADD COLUMN example INTEGER REFERENCES examples(id) ON DELETE CASCADE",
+    "CREATE INDEX keys_by_example ON keys (example) WHERE example IS NOT NULL",
+    # An example that speaks for its document is a key of it, by triggers, so that no path
+    # forgets it. Its embedding is the question's, which many examples share.
+    f"""
+    CREATE TRIGGER key_of_new_example AFTER INSERT ON examples WHEN new.weight > 0 BEGIN
+        {_EXAMPLE_KEYS} WHERE id = new.id;
+    END
+    """,
+    f"""
+    CREATE TRIGGER key_of_weighed_example AFTER UPDATE OF weight ON examples
+    WHEN (old.weight > 0) <> (new.weight > 0) BEGIN
+        DELETE FROM keys WHERE example = new.id;
+        {_EXAMPLE_KEYS} WHERE id = new.id AND weight > 0;
+    END
+    """,
+    # A key of another embedding is another key: those who hold the old one must hear of it.
+    f"""
+    CREATE TRIGGER keys_of_moved_question AFTER UPDATE OF embedding ON questions BEGIN
+        DELETE FROM keys WHERE example IN (SELECT id FROM examples WHERE question = new.id);
+        {_EXAMPLE_KEYS} WHERE question = new.id AND weight > 0;
+    END
+    """,
+    """
+    CREATE TRIGGER remove_idle_question AFTER DELETE ON examples BEGIN
+        DELETE FROM questions WHERE id = old.question
+        AND NOT EXISTS (SELECT 1 FROM examples WHERE question = old.question);
+    END
+    """,
+)
+
+_VERSIONS = (
+    "ALTER TABLE projections ADD COLUMN tuning TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE projections ADD COLUMN report TEXT NOT NULL DEFAULT '{}'",
+    # The version that answered before this one was activated.
+    "ALTER TABLE projections ADD COLUMN parent INTEGER",
+    """
+    CREATE TABLE offsets (
+        projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
+        key INTEGER NOT NULL REFERENCES keys(id) ON DELETE CASCADE,
+        delta BLOB NOT NULL,
+        PRIMARY KEY (projection, key)
+    ) WITHOUT ROWID
+    """,
+    # Without it, each key that goes would look through the offsets of all versions.
+    "CREATE INDEX offsets_by_key ON offsets (key)",
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 import numpy as np
 from sqlite_utils import Database
 
-from index.errors import UnknownProjection
-from index.store.documents import Entry, Hashes, KeyBatch, StaleEntries, State, StoredDocument
-from index.types import Json
+from index.store.documents import Entry, Hashes, StaleEntries, State, StoredDocument
+from index.store.filters import Predicate
+from index.types import Int64, Json
 
 
 def to_json(value: Json) -> str:
@@ -29,18 +28,55 @@ def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
     db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
 
 
+_DOCUMENT = "SELECT row, id, fields, value, payload FROM documents"
+
+
 def as_document(row: tuple[int, str, str, str | None, str]) -> StoredDocument:
     value = None if row[3] is None else json.loads(row[3])
     return StoredDocument(row[0], row[1], json.loads(row[2]), value, json.loads(row[4]))
 
 
-def as_keys(rows: Sequence[tuple[int, int, bytes]]) -> KeyBatch:
-    ids = np.array([row[0] for row in rows], dtype=np.int64)
-    documents = np.array([row[1] for row in rows], dtype=np.int64)
-    embeddings = np.frombuffer(b"".join(row[2] for row in rows), dtype=np.float32)
-    return KeyBatch(
-        ids, documents, embeddings.reshape(len(rows), -1) if rows else embeddings.reshape(0, 0)
+def by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
+    """Documents by row; `fields` is the SQL expression that they are read by."""
+    found = db.execute(
+        f"SELECT row, id, {fields}, value, payload FROM documents "
+        f"WHERE row IN (SELECT value FROM json_each(?))",
+        [json.dumps(rows.tolist())],
     )
+    return [as_document(row) for row in found]
+
+
+def by_ids(db: Database, ids: Sequence[str]) -> list[StoredDocument]:
+    found = db.execute(f"{_DOCUMENT} WHERE id IN (SELECT value FROM json_each(?))", [id_list(ids)])
+    return [as_document(row) for row in found]
+
+
+def by_id(db: Database, id: str) -> StoredDocument | None:
+    # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
+    given = id.encode("utf-8", "surrogatepass")
+    row = db.execute(f"{_DOCUMENT} WHERE id = CAST(? AS TEXT)", [given]).fetchone()
+    return None if row is None else as_document(row)
+
+
+def after(db: Database, row: int, limit: int, predicate: Predicate) -> list[StoredDocument]:
+    found = db.execute(
+        f"{_DOCUMENT} WHERE row > ? AND {predicate.sql} ORDER BY row LIMIT ?",
+        [row, *predicate.parameters, limit],
+    )
+    return [as_document(each) for each in found]
+
+
+def sample(db: Database, size: int) -> list[StoredDocument]:
+    last = db.execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
+    points = np.unique(np.linspace(1, max(last, 1), size, dtype=np.int64))
+    # By key, one by one: a condition on the row would read every document.
+    found = db.execute(
+        f"{_DOCUMENT} WHERE row IN (SELECT "
+        f"(SELECT row FROM documents WHERE row >= point.value ORDER BY row LIMIT 1) "
+        f"FROM json_each(?) AS point) ORDER BY row",
+        [json.dumps(points.tolist())],
+    )
+    return [as_document(row) for row in found]
 
 
 def state(db: Database) -> State:
@@ -52,6 +88,11 @@ def state(db: Database) -> State:
         "(SELECT value FROM settings WHERE name = 'projection')"
     ).fetchone()
     return State(*map(int, row))
+
+
+def dimension(db: Database) -> int:
+    """The width of the collection's embeddings."""
+    return int(db.execute("SELECT value FROM settings WHERE name = 'dimension'").fetchone()[0])
 
 
 def count_change(db: Database) -> None:
@@ -106,37 +147,3 @@ def write_value(db: Database, document: StoredDocument, hash: bytes) -> None:
 def value_json(value: Json) -> str | None:
     """No value is NULL, so that SQL can tell."""
     return None if value is None else to_json(value)
-
-
-def replace_keys(db: Database, row: int, entry: Entry) -> None:
-    db.execute("DELETE FROM keys WHERE document = ?", [row])
-    db.conn.executemany(
-        "INSERT INTO keys (document, field, start, stop, embedding) VALUES (?, ?, ?, ?, ?)",
-        [
-            (row, key.field, key.start, key.stop, key.embedding.astype(np.float32).tobytes())
-            for key in entry.keys or ()
-        ],
-    )
-
-
-def insert_projection(
-    db: Database, kind: str, weights: bytes, fingerprint: str, note: Mapping[str, Json]
-) -> int:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    row = db.execute(
-        "INSERT INTO projections (kind, weights, fingerprint, created, note) "
-        "VALUES (?, ?, ?, ?, ?) RETURNING version",
-        [kind, weights, fingerprint, created, to_json(note)],
-    ).fetchone()
-    return int(row[0])
-
-
-def projection_weights(db: Database, version: int) -> bytes:
-    row = db.execute("SELECT weights FROM projections WHERE version = ?", [version]).fetchone()
-    if row is None:
-        known = [str(each) for (each,) in db.execute("SELECT version FROM projections ORDER BY 1")]
-        raise UnknownProjection(
-            f"There is no projection {version} here; there are {', '.join(known)}.",
-            field="projection",
-        )
-    return bytes(row[0])

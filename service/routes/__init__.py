@@ -1,12 +1,13 @@
 """The views, by subject."""
 
 from service.operations import Operation
-from service.routes import collections, documents, pages, projections, search
+from service.routes import collections, documents, pages, projections, search, training
 
 SUBJECTS = (
     collections.operations,
     documents.operations,
     search.operations,
+    training.operations,
     projections.operations,
     pages.operations,
 )

@@ -59,8 +59,11 @@ def show_collection(collection: str) -> Response:
 
 @operations.add("DELETE", BY_NAME, returns={204: None})
 def drop_collection(collection: str) -> Response:
-    """Delete a collection with everything in it."""
-    context().data.drop(collection)
+    """Delete a collection with everything in it; its jobs are cancelled."""
+    data = context().data
+    data.collection(collection)  # before anything is cancelled, it must be there
+    context().jobs.cancel_of(collection)
+    data.drop(collection)
     return Response(status=204)
 
 

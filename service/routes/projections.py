@@ -2,37 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from flask import Response
 
+from index import Collection
 from index.errors import UnknownProjection
+from index.store import StoredProjection
 from service.context import context
+from service.learned import (
+    ActivatedReply,
+    ProjectionReply,
+    ProjectionsReply,
+    RolledBackReply,
+)
 from service.operations import Operations
 from service.replies import reply
-from service.schemas import ActivatedReply, ProjectionsReply
 
 operations = Operations("Projections")
 
 ALL = "/v1/collections/{collection}/projections"
+ONE = "/v1/collections/{collection}/projections/{version}"
+
+HEAD = ("promoted", "reason", "before", "after", "seconds")
+"""What a list shows of a report; the whole may be long."""
 
 
 @operations.add("GET", ALL, returns={200: ProjectionsReply})
 def list_projections(collection: str) -> Response:
     """List the projections, and say which one answers."""
-    found = context().data.collection(collection)
-    versions = [each._asdict() for each in found.projections()]
-    return reply({"active": found.info().projection, "projections": versions})
+    found = _collection(collection).projections()
+    active = next(each.version for each in found if each.active)
+    return reply({"active": active, "projections": [_summary(each) for each in found]})
 
 
-@operations.add("POST", f"{ALL}/{{version}}/activate", returns={200: ActivatedReply})
+@operations.add("GET", ONE, returns={200: ProjectionReply})
+def show_projection(collection: str, version: int) -> Response:
+    """Show a projection, with the whole report of the training that made it."""
+    return reply(_known(_collection(collection).projections(), version)._asdict())
+
+
+@operations.add("POST", f"{ONE}/activate", returns={200: ActivatedReply})
 def activate_projection(collection: str, version: int) -> Response:
     """Answer with this projection from now on; an earlier one rolls back."""
-    found = context().data.collection(collection)
-    known = [each.version for each in found.projections()]
+    found = _collection(collection)
     # Checked here as well: 0 means "the active one" further in.
-    if version not in known:
-        raise UnknownProjection(
-            f"There is no projection {version} here; there are {', '.join(map(str, known))}.",
-            field="version",
-        )
+    _known(found.projections(), version)
     found.activate(version)
     return reply({"active": version})
+
+
+@operations.add("POST", f"{ALL}/rollback", returns={200: RolledBackReply})
+def roll_back_projection(collection: str) -> Response:
+    """Answer again with the projection that was active before this one."""
+    found = _collection(collection)
+    parent = next((each.parent for each in found.projections() if each.active), None)
+    if parent is not None:
+        found.views.current(parent)  # its keys are ready before anyone asks for them
+    return reply({"projection": found.store.rollback()})
+
+
+def _collection(name: str) -> Collection:
+    return context().data.collection(name)
+
+
+def _known(projections: Sequence[StoredProjection], version: int) -> StoredProjection:
+    for each in projections:
+        if each.version == version:
+            return each
+    known = ", ".join(str(each.version) for each in projections)
+    raise UnknownProjection(
+        f"There is no projection {version} here; there are {known}.", field="version"
+    )
+
+
+def _summary(projection: StoredProjection) -> dict[str, Any]:
+    report = {name: projection.report[name] for name in HEAD if name in projection.report}
+    return projection._asdict() | {"report": report}

@@ -9,7 +9,8 @@ from contextlib import closing
 import pytest
 
 from index.build import Built, Mapped, Refused, build
-from index.cli.build import SHOWN_PROBLEMS, _Problems, _width
+from index.cli.build import _width
+from index.cli.common import SHOWN_PROBLEMS, Problems
 from index.data import Data
 from index.errors import SourceError
 from index.source import Problem, guess, open_source, sample
@@ -231,7 +232,7 @@ def _with_covers(folder, kind: str) -> str:
 
 
 def test_the_command_tells_notices_however_many_rows_failed_and_counts_only_those(capsys):
-    problems = _Problems()
+    problems = Problems()
     for line in range(SHOWN_PROBLEMS + 5):
         problems(Problem(f"x:{line}", "The row fails."))
     problems(Problem("x", "A column is left out.", refuses=False))

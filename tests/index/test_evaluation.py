@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import bootstrap
 
 from index.data import Data
 from index.errors import SourceError
-from index.evaluation import MEASURES, evaluate, measure, read_qrels, read_queries
+from index.evaluation import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from tests.index.helpers import run_index, vector_data
 
 CONALA = Path(__file__).parents[3] / "shared" / "data" / "conala"
@@ -59,6 +60,29 @@ def test_means_are_over_all_judged_queries(collection):
     assert found.queries == 4
     assert found.measures["mrr@10"] == pytest.approx((1 + 1 / 2 + 0 + 0) / 4)
     assert found.measures["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3)) / 4)
+    assert list(found.by_query) == list(qrels)
+    assert set(found.by_query["unanswered"].values()) == {0.0}
+
+
+def test_a_negative_grade_is_not_relevant(collection):
+    """Training takes it for an example of what not to find; a ranking loses no more by it."""
+    run = {"q": by_rank("d1", "d2", "d3")}
+    negative = measure({"q": {"d1": -2, "d2": 1, "d9": -1}}, run, collection)
+    zero = measure({"q": {"d1": 0, "d2": 1, "d9": 0}}, run, collection)
+    assert negative == zero
+    assert zero.measures["ndcg@10"] == pytest.approx(1 / math.log2(3))
+
+
+def test_intervals_are_those_of_a_bootstrap_over_queries(collection):
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(40)}
+    run = {f"q{n}": by_rank(*(f"d{m}" for m in range(n - n % 7, n + 1))) for n in range(40)}
+    found = measure(qrels, run, collection)
+    values = np.array([each["mrr@10"] for each in found.by_query.values()])
+    wanted = bootstrap((values,), np.mean, n_resamples=20_000, rng=1).confidence_interval
+    interval = found.intervals()["mrr@10"]
+    assert interval.mean == pytest.approx(found.measures["mrr@10"])
+    assert (interval.low, interval.high) == pytest.approx((wanted.low, wanted.high), abs=0.01)
+    assert found.columns().shape == (40, len(MEASURES))
 
 
 def test_documents_nobody_has_count_as_not_found(collection):
@@ -106,10 +130,10 @@ def test_equal_scores_stand_in_the_order_in_which_they_are_returned(tmp_path, ti
     collection.upsert([{"id": id, "text": "one text"} for id in ("m", "z", "a")])
     returned = [hit.id for hit in collection.search("one text").hits]
     assert returned == ["m", "z", "a"]
-    for rank, id in enumerate(returned, start=1):
+    for place, id in enumerate(returned, start=1):
         found = evaluate(collection, {"q": "one text"}, {"q": {id: 1}}).measures
-        assert found["mrr@10"] == pytest.approx(1 / rank)
-        assert found["ndcg@10"] == pytest.approx(1 / math.log2(rank + 1))
+        assert found["mrr@10"] == pytest.approx(1 / place)
+        assert found["ndcg@10"] == pytest.approx(1 / math.log2(place + 1))
 
 
 def test_a_collection_is_ranked_by_its_own_search(tmp_path, tiny_encoder):
@@ -126,6 +150,27 @@ def test_a_collection_is_ranked_by_its_own_search(tmp_path, tiny_encoder):
         evaluate(collection, {"a": "whale"}, {"b": {"d1": 1}})
 
 
+def test_a_ranking_says_what_the_search_said(tmp_path, tiny_encoder):
+    """Batches, fewer attended than are ranked by default, and progress."""
+    collection = Data(tmp_path, load_encoder=lambda name: tiny_encoder).create()
+    collection.upsert([{"id": f"d{n}", "text": f"word {n}"} for n in range(30)])
+    queries = {f"q{n}": f"word {n % 30}" for n in range(300)}
+    steps: list[int] = []
+    found = rank(collection, queries, on_progress=steps.append, attend=7)
+    assert sum(steps) == 300
+    assert len(steps) > 1
+    assert list(found.rankings) == list(queries)
+    for id in ("q3", "q299"):
+        answer = collection.search(queries[id], k=7, attend=7)
+        ranking = found.rankings[id]
+        assert ranking.documents == tuple(hit.id for hit in answer.hits)
+        assert len(ranking.documents) == 7
+        assert ranking.weight == pytest.approx(answer.hits[0].weight)
+        assert ranking.confidence == answer.confidence
+    assert found.generations == (answer.generation, answer.generation)
+    assert (found.projection, found.calibrated) == (answer.projection, answer.calibrated)
+
+
 # -- files -------------------------------------------------------------------------------------
 
 
@@ -135,6 +180,7 @@ def test_a_collection_is_ranked_by_its_own_search(tmp_path, tiny_encoder):
         "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq2\td 3\t1\n",
         "q1\td1\t2\nq1\td2\t0\nq2\td 3\t1\n",
         "q1\t0\td1\t2\nq1\tQ0\td2\t0\r\n\nq2\t0\td 3\t1",
+        "q1\td1\t2.0\nq1\td2\t-0.0\nq2\td 3\t1e0\n",
     ],
 )
 def test_qrels_come_in_two_layouts(tmp_path, content):
@@ -157,6 +203,8 @@ def test_qrels_may_be_separated_by_spaces(tmp_path):
         ("query-id\tcorpus-id\tscore\nquery-id\tcorpus-id\tscore\n", ":2 "),
         ("q1\td1\n", ":1 "),
         ("q1\td1\t1.5\n", ":1 "),
+        ("q1\td1\t1\nq1\td2\tnan\n", ":2 "),
+        ("q1\td1\t1\nq1\td2\tinf\n", ":2 "),
         ("q1\t0\td1\t1\textra\n", ":1 "),
         ("", "has no judgements"),
         ("query-id\tcorpus-id\tscore\n", "has no judgements"),
@@ -222,3 +270,6 @@ def test_conala_by_the_command_line(tmp_path):
     assert result["queries"] == 500
     assert result["unknown_documents"] == 0
     assert result["ndcg@10"] == pytest.approx(0.649, abs=0.01)
+    low, high = result["intervals"]["ndcg@10"]
+    assert low < result["ndcg@10"] < high
+    assert high - low == pytest.approx(4 * 0.0184, rel=0.1)  # four standard errors of the mean

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.keys import DenseVectors, Segment, Snapshot
+from index.keys import DenseVectors, Keys, Segment, Snapshot
 from index.keys.segment import FlatVectors
 from index.keys.snapshot import BLOCK_KEYS
 
@@ -20,6 +20,8 @@ def flat(vectors) -> FlatVectors:
     index.add(np.ascontiguousarray(vectors))
     return FlatVectors(index)
 
+
+NONE = np.empty(0, dtype=np.int64)
 
 ENGINES = {"flat": flat, "dense": DenseVectors}
 
@@ -58,8 +60,7 @@ class Case:
         member = np.isin(self.of, self.rows[part])
         segment = Segment.of(make(self.keys[member]), self.ids[member], self.of[member])
         dead = self.ids[np.isin(self.of, self.rows[part & ~self.alive])]
-        # One key of a document is enough to say that it is gone.
-        return segment.without(dead[::4]).without(dead)
+        return segment.released(dead, NONE)[0]
 
     def passing(self, filtered: bool):
         return self.alive & self.chosen if filtered else self.alive
@@ -197,3 +198,76 @@ def test_what_was_read_outlives_the_snapshot():
     blocks += [next(Snapshot((Segment.of(flat(-keys), of, of),), 0, 0, 0).blocks(None)).keys]
     np.testing.assert_array_equal(blocks[0], keys)
     np.testing.assert_array_equal(blocks[1], -keys)
+
+
+# -- changes ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 80)), st.lists(st.integers(1, 12), max_size=8)),
+        max_size=6,
+    ),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_snapshot_follows_keys_that_come_and_go_one_by_one(steps, seed):
+    """Each step takes some keys away and gives documents, old and new, some more."""
+    rng = np.random.default_rng(seed)
+    held = {id: (id % 7 + 1, rng.normal(size=3).astype(np.float32)) for id in range(1, 30)}
+    snapshot = Snapshot((segment_of(held, flat), segment_of({}, DenseVectors)), 0, 0, 4)
+    last = 30
+    for at, (gone, documents) in enumerate(steps):
+        removed = np.array(sorted(gone), dtype=np.int64)  # some of them were never here
+        fresh = {last + n: (row, rng.normal(size=3).astype(np.float32)) for n, row in
+                 enumerate(documents)}  # fmt: skip
+        last += len(fresh)
+        held = {id: key for id, key in held.items() if id not in gone} | fresh
+        # What came and went in between is not among what is added: the store reads both at once.
+        snapshot = snapshot.advanced(keys_of(fresh), removed, last, at)
+        assert (snapshot.last_key, snapshot.last_removal, snapshot.generation) == (last, at, 4)
+        assert found_in(snapshot) == {
+            id: (row, vector.tolist()) for id, (row, vector) in held.items()
+        }
+        assert snapshot.documents == len({row for row, _ in held.values()})
+
+
+def keys_of(held) -> Keys:
+    order = sorted(held, key=lambda id: (held[id][0], id))
+    vectors = np.array([held[id][1] for id in order], dtype=np.float32).reshape(-1, 3)
+    return Keys(vectors, np.array(order, dtype=np.int64),
+                np.array([held[id][0] for id in order], dtype=np.int64))  # fmt: skip
+
+
+def segment_of(held, make) -> Segment:
+    keys = keys_of(held)
+    return Segment.of(make(keys.vectors), keys.ids, keys.documents)
+
+
+def found_in(snapshot: Snapshot) -> dict[int, tuple[int, list[float]]]:
+    """Each living key's document and vector, by id; a document must not lie in two blocks."""
+    found: dict[int, tuple[int, list[float]]] = {}
+    met: list[int] = []
+    for block in snapshot.blocks(None):
+        met += block.documents.tolist()
+        edges = np.append(block.starts, len(block.keys))
+        of = np.repeat(block.documents, np.diff(edges))
+        for id, row, vector in zip(block.key_ids, of, block.keys, strict=True):
+            found[int(id)] = int(row), vector.tolist()
+    assert len(met) == len(set(met))
+    return found
+
+
+def test_a_change_that_touches_nothing_here_keeps_the_segments():
+    held = {id: (id, np.ones(3, dtype=np.float32)) for id in range(1, 5)}
+    snapshot = Snapshot((segment_of(held, flat), segment_of({}, DenseVectors)), 0, 0, 0)
+    after = snapshot.advanced(keys_of({}), np.array([99]), 7, 8)
+    assert after.segments == snapshot.segments
+    assert (after.last_key, after.last_removal) == (7, 8)
+
+
+def test_the_width_of_keys_is_known_where_the_published_ones_are_none():
+    none = Segment.of(flat(np.empty((0, 9), dtype=np.float32)), NONE, NONE)
+    held = {1: (1, np.ones(3, dtype=np.float32))}
+    assert Snapshot((none, segment_of(held, DenseVectors)), 0, 0, 0).width == 3
+    assert Snapshot((none, none), 0, 0, 0).width == 9

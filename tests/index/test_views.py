@@ -108,7 +108,7 @@ def test_few_versions_are_held_at_once(collection):
     for version in (*versions, *reversed(versions)):
         score = collection.search([1, 0], projection=version, scale=1).hits[0].score
         assert score == version - 1
-        assert len(collection.views._views) <= views_module.KEPT_VIEWS
+        assert len(collection.views._slots) <= views_module.KEPT_VIEWS
 
 
 def test_many_fresh_keys_are_merged_into_the_index(collection, monkeypatch, tmp_path):

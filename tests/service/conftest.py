@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from index import Data
+from index import Collection, Data
 from service.app import create_app
+from service.jobs import Jobs
 from service.settings import ServiceSettings
 
 BOOKS: list[dict[str, Any]] = [
@@ -20,6 +22,42 @@ BOOKS: list[dict[str, Any]] = [
     {"id": "https://x.example//a/b", "vector": [0, 0, 1], "value": None, "payload": {}},
 ]
 MAX_BODY = 100_000
+LIMIT = 30.0
+"""Seconds that anything here may take on a busy machine."""
+
+
+class SlowTrainer:
+    """A trainer that learns nothing, and takes its time: until it may finish, or is cancelled."""
+
+    def __init__(self) -> None:
+        self.may_finish = threading.Event()
+        self.begun: list[str] = []
+        self.fields: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+
+    def __call__(
+        self,
+        collection: Collection,
+        *,
+        progress: Callable[[str, float], None],
+        cancelled: Callable[[], bool],
+        **fields: Any,
+    ) -> Mapping[str, Any]:
+        self.begun.append(collection.name)
+        self.fields.append(fields)
+        progress("fit", 0.25)
+        while not self.may_finish.wait(0.01):
+            if cancelled():
+                raise InterruptedError("cancelled")
+        if self.error is not None:
+            raise self.error
+        progress("gate", 0.9)
+        return {"promoted": False, "reason": "Nothing was learned.", "before": float("nan")}
+
+
+@pytest.fixture
+def trainer() -> SlowTrainer:
+    return SlowTrainer()
 
 
 @pytest.fixture
@@ -30,8 +68,15 @@ def data(tmp_path: Path) -> Iterator[Data]:
 
 
 @pytest.fixture
-def app(data: Data) -> Flask:
-    return create_app(data, ServiceSettings(max_body=MAX_BODY))
+def jobs(data: Data, trainer: SlowTrainer) -> Iterator[Jobs]:
+    jobs = Jobs(data, trainer, limit=2)
+    yield jobs
+    jobs.stop(LIMIT)
+
+
+@pytest.fixture
+def app(data: Data, jobs: Jobs) -> Flask:
+    return create_app(data, ServiceSettings(max_body=MAX_BODY), jobs=jobs)
 
 
 @pytest.fixture

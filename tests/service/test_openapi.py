@@ -9,10 +9,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from index import Data
+from index.projection import identity
 from service import openapi
+from service.jobs import Jobs
 from service.openapi import PATH_PARAMETERS
 from service.operations import Operation
 from service.routes import all_operations
+from tests.service.conftest import SlowTrainer
+from tests.service.test_jobs import reached
 
 OPERATIONS = all_operations()
 LAST = ("delete_documents", "delete_document", "drop_collection")
@@ -30,11 +35,15 @@ def call(client: FlaskClient, operation: Operation) -> Any:
 
 
 @pytest.fixture
-def prepared(client: FlaskClient) -> FlaskClient:
+def prepared(client: FlaskClient, data: Data, jobs: Jobs, trainer: SlowTrainer) -> FlaskClient:
     """A client of a service in which the documented examples find what they name."""
-    for name in ("make_collection", "upsert_documents"):
+    trainer.may_finish.set()
+    for name in ("make_collection", "upsert_documents", "give_feedback", "start_training"):
         operation = next(each for each in OPERATIONS if each.name == name)
         assert call(client, operation).status_code in operation.returns
+    books = data.collection("books")
+    books.activate(books.add_projection(identity(3, normalize=True)))
+    reached(jobs, 1, "done")
     return client
 
 
@@ -92,3 +101,21 @@ def test_an_error_is_as_documented(client: FlaskClient) -> None:
     response = client.post("/v1/collections/books/search", json={"k": 0})
     documented = openapi.document(OPERATIONS)["components"]["schemas"]["ProblemReply"]
     assert set(response.get_json()) == set(documented["properties"])
+
+
+def test_a_job_is_documented_with_its_headers(client: FlaskClient) -> None:
+    document = client.get("/openapi.json").get_json()
+    responses = document["paths"]["/v1/collections/{collection}/train"]["post"]["responses"]
+    assert {"202", "404", "409", "422", "429"} <= set(responses)
+    assert "Location" in responses["202"]["headers"]
+    assert responses["429"] == {"$ref": "#/components/responses/too-many-jobs"}
+    assert "Retry-After" in document["components"]["responses"]["too-many-jobs"]["headers"]
+
+
+def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) -> None:
+    document = client.get("/openapi.json").get_json()
+    body = document["paths"]["/v1/collections/{collection}/feedback"]["post"]["requestBody"]
+    forms = body["content"]["application/json"]["schema"]["anyOf"]
+    item = {"$ref": "#/components/schemas/TeachItem"}
+    assert forms[0] == {"$ref": "#/components/schemas/Feedback"}
+    assert (forms[1]["items"], forms[2]) == (item, item)

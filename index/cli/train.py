@@ -1,0 +1,164 @@
+"""`python -m index train`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from index.cli.common import Bar, on_collection, open_collection, show
+from index.cli.teach import Files, sentence, teach_files, with_files
+from index.collection import Collection
+from index.requests import parse
+
+VIEWS = {
+    "random": "random queries",
+    "unseen": "unseen documents",
+    "mix": "mixed as in use",
+}
+"""The held-out views, as people read of them."""
+
+HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
+
+
+@click.command("train")
+@on_collection
+@with_files
+@click.option("--answers", is_flag=True, help="Learn from the stored values what makes them right.")
+@click.option("--value", metavar="F", help="With --answers: a field of the value, else all of it.")
+@click.option(
+    "--share-seen",
+    type=click.FloatRange(0, 1),
+    help="Of queries in use, those about documents that examples speak of.  [default: 0.5]",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
+@click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
+@click.option("--objective", metavar="NAME", help="What is optimised; chosen by itself if absent.")
+@click.option("--no-promote", is_flag=True, help="Store what was learned without activating it.")
+def train_command(
+    folder: Path,
+    collection: str,
+    precision: str,
+    as_json: bool,
+    answers: bool,
+    no_promote: bool,
+    **given: Any,
+) -> None:
+    """Learn W_Q and W_K from examples, and answer by them if they are better beyond doubt.
+
+    Learns from the files given, which are stored (see `teach`), and from all examples stored
+    before, such as feedback. What was learned is measured on queries held out: unless the gain is
+    significant, and nothing is lost where documents are new, nothing changes.
+
+    \b
+    Example:
+      python -m index train --data library --queries queries.jsonl --qrels qrels.tsv
+      python -m index train --data library --clicks clicks.csv --share-seen 0.8
+      python -m index train --data library --answers --value price
+    """
+    files = Files.taken_from(given)
+    request = _request(answers, no_promote, given)
+    if files.forget and not files:
+        raise click.UsageError("--forget would leave nothing to learn from; give files as well.")
+    opened = open_collection(folder, collection, precision)
+    before = opened.store.state().projection
+    try:
+        taught = teach_files(opened, files) if files else None
+        if taught is not None:
+            click.echo(f"{collection}: {sentence(taught)}", err=True)
+        report = _train(opened, request)
+    except KeyboardInterrupt:
+        _interrupted(opened, before)
+    result = dict(report) if taught is None else {**report, "taught": taught}
+    show(as_json, result, as_text(report))
+
+
+def _request(answers: bool, no_promote: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a TrainRequest that were asked for; checked before anything is stored."""
+    from index.training import TrainRequest  # here: torch takes seconds to import
+
+    if given["value"] is not None and not answers:
+        raise click.UsageError("--value says which value --answers learns from; give both.")
+    fields = {name: value for name, value in given.items() if value is not None}
+    if answers:
+        fields["objective"] = "answers"
+    if no_promote:
+        fields["promote"] = False
+    parse(TrainRequest, fields)
+    return fields
+
+
+def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    from index.training import train
+
+    with Bar() as bar:
+        return train(collection, progress=bar, cancelled=None, **request)
+
+
+def _interrupted(collection: Collection, before: int) -> NoReturn:
+    active = collection.store.state().projection
+    promoted = "Nothing was promoted" if active == before else f"Version {active} was promoted"
+    click.echo(
+        f"Interrupted: {promoted}, and nothing was lost. {collection.store.example_count()} "
+        f"examples are stored; the same command begins again.",
+        err=True,
+    )
+    sys.exit(1)
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """A report for a person: what was decided and why, with the figures."""
+    before, after = report["before"], report["after"]
+    rows = [
+        _row(name, {"before": before[name], "after": after[name]})
+        for name in before
+        if name in after
+    ]
+    rows += [_row(VIEWS.get(name, name), view) for name, view in report["views"].items() if view]
+    lines = [_verdict(report), "", *_aligned([HEADER, *rows]), ""]
+    if chosen := report.get("chosen"):
+        lines.append(f"chosen: {', '.join(f'{name} {_short(chosen[name])}' for name in chosen)}")
+    return "\n".join([*lines, f"{report['seconds']:.1f} s"])
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    version = report["version"]
+    if report["promoted"]:
+        return f"Version {version} answers from now on. {report['reason']}"
+    stored = "" if version is None else f" 'projections activate {version}' makes it answer."
+    return f"Nothing was promoted. {report['reason']}{stored}"
+
+
+def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
+    before, after = figures["before"], figures["after"]
+    gain = figures.get("difference", after - before)
+    interval, p = figures.get("interval"), figures.get("p")
+    return [
+        name,
+        f"{before:.3f}",
+        f"{after:.3f}",
+        f"{gain:+.3f}",
+        "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]",
+        "" if p is None else f"{p:.4f}",
+        str(figures.get("queries", "")),
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Names to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,230 @@
+"""How queries meet the keys of a view: projected, compared by a mechanism, with shared words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from index.attention import Additive, Block, Blocks, Mechanism, mechanism
+from index.errors import InvalidRequest
+from index.keys import Candidates
+from index.lexicon import OFF, Overlap, own_strength, strength_of
+from index.projection import RAW_KEYS, Projection
+from index.requests import SearchOptions
+from index.settings import Settings
+from index.types import Float32, Float64, Int64
+from index.versions import Version
+from index.views import View
+
+Attend = int | Literal["all"]
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Queries as a view's projection sees them, and the mechanism that compares them.
+
+    Attributes:
+        overlaps: each query's lexical term; None where words do not count.
+        native: whether the index orders documents as the mechanism does, but for words.
+        calibrated: whether scale and null were fitted for what is asked.
+    """
+
+    view: View
+    mechanism: Mechanism
+    projection: Projection
+    embeddings: Float32  # (q, d)
+    overlaps: Sequence[Overlap] | None
+    native: bool
+    calibrated: bool
+    heads: Float32 = field(init=False)  # (q, H, d)
+    shift: Float64 = field(init=False)  # (q, H), scaled as logits are
+
+    def __post_init__(self) -> None:
+        asked = self.projection.asked(self.embeddings)
+        object.__setattr__(self, "heads", asked.heads)
+        object.__setattr__(self, "shift", asked.shift * self.mechanism.scale)
+
+    def block(self, candidates: Candidates) -> Block:
+        """Candidates with their keys by head, (m, Hk, d), without the lexical term."""
+        if self._as_stored:
+            count, width = candidates.keys.shape
+            d = self.heads.shape[2]
+            keys = candidates.keys.reshape(count, width // d, d)
+        else:
+            keys = self.projection.keys(candidates.keys)
+        return Block(candidates.documents, candidates.starts, keys)
+
+    def blocks(self, rows: Int64 | None, queries: slice = ALL) -> Blocks:
+        """All documents of `rows`, with the lexical terms of some of the queries."""
+        return Blocks(
+            lambda: (
+                self.block(found)._replace(bias=self.bias(found.documents, queries))
+                for found in self.view.keys.blocks(rows)
+            )
+        )
+
+    def bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
+        """The lexical terms of documents (n,) as they meet logits: (q, H, n)."""
+        if self.overlaps is None:
+            return None
+        shares = np.stack([overlap.of(documents) for overlap in self.overlaps[queries]])  # (q, n)
+        scaled: Float64 = shares[:, None, :] * self.mechanism.scale[:, None]
+        return scaled
+
+    def index_queries(self) -> Float32:
+        """The queries in the space of the index: (q, H, Hk * d).
+
+        An index of several heads holds their keys side by side; a head's query is zero
+        over the others, so that one inner product is that head's.
+        """
+        if not self._as_stored:
+            return self.embeddings[:, None, :]
+        q, heads, d = self.heads.shape
+        width = self.view.keys.width
+        if width == d:
+            return np.ascontiguousarray(self.heads, dtype=np.float32)
+        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads)] = self.heads
+        return spread.reshape(q, heads, heads * d)
+
+    def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
+        """For each document row the id of the key that matched the query best."""
+        found = self.view.keys.lookup(rows)
+        if not len(found.documents):
+            return {}
+        block = self.block(found)
+        scores = self.mechanism.score(self.heads[query : query + 1], block.keys)[0]  # (H, m)
+        score = self.mechanism.gates @ (scores * self.mechanism.scale[:, None])  # (m,)
+        parts = np.split(np.arange(len(score)), found.starts[1:])
+        best = [int(part[np.argmax(score[part])]) for part in parts]
+        return dict(zip(found.documents.tolist(), found.key_ids[best].tolist(), strict=True))
+
+    def lexical(self, query: int, documents: Int64) -> Float64:
+        """What shared words add to the logits of documents, (n,); the heads' mean by gates."""
+        if self.overlaps is None:
+            return np.zeros(len(documents))
+        scale = float(self.mechanism.gates @ self.mechanism.scale)
+        return scale * self.overlaps[query].of(documents)
+
+    def terms(self, query: int) -> tuple[str, ...]:
+        """The words of a query that were looked up."""
+        return () if self.overlaps is None else self.overlaps[query].terms
+
+    @cached_property
+    def _as_stored(self) -> bool:
+        """Whether the view's keys are in the form that this scorer needs."""
+        return self.projection.key_fingerprint == self.view.projection.key_fingerprint
+
+
+def focus_on(
+    view: View,
+    settings: Settings,
+    embeddings: Float32,
+    overlaps: Sequence[Overlap] | None,
+    options: SearchOptions,
+    attend: Attend,
+) -> Focus:
+    """Queries (q, d), with their lexical terms, as the options have them meet a view's keys."""
+    made = view.made
+    scorer = options.scorer or settings.scorer
+    _check_lengths(scorer, settings)
+    stored = made.projection
+    raw = stored.key_fingerprint == RAW_KEYS and not made.moved
+    unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
+    fits = _fits(made, settings, scorer, overlaps, options, attend)
+    compare = mechanism(
+        scorer_name=scorer,
+        d_k=stored.d_k,
+        normalized=unit,
+        scale=_scale(made, settings, scorer, options),
+        pool_name=options.pool,
+        temperature=options.temperature,
+        gates=_gates(stored, options.heads),
+        null_logit=made.tuning.null if fits else None,
+        additive=_additive(stored) if scorer == "additive" else None,
+    )
+    inner = scorer == "dot" or (scorer == "cosine" and unit and not made.moved)
+    return Focus(
+        view=view,
+        mechanism=compare,
+        projection=stored.form_for(scorer) if raw else stored,
+        embeddings=embeddings,
+        overlaps=overlaps,
+        # A document that is second best in every head may lead the mixture, yet be proposed by
+        # none.
+        native=inner and options.pool == "max" and compare.heads == 1,
+        calibrated=fits and options.temperature == 1,
+    )
+
+
+def _fits(
+    made: Version,
+    settings: Settings,
+    scorer: str,
+    overlaps: Sequence[Overlap] | None,
+    options: SearchOptions,
+    attend: Attend,
+) -> bool:
+    """Whether the version's null was fitted for what is asked."""
+    tuning = made.tuning
+    # A query without text has no words, whatever was asked.
+    strength = OFF if overlaps is None else strength_of(options.lexical, tuning)
+    return (
+        tuning.null is not None
+        and scorer == (tuning.scorer or settings.scorer)
+        and options.pool == tuning.pool
+        and tuning.attend in (None, attend)
+        and strength == own_strength(tuning)
+        and options.scale is None
+        and options.heads is None
+    )
+
+
+def _scale(
+    made: Version, settings: Settings, scorer: str, options: SearchOptions
+) -> float | tuple[float, ...] | None:
+    fitted = made.tuning.scale
+    if options.scale is not None:
+        return options.scale
+    if fitted is not None and scorer == (made.tuning.scorer or settings.scorer):
+        return fitted[0] if len(fitted) == 1 else fitted
+    return settings.scale if scorer == settings.scorer else None
+
+
+def _check_lengths(scorer: str, settings: Settings) -> None:
+    if settings.scorer == "cosine" and scorer != "cosine" and not settings.unit_embeddings:
+        raise InvalidRequest(
+            f"This collection was made for the scorer cosine and keeps its keys at length one; "
+            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
+            f"scorer {scorer}.",
+            field="scorer",
+        )
+
+
+def _additive(projection: Projection) -> Additive:
+    w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
+    if w is None or u is None or v is None:
+        raise InvalidRequest(
+            "The scorer 'additive' has parameters of its own, and the projection that answers has "
+            "none. Use dot, cosine or laplace, or a projection with additive parameters.",
+            field="scorer",
+        )
+    return Additive(w, u, v)
+
+
+def _gates(projection: Projection, heads: list[float] | None) -> Float64:
+    if heads is None:
+        return projection.gates
+    if len(heads) != projection.heads:
+        raise InvalidRequest(
+            f"{len(heads)} head weights were given, but projection has {projection.heads} heads; "
+            f"send one weight for each.",
+            field="heads",
+        )
+    return np.asarray(heads, dtype=np.float64) / sum(heads)

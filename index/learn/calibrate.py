@@ -1,0 +1,317 @@
+"""The scale and the null key that make weights probabilities, and the threshold of "no answer".
+
+Each held-out question is looked at twice. As it is, its relevant documents should hold the
+weight. With them hidden, and the next best documents moved up, the null key should: that is
+what a question that nothing here answers looks like. One scale and one null logit are fitted
+to both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a null class).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+
+from index.errors import InvalidRequest
+from index.types import Bool, Float64
+
+ATTEND = 100
+
+ERROR_RATE = 0.05
+
+UNTRAINED_SCALE = 20.0
+
+SPAN = math.log(1e3)
+"""How far from its start a scale may move, as a log: beyond it every softmax is one-hot."""
+
+STARTS = (0.25, 1.0, 4.0)
+"""Factors on the scale at which the search starts: the likelihood need not be convex in it."""
+
+BINS = 10
+
+ROUNDING = 1e-9
+"""A share of 1/20 of 60 questions is three, also where 0.05 * 60 comes out below."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted, and how true the weights were before and after.
+
+    `before` is the scale given, with the null logit that suits it best.
+
+    Attributes:
+        scale: the factor on scores.
+        null: the null key's logit, beside scaled scores; None where it cannot be fitted.
+        threshold: with a confidence (1 - weight of null) below it, nothing here answers.
+        error_rate: the share of answerable questions that the threshold may refuse.
+        ece_before, ece_after: expected calibration error of the largest weight, null included.
+        nll_before, nll_after: mean negative log weight of what should hold it, in nats.
+        questions, answerable: how many there were, and how many had a relevant document among
+            those attended to.
+        note: a sentence, where something could not be fitted.
+    """
+
+    scale: float
+    null: float | None
+    threshold: float | None
+    error_rate: float
+    ece_before: float | None = None
+    ece_after: float | None = None
+    nll_before: float | None = None
+    nll_after: float | None = None
+    questions: int = 0
+    answerable: int = 0
+    note: str | None = None
+
+
+class Seen(NamedTuple):
+    """What questions attend to, best first, and which of it should hold the weight."""
+
+    scores: Float64
+    """(q, a), -inf where there are fewer."""
+    relevant: Bool
+    """(q, a); a row without any should give its weight to the null key."""
+
+    @property
+    def answerable(self) -> Bool:
+        """(q,) whether a relevant document is attended to."""
+        return np.asarray(self.relevant.any(axis=1))
+
+
+def calibrate(
+    scores: Float64,
+    relevant: Bool,
+    *,
+    error_rate: float = ERROR_RATE,
+    attend: int = ATTEND,
+    start: float = UNTRAINED_SCALE,
+) -> Calibration:
+    """Fit scale and null logit to the candidates of held-out questions.
+
+    Args:
+        scores: (q, a), unscaled (logits at scale 1), -inf where a question has fewer
+            candidates. Send more than are attended to: hiding moves the next best up.
+        relevant: (q, a), which of them answer their question.
+        error_rate: the share of answerable questions that the threshold may refuse.
+        attend: how many documents a search attends to.
+        start: the scale in use until now. A fit stays near it where there are too few
+            questions to tell.
+
+    Raises:
+        InvalidRequest: shapes differ, or a score is NaN or +inf.
+    """
+    _check(scores, relevant, error_rate, attend, start)
+    as_is, hidden = views(scores, relevant, attend)
+    reason = _unfit(as_is, hidden)
+    if reason:
+        return Calibration(start, None, None, error_rate, questions=len(scores), note=reason)
+    loss = Loss(as_is, hidden, start)
+    before, (scale, null) = loss.best_null(), loss.best()
+    known = confidence(as_is.scores, scale, null)[as_is.answerable]
+    return Calibration(
+        scale=scale,
+        null=null,
+        threshold=threshold_at(known, error_rate),
+        error_rate=error_rate,
+        ece_before=calibration_error(as_is, hidden, start, before),
+        ece_after=calibration_error(as_is, hidden, scale, null),
+        nll_before=likelihood(as_is, hidden, start, before),
+        nll_after=likelihood(as_is, hidden, scale, null),
+        questions=len(scores),
+        answerable=int(as_is.answerable.sum()),
+    )
+
+
+def views(scores: Float64, relevant: Bool, attend: int = ATTEND) -> tuple[Seen, Seen]:
+    """What questions attend to as they are, and with their relevant documents hidden."""
+    relevant = relevant & np.isfinite(scores)
+    hidden = np.where(relevant, -np.inf, scores)
+    return _best(scores, relevant, attend), _best(hidden, np.zeros_like(relevant), attend)
+
+
+def confidence(scores: Float64, scale: float, null: float) -> Float64:
+    """1 minus the weight of the null key, for attended scores (q, a): (q,)."""
+    # As a sigmoid, which keeps its digits near 0 where 1 - w would lose them.
+    return np.asarray(expit(_log_sum(scale * scores) - null))
+
+
+def threshold_at(confidences: Float64, error_rate: float = ERROR_RATE) -> float | None:
+    """The largest threshold that refuses at most this share of confidences (n,).
+
+    What is below the threshold is refused, what is equal is not. None without confidences.
+
+    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.25)
+    0.5
+    """
+    if not len(confidences):
+        return None
+    refused = math.floor(error_rate * len(confidences) + ROUNDING)
+    return float(np.sort(confidences)[min(refused, len(confidences) - 1)])
+
+
+def likelihood(as_is: Seen, hidden: Seen, scale: float, null: float) -> float:
+    """Mean negative log weight of what should hold it, over both views of all questions."""
+    return float(np.mean([_losses(seen, scale, null).mean() for seen in (as_is, hidden)]))
+
+
+def calibration_error(as_is: Seen, hidden: Seen, scale: float, null: float) -> float:
+    """Expected calibration error of the largest weight of each question in each view.
+
+    Several relevant documents share what is right evenly: they are who a relevant document
+    drawn at random could be, and their weights can sum to no more than one.
+    """
+    tops = [_top(seen, scale, null) for seen in (as_is, hidden)]
+    predicted, correct = (np.concatenate(each) for each in zip(*tops, strict=True))
+    return expected_error(predicted, correct)
+
+
+def expected_error(predicted: Float64, correct: Float64, bins: int = BINS) -> float:
+    """Mean distance of predicted (n,) and correct (n,) shares over bins of equal width.
+
+    >>> round(expected_error(np.array([0.9, 0.9, 0.8, 0.8]), np.array([1.0, 1, 1, 0]), 5), 9)
+    0.1
+    """
+    place = np.clip((predicted * bins).astype(np.int64), 0, bins - 1)
+    gaps = np.bincount(place, weights=predicted - correct, minlength=bins)
+    return float(np.abs(gaps).sum() / len(predicted))
+
+
+class Loss:
+    """The mean negative log likelihood of both views, as a function of log scale and shift.
+
+    The null logit is scale * center + shift, with the center amid the best scores: the two
+    parameters then hardly depend on each other, wherever scores lie.
+    """
+
+    def __init__(self, as_is: Seen, hidden: Seen, start: float) -> None:
+        self.seen = (as_is, hidden)
+        self.start = start
+        peaks = np.concatenate([seen.scores[:, 0] for seen in self.seen])
+        self.center = float(np.median(peaks[np.isfinite(peaks)]))
+
+    def best(self) -> tuple[float, float]:
+        """Scale and null logit of least loss, from several starts."""
+        middle = math.log(self.start)
+        found = [
+            minimize(
+                self,
+                np.array([middle + math.log(factor), 0.0]),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(middle - SPAN, middle + SPAN), (None, None)],
+            )
+            for factor in STARTS
+        ]
+        log_scale, shift = min(found, key=lambda each: float(each.fun)).x
+        return float(np.exp(log_scale)), self._null(float(np.exp(log_scale)), float(shift))
+
+    def best_null(self) -> float:
+        """The null logit of least loss at the scale of the start: convex, in one parameter."""
+        middle = math.log(self.start)
+        bounds = [(middle, middle), (None, None)]
+        found = minimize(self, np.array([middle, 0.0]), jac=True, method="L-BFGS-B", bounds=bounds)
+        return self._null(self.start, float(found.x[1]))
+
+    def __call__(self, at: Float64) -> tuple[float, Float64]:
+        """Loss and its gradient at (log scale, shift)."""
+        scale = float(np.exp(at[0]))
+        null = self._null(scale, float(at[1]))
+        value, gradient = np.zeros(()), np.zeros(2)
+        for seen in self.seen:
+            loss, by_scale, by_null = _slopes(seen, scale, null)
+            value = value + loss / 2
+            gradient += np.array([scale * (by_scale + self.center * by_null), by_null]) / 2
+        # As much as one question would say for the scale in use: without it, questions that
+        # are all right would ask for a scale without end, and equal scores for none.
+        away, weight = at[0] - math.log(self.start), 1 / len(self.seen[0].scores)
+        gradient[0] += weight * away
+        return float(value + weight * away**2 / 2), gradient
+
+    def _null(self, scale: float, shift: float) -> float:
+        return scale * self.center + shift
+
+
+def _slopes(seen: Seen, scale: float, null: float) -> tuple[float, float, float]:
+    """Mean loss of one view, and its derivatives by scale and by null logit."""
+    z = scale * seen.scores  # (q, a)
+    whole = np.logaddexp(_log_sum(z), null)  # (q,)
+    right = _right(seen, z, null)  # (q,)
+    finite = np.where(np.isfinite(seen.scores), seen.scores, 0.0)
+    weights = np.exp(z - whole[:, None])
+    # Of what is right, each document's share; the null key has it all where none is relevant.
+    safe = np.where(seen.answerable, right, 0.0)[:, None]
+    shares = np.where(seen.relevant, np.exp(np.minimum(z - safe, 0.0)), 0.0)
+    by_scale = ((weights - shares) * finite).sum(axis=1)
+    by_null = np.exp(null - whole) - ~seen.answerable
+    return float((whole - right).mean()), float(by_scale.mean()), float(by_null.mean())
+
+
+def _losses(seen: Seen, scale: float, null: float) -> Float64:
+    """(q,) negative log weight of what should hold it."""
+    z = scale * seen.scores
+    return np.asarray(np.logaddexp(_log_sum(z), null) - _right(seen, z, null))
+
+
+def _right(seen: Seen, z: Float64, null: float) -> Float64:
+    """(q,) the log of the sum over what should hold the weight, before the partition."""
+    relevant = _log_sum(np.where(seen.relevant, z, -np.inf))
+    return np.where(seen.answerable, relevant, null)
+
+
+def _top(seen: Seen, scale: float, null: float) -> tuple[Float64, Float64]:
+    """(q,) the largest weight, and the share of what is right that its holder has."""
+    z = scale * seen.scores
+    whole = np.logaddexp(_log_sum(z), null)
+    best = z[:, 0]  # best first; -inf where nothing is attended to
+    shares = seen.relevant[:, 0] / np.maximum(seen.relevant.sum(axis=1), 1)
+    correct = np.where(best > null, shares, ~seen.answerable)
+    return np.exp(np.maximum(best, null) - whole), correct
+
+
+def _best(scores: Float64, relevant: Bool, attend: int) -> Seen:
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :attend]
+    return Seen(np.take_along_axis(scores, order, 1), np.take_along_axis(relevant, order, 1))
+
+
+def _log_sum(z: Float64) -> Float64:
+    """(q, a) -> (q,); -inf for a row without finite logits."""
+    return np.asarray(logsumexp(z, axis=1))
+
+
+def _unfit(as_is: Seen, hidden: Seen) -> str | None:
+    """Why there is nothing to fit to, if so."""
+    if not len(as_is.scores):
+        return "There are no held-out questions; scale and null key stay as they were."
+    if not as_is.answerable.any():
+        return (
+            f"None of {len(as_is.scores)} held-out questions has a relevant document among "
+            f"those attended to; scale and null key stay as they were."
+        )
+    if not np.isfinite(hidden.scores).any():
+        return (
+            "Every document is relevant to every held-out question, which leaves nothing to "
+            "fit a null key to; scale and null key stay as they were."
+        )
+    return None
+
+
+def _check(scores: Float64, relevant: Bool, rate: float, attend: int, start: float) -> None:
+    if scores.ndim != 2 or scores.shape != relevant.shape:
+        raise InvalidRequest(
+            f"Scores of shape {scores.shape} and relevance of shape {relevant.shape} were "
+            f"given; send both as (questions, candidates)."
+        )
+    if np.isnan(scores).any() or np.isposinf(scores).any():
+        raise InvalidRequest("A score is NaN or +infinity; send finite scores, -infinity for none.")
+    if not 0 <= rate < 1:
+        raise InvalidRequest(
+            f"The error rate is {rate}; send a share from 0 to below 1.", field="error_rate"
+        )
+    if attend < 1 or not (math.isfinite(start) and start > 0):
+        raise InvalidRequest(
+            f"attend is {attend} and the scale to start from {start}; both must be above 0."
+        )

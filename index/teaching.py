@@ -1,0 +1,245 @@
+"""Teaching: which documents answer which queries, stored to learn from.
+
+What is taught is at once an example key of its document, and from the next training on what
+W_Q and W_K are learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat
+
+from index.collection import Collection
+from index.errors import AttendError, InvalidRequest, UnknownDocument
+from index.examples import MAX_WEIGHT, Asked, Example, same_question
+from index.ingest import check_id, own_vector
+from index.requests import MAX_DETAILS, AnyQuery, DocumentId, Query, Request, parse
+from index.store import NewExample, Question
+from index.types import Float32
+
+BATCH = 512
+"""Queries encoded between two reports of progress."""
+
+FEW = 32
+"""So many texts are encoded sooner than all stored questions are read."""
+
+SOURCE = "given"
+"""Where examples come from that do not say."""
+
+Progress = Callable[[str, float], None]
+"""Told the stage, and how far it is: 0 to 1."""
+
+
+def _number(given: object) -> object:
+    """Checked before pydantic, which would take "yes" for true, and true for 1."""
+    if isinstance(given, bool):
+        return float(given)
+    if not isinstance(given, int | float | np.number):
+        raise ValueError("a label is a number, true or false")
+    return given
+
+
+def _askable(query: Query) -> Query:
+    if query.id is not None:
+        raise ValueError("a document's id is no question; send the text or vector that was asked")
+    if query.text is not None and not query.text.strip():
+        raise ValueError("the query is empty")
+    return query
+
+
+Label = Annotated[
+    FiniteFloat,
+    Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT),
+    BeforeValidator(_number, json_schema_input_type=float | bool),
+]
+
+
+class TeachItem(Request):
+    """How well a document answers a query."""
+
+    query: Annotated[AnyQuery, AfterValidator(_askable)]
+    id: DocumentId
+    label: Label = Field(
+        1.0,
+        description="Above 0: relevant, by degree; 0 or false: judged and not relevant; "
+        "below 0: explicitly not relevant.",
+    )
+    position: int | None = Field(
+        None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
+    )
+    source: str | None = Field(None, max_length=256, description="Where it was learned.")
+
+    def example(self) -> Example:
+        query = self.query.text if self.query.text is not None else self.query.vector or ()
+        return Example(query, self.id, self.label, self.position, source=self.source)
+
+
+class Taught(NamedTuple):
+    """What teaching did.
+
+    `added` and `replaced` count the examples given, `questions` the different queries among
+    them; `examples` is how many there are now.
+    """
+
+    added: int
+    replaced: int
+    examples: int
+    questions: int
+
+
+def teach(
+    collection: Collection,
+    items: Iterable[TeachItem | Example | Mapping[str, Any]],
+    *,
+    forget: bool = False,
+    progress: Progress | None = None,
+) -> Taught:
+    """Store examples, all or none; of several for one query and document the last counts.
+
+    An example of a query and document that have one already replaces it. Queries that are
+    stored already are not encoded again.
+
+    Args:
+        forget: delete the examples stored before; only once the new ones are found right and
+            are encoded.
+
+    Raises:
+        UnknownDocument: no document has an example's id.
+        InvalidRequest: another thing wrong with an item (DimensionMismatch: a vector of another
+            width than the collection's). The sentence is about the first, the details name all.
+
+    >>> teach(collection, [{"query": "a whale hunt", "id": "moby-dick"}])  # doctest: +SKIP
+    Taught(added=1, replaced=0, examples=1, questions=1)
+    """
+    examples = [_example(at, item) for at, item in enumerate(items)]
+    _refuse(unfit(collection, examples), len(examples))
+    keys = [same_question(example.query) for example in examples]
+    asked = {key: each.query for key, each in zip(keys, examples, strict=True)}
+    last = {(key, each.document): each for key, each in zip(keys, examples, strict=True)}
+    places = {key: at for at, key in enumerate(asked)}
+    rows = [
+        NewExample(places[key], each.document, each.weight, each.position, each.source or SOURCE)
+        for (key, _), each in last.items()
+    ]
+    questions = _questions(collection, list(asked.values()), progress)
+    if forget:
+        collection.store.delete_examples()
+    added, replaced = collection.store.add_examples(questions, rows) if rows else (0, 0)
+    return Taught(added, replaced, collection.store.example_count(), len(questions))
+
+
+def unfit(collection: Collection, examples: Sequence[Example]) -> dict[int, AttendError]:
+    """What the collection has against examples, by their places in the list."""
+    known = collection.store.hashes(list({example.document for example in examples}))
+    return {
+        at: error
+        for at, example in enumerate(examples)
+        if (error := _unfit(collection, example, known)) is not None
+    }
+
+
+def _unfit(
+    collection: Collection, example: Example, known: Mapping[str, object]
+) -> AttendError | None:
+    try:
+        check_id(example.document)
+        if not isinstance(example.query, str):
+            _embedding(collection, example.query)
+        elif collection.settings.encoder is None:
+            raise InvalidRequest(
+                f"The query is text, but this collection was made for vectors of "
+                f"{collection.settings.dimension} dimensions; send such a vector.",
+                field="query",
+            )
+    except InvalidRequest as error:
+        return error
+    if example.document not in known:
+        return UnknownDocument(
+            f"No document has the id {example.document!r}; store the document first, or correct "
+            f"the id.",
+            field="id",
+        )
+    return None
+
+
+def _example(at: int, item: TeachItem | Example | Mapping[str, Any]) -> Example:
+    if isinstance(item, Example):
+        return item
+    if isinstance(item, TeachItem):
+        return item.example()
+    try:
+        return parse(TeachItem, item).example()
+    except InvalidRequest as error:
+        details = [{**each, "field": f"items.{at}.{each['field']}"} for each in error.details]
+        named = InvalidRequest(f"Item {at}: {error}", field=f"items.{at}.{error.field}")
+        named.details = details  # type: ignore[assignment]  # the same keys as before
+        raise named from None
+
+
+def _refuse(wrong: Mapping[int, AttendError], count: int) -> None:
+    """Raise the first error, which tells of all."""
+    if not wrong:
+        return
+    (at, error), *others = wrong.items()
+    field = f"items.{at}.{error.field}"
+    if others:
+        unknown = all(isinstance(each, UnknownDocument) for each in wrong.values())
+        error = (UnknownDocument if unknown else InvalidRequest)(
+            f"{len(wrong)} of {count} items cannot be taught, and none was. {field}: {error}"
+        )
+    error.field = field
+    if isinstance(error, InvalidRequest):
+        error.details = [
+            {"field": f"items.{at}.{each.field}", "reason": str(each)}
+            for at, each in list(wrong.items())[:MAX_DETAILS]
+        ]
+    raise error
+
+
+def _questions(
+    collection: Collection, queries: Sequence[Asked], progress: Progress | None
+) -> list[Question]:
+    """Each query with its embedding: a vector as it is stored, a text as it is encoded."""
+    texts = [query for query in queries if isinstance(query, str)]
+    embeddings = _stored(collection, texts)
+    fresh = [text for text in texts if text not in embeddings]
+    embeddings |= zip(fresh, _encoded(collection, fresh, progress), strict=True)
+    return [
+        Question(query, embeddings[query])
+        if isinstance(query, str)
+        else Question(None, _embedding(collection, query))
+        for query in queries
+    ]
+
+
+def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
+    # An array is a sequence in all but name.
+    return own_vector(vector, collection.settings)  # type: ignore[arg-type]
+
+
+def _stored(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:
+    """The embeddings of the texts that were asked before."""
+    if len(texts) <= FEW:
+        return {}
+    learned = collection.store.learned()
+    wanted = set(texts)
+    pairs = zip(learned.texts, learned.embeddings, strict=True)
+    return {text: embedding for text, embedding in pairs if text is not None and text in wanted}
+
+
+def _encoded(
+    collection: Collection, texts: Sequence[str], progress: Progress | None
+) -> Iterator[Float32]:
+    """The embeddings of texts, in batches of which `progress` is told."""
+    if not texts:
+        return
+    encoder = collection._encoder()
+    for at in range(0, len(texts), BATCH):
+        if progress is not None:
+            progress("encoding queries", at / len(texts))
+        yield from encoder.encode_queries(texts[at : at + BATCH])
+    if progress is not None:
+        progress("encoding queries", 1.0)

@@ -1,0 +1,126 @@
+"""Versions: what turns embeddings into keys and queries, and the numbers that go with it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from index.errors import Damaged
+from index.keys import Keys
+from index.projection import Projection
+from index.store import KeyBatch, StoredVersion
+from index.tuning import Tuning
+from index.types import Float32, Float64, Int64
+
+
+class Offsets(NamedTuple):
+    """What is added to the embeddings of some keys before they are projected."""
+
+    keys: Int64  # (m,) ids, ascending
+    deltas: Float32  # (m, d)
+
+
+NO_OFFSETS = Offsets(np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class Version:
+    """A projection with its tuning and its offsets, under the number that the store gave it.
+
+    Attributes:
+        projection: in the form (folded or materialised) in which keys are made.
+
+    Raises Damaged where the tuning is for another number of heads.
+    """
+
+    number: int
+    projection: Projection
+    tuning: Tuning = Tuning()  # noqa: RUF009 # frozen
+    offsets: Offsets = NO_OFFSETS
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "null"):
+            numbers = getattr(self.tuning, name)
+            if numbers is not None and len(numbers) not in (1, self.projection.heads):
+                raise Damaged(
+                    f"Version {self.number} has {self.projection.heads} heads, but its tuning has "
+                    f"{len(numbers)} numbers for {name}; train again."
+                )
+
+    @classmethod
+    def of(cls, number: int, stored: StoredVersion, scorer: str) -> Version:
+        """A stored version, in the form that the collection's scorer allows."""
+        whole = cls(
+            number,
+            Projection.from_bytes(stored.weights).materialised(),
+            Tuning.of(stored.tuning),
+            Offsets(*stored.offsets),
+        )
+        if whole.moved:
+            return whole
+        return cls(number, whole.projection.form_for(scorer), whole.tuning)
+
+    @property
+    def examples(self) -> bool:
+        """Whether example keys take part."""
+        return self.tuning.examples > 0
+
+    @property
+    def moved(self) -> bool:
+        """Whether a key is more than the projection of its embedding: such keys do not fold."""
+        return self.examples or len(self.offsets.keys) > 0
+
+    @cached_property
+    def layout(self) -> str:
+        """Names how keys are laid out: versions of one layout share a published index."""
+        if not self.moved:
+            return self.projection.key_fingerprint[:16]
+        # By the version's number and not by what the offsets hold: when a document goes, its
+        # offsets do, and the index of all others stays as good as it was.
+        offsets = self.number if len(self.offsets.keys) else 0
+        named = f"{self.projection.fingerprint} {offsets} {self.tuning.examples!r}"
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers in a key: all heads side by side."""
+        probe = self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
+        return int(probe.shape[1] * probe.shape[2])
+
+    def keys(self, batch: KeyBatch) -> Keys:
+        """Stored embeddings as keys (m, width)."""
+        own = ~batch.examples
+        if own.all():
+            return Keys(self._own(batch.ids, batch.embeddings), batch.ids, batch.documents)
+        vectors = np.empty((len(batch.ids), self.width), dtype=np.float32)
+        vectors[own] = self._own(batch.ids[own], batch.embeddings[own])
+        vectors[~own] = self._examples(batch.embeddings[~own])
+        return Keys(vectors, batch.ids, batch.documents)
+
+    def _own(self, ids: Int64, embeddings: Float32) -> Float32:
+        if not len(ids):
+            return np.empty((0, self.width), dtype=np.float32)
+        keys = self.projection.keys(self._shifted(ids, embeddings))  # (m, Hk, d)
+        return keys.reshape(len(keys), -1).astype(np.float32, copy=False)
+
+    def _shifted(self, ids: Int64, embeddings: Float32) -> Float32:
+        if not len(self.offsets.keys):
+            return embeddings
+        at = np.searchsorted(self.offsets.keys, ids)
+        at[at == len(self.offsets.keys)] = 0
+        found = self.offsets.keys[at] == ids
+        shifted = embeddings.copy()
+        shifted[found] += self.offsets.deltas[at[found]]
+        return shifted
+
+    def _examples(self, embeddings: Float32) -> Float32:
+        """A question is the key that its like would look for; (m, d_in) -> (m, width)."""
+        queries = self.projection.queries(embeddings)  # (m, H, d)
+        flat: Float32 | Float64 = queries.reshape(len(queries), -1)
+        if flat.shape[1] != self.width:  # the heads share their keys
+            flat = self.projection.keys(embeddings).reshape(len(embeddings), -1)
+        return (flat * self.tuning.examples).astype(np.float32)

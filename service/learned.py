@@ -1,0 +1,117 @@
+"""The bodies of learning: feedback, jobs, versions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, JsonValue, model_validator
+
+from index.requests import MAX_DOCUMENTS, DocumentId, Request
+from index.teaching import TeachItem
+from service.jobs import State
+from service.schemas import MAX_ROW, ProblemReply, Reply
+
+
+class Feedback(Request):
+    """What people said of documents that were found for their queries."""
+
+    items: list[TeachItem] = Field(max_length=MAX_DOCUMENTS)
+
+
+class FeedbackDeletion(Request):
+    """The feedback to delete: by its own ids, or all about some documents."""
+
+    ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
+        None, max_length=MAX_DOCUMENTS, description="Ids of examples."
+    )
+    documents: list[DocumentId] | None = Field(
+        None, max_length=MAX_DOCUMENTS, description="Ids of documents."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> FeedbackDeletion:
+        if (self.ids is None) == (self.documents is None):
+            raise ValueError("exactly one of ids and documents says what to delete")
+        return self
+
+
+class ProjectionReply(Reply):
+    """A version: matrices, and the numbers that were fitted beside them."""
+
+    version: int
+    kind: str
+    fingerprint: str
+    created: str
+    note: dict[str, JsonValue]
+    tuning: dict[str, JsonValue] = Field(description="What differs from an untrained version.")
+    report: dict[str, JsonValue] = Field(description="Of the training that made it.")
+    parent: int | None = Field(description="The version that a rollback goes back to.")
+    active: bool
+
+
+class ProjectionsReply(Reply):
+    """Every version there is, with the heads of the reports; `active` is the one that answers."""
+
+    active: int
+    projections: list[ProjectionReply]
+
+
+class ActivatedReply(Reply):
+    active: int
+
+
+class RolledBackReply(Reply):
+    projection: int = Field(description="The version that answers now.")
+
+
+class TaughtReply(Reply):
+    """What became of the feedback."""
+
+    added: int
+    replaced: int = Field(description="The same query and document had been judged before.")
+    examples: int = Field(description="How many there are now.")
+
+
+class FeedbackReply(Reply):
+    """How much there is to learn from."""
+
+    examples: int = Field(description="Judgements: a query, a document, a label.")
+    questions: int = Field(description="Different queries among them.")
+
+
+class ForgottenReply(Reply):
+    deleted: int = Field(description="Examples that were there and are no more.")
+
+
+class ProgressReply(Reply):
+    """How far a job is."""
+
+    stage: str
+    fraction: float = Field(description="Of the whole, 0 to 1.")
+    message: str = Field(description="One sentence for whoever waits.")
+
+
+class JobSummary(Reply):
+    """A training in a list of jobs. Times are UTC, as ISO 8601 has them."""
+
+    id: int
+    collection: str
+    state: State
+    progress: ProgressReply
+    created: str
+    started: str | None
+    finished: str | None
+
+
+class JobReply(JobSummary):
+    """A training, with what was asked and what came of it."""
+
+    request: dict[str, JsonValue]
+    result: dict[str, JsonValue] | None = Field(description="The report of a finished one.")
+    problem: ProblemReply | None = Field(description="Why it failed.")
+
+
+class JobsReply(Reply):
+    """The newest first; the last hundred finished ones are remembered."""
+
+    jobs: list[JobSummary]

@@ -1,0 +1,153 @@
+"""Learning: feedback in, trainings as jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, url_for
+from werkzeug.exceptions import TooManyRequests
+
+from index import Collection
+from index.teaching import teach
+from service.context import context
+from service.jobs import Job, QueueFull
+from service.learned import (
+    Feedback,
+    FeedbackDeletion,
+    FeedbackReply,
+    ForgottenReply,
+    JobReply,
+    JobsReply,
+    TaughtReply,
+)
+from service.operations import Operations
+from service.pending import TrainRequest
+from service.replies import reply
+
+operations = Operations("Learning")
+
+FEEDBACK = "/v1/collections/{collection}/feedback"
+TRAIN = "/v1/collections/{collection}/train"
+JOBS = "/v1/jobs"
+JOB = "/v1/jobs/{job}"
+
+RETRY_SECONDS = 60
+"""After which a full queue is worth another try: about what one training takes."""
+
+EXAMPLE: dict[str, Any] = {
+    "items": [
+        {"query": {"vector": [1.0, 0.2, 0.0]}, "id": "moby-dick", "label": 1, "position": 2},
+        {"query": {"vector": [1.0, 0.2, 0.0]}, "id": "emma", "label": 0},
+    ]
+}
+
+
+@operations.add(
+    "POST",
+    FEEDBACK,
+    body=Feedback,
+    bare="items",
+    single=True,
+    returns={200: TaughtReply},
+    example=EXAMPLE,
+)
+def give_feedback(collection: str, body: Feedback) -> Response:
+    """Say how well documents answer queries: all of it is taken, or none.
+
+    `label` is 1 for relevant (or more, by degree), 0 for not, below 0 for worse than not;
+    `position` is the rank at which the document was shown, from 1. The same query and document
+    again replaces what was said. A bare list is taken too, and so is a single judgement.
+    """
+    taught = teach(_collection(collection), body.items)
+    counts = {"added": taught.added, "replaced": taught.replaced, "examples": taught.examples}
+    return reply(counts)
+
+
+@operations.add("GET", FEEDBACK, returns={200: FeedbackReply})
+def show_feedback(collection: str) -> Response:
+    """Count the feedback there is to learn from."""
+    learned = _collection(collection).store.learned()
+    return reply({"examples": len(learned.ids), "questions": len(learned.texts)})
+
+
+@operations.add(
+    "DELETE",
+    FEEDBACK,
+    body=FeedbackDeletion,
+    returns={200: ForgottenReply},
+    example={"documents": ["moby-dick"]},
+)
+def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
+    """Delete feedback, by its ids or all about some documents; unknown ids are passed over."""
+    store = _collection(collection).store
+    return reply({"deleted": store.delete_examples(ids=body.ids, documents=body.documents)})
+
+
+@operations.add(
+    "POST",
+    TRAIN,
+    body=TrainRequest,
+    returns={202: JobReply},
+    example={},
+    also=(429,),
+)
+def start_training(collection: str, body: TrainRequest) -> Response:
+    """Train on the feedback, as a job; `Location` is its address.
+
+    Searches go on meanwhile. A version that is better beyond doubt on held-out data answers once
+    the job is done; otherwise nothing changes, and the job's result says why.
+    """
+    jobs = context().jobs
+    try:
+        job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
+    except QueueFull as error:
+        raise TooManyRequests(str(error), retry_after=RETRY_SECONDS) from None
+    accepted = reply(_job(job), 202)
+    accepted.headers["Location"] = url_for("show_job", job=job.id)
+    return accepted
+
+
+@operations.add("GET", JOBS, returns={200: JobsReply})
+def list_jobs() -> Response:
+    """List the jobs, the newest first, without their results."""
+    return reply({"jobs": [_summary(each) for each in context().jobs.all()]})
+
+
+@operations.add("GET", JOB, returns={200: JobReply}, also=(404,))
+def show_job(job: int) -> Response:
+    """Show a job: how far it is, and what came of it."""
+    return reply(_job(context().jobs.find(job)))
+
+
+@operations.add("DELETE", JOB, returns={200: JobReply, 202: JobReply, 204: None}, also=(404,))
+def cancel_job(job: int) -> Response:
+    """Cancel a job, or forget a finished one.
+
+    200 for one that waited and is cancelled, 202 for one that runs and stops at its next step,
+    204 for a finished one, which is removed. What a training learned stays.
+    """
+    cancelled = context().jobs.cancel(job)
+    if cancelled is None:
+        return Response(status=204)
+    return reply(_job(cancelled), 202 if cancelled.state == "running" else 200)
+
+
+def _collection(name: str) -> Collection:
+    return context().data.collection(name)
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "collection": job.collection,
+        "state": job.state,
+        "progress": job.progress._asdict(),
+        "created": job.created,
+        "started": job.started,
+        "finished": job.finished,
+    }
+
+
+def _job(job: Job) -> dict[str, Any]:
+    more = {"request": job.request, "result": job.result, "problem": job.problem}
+    return _summary(job) | more

@@ -1,0 +1,268 @@
+"""Projection versions in the store: what belongs to one, activation and rollback, migration."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+
+import numpy as np
+import pytest
+from sqlite_utils import Database
+
+from index.errors import Conflict, InvalidRequest, UnknownProjection
+from index.ingest import value_hash
+from index.settings import Settings
+from index.store import Entry, NewExample, Question, Store
+from index.store.migrations import migrations
+from index.types import Document
+from tests.index.helpers import entry, fresh_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = fresh_store(tmp_path / "documents.db")
+    yield opened
+    opened.close()
+
+
+def add(store, **rest) -> int:
+    return store.add_projection("given", b"weights", "print", {"n": 1}, **rest)
+
+
+def keys_of(store, id) -> list[int]:
+    row = store.find([id])[id].row
+    with store.all_keys() as (_, batches):
+        return [
+            key
+            for batch in batches
+            for key, document in zip(batch.ids.tolist(), batch.documents.tolist(), strict=True)
+            if document == row
+        ]
+
+
+def offsets_of(store, version) -> dict[int, list[float]]:
+    keys, deltas = store.version(version).offsets
+    assert (np.diff(keys) > 0).all()
+    return dict(zip(keys.tolist(), deltas.tolist(), strict=True))
+
+
+# -- what belongs to a version -------------------------------------------------------------------
+
+
+def test_a_version_is_read_as_it_was_stored(store):
+    store.write([entry("a", [(1, 0), (0, 1)]), entry("b")])
+    keys = np.array([*keys_of(store, "b"), *keys_of(store, "a")])
+    deltas = np.array([[0.5, -1], [2, 3], [4, 1e-9]])
+    tuning, report = {"scale": [20.0], "threshold": None}, {"before": {"ndcg@10": 0.6}}
+    version = add(store, tuning=tuning, report=report, offsets=(keys, deltas))
+    found = store.version(version)
+    assert (found.weights, found.tuning) == (b"weights", tuning)
+    assert found.offsets[1].dtype == np.float32
+    expected = zip(keys.tolist(), np.float32(deltas).tolist(), strict=True)
+    assert offsets_of(store, version) == dict(expected)
+    listed = store.projections()[-1]
+    assert listed[:3] == (version, "given", "print")
+    assert (listed.tuning, listed.report, listed.note) == (tuning, report, {"n": 1})
+
+
+def test_a_version_without_all_that_has_empty_parts(store):
+    version = add(store)
+    found = store.version(version)
+    assert found.tuning == {}
+    assert [part.shape for part in found.offsets] == [(0,), (0, 0)]
+    assert store.projections()[-1].report == {}
+    with pytest.raises(UnknownProjection, match=r"no projection 9 here; there are 1, 2\."):
+        store.version(9)
+
+
+@pytest.mark.parametrize(
+    "deltas", [np.zeros((1, 3)), np.zeros((2, 2)), np.zeros(2), np.array([[0, np.nan]])]
+)
+def test_offsets_that_do_not_fit_leave_no_version_behind(store, deltas):
+    store.write([entry("a")])
+    before = store.state()
+    with pytest.raises(InvalidRequest, match="one finite vector of 2 dimensions for each key"):
+        add(store, offsets=(np.array(keys_of(store, "a")), deltas), activate=True)
+    assert len(store.projections()) == 1
+    assert store.state() == before
+
+
+def test_numbers_that_json_cannot_say_leave_no_version_behind(store):
+    with pytest.raises(ValueError, match="JSON"):
+        add(store, tuning={"scale": float("nan")}, activate=True)
+    assert (len(store.projections()), store.state().projection) == (1, 1)
+
+
+def test_offsets_go_with_their_keys_and_only_with_them(store):
+    store.write([entry("a"), entry("b", value=1), entry("c")])
+    keys = [key for id in "abc" for key in keys_of(store, id)]
+    one, two = (add(store, offsets=(np.array(keys), np.full((3, 2), n))) for n in (1.0, 2.0))
+    store.write([entry("a", [(0, 1)])])  # other keys
+    store.delete(["c"])
+    store.revise("b", lambda stored: stored._replace(value=2), value_hash)
+    kept = Entry(Document("b", value=3), store.hashes(["b"])["b"], None)
+    store.write([kept])
+    assert offsets_of(store, one) == {keys[1]: [1, 1]}
+    assert offsets_of(store, two) == {keys[1]: [2, 2]}
+
+
+def test_offsets_of_keys_that_went_meanwhile_are_left_out(store):
+    store.write([entry("a"), entry("b")])
+    keys = np.array([*keys_of(store, "a"), *keys_of(store, "b"), 10**6])
+    store.delete(["a"])
+    version = add(store, offsets=(keys, np.ones((3, 2))))
+    assert offsets_of(store, version) == {keys[1]: [1, 1]}
+
+
+# -- activation and rollback -----------------------------------------------------------------------
+
+
+def active(store) -> int:
+    (version,) = [each.version for each in store.projections() if each.active]
+    assert version == store.state().projection
+    return version
+
+
+def test_rollback_undoes_each_activation_in_turn(store):
+    add(store), add(store)
+    store.activate_projection(2)
+    store.activate_projection(3)
+    assert [each.parent for each in store.projections()] == [None, 1, 2]
+    change = store.state().change
+    for expected in (2, 1):
+        assert store.rollback() == expected
+        assert active(store) == expected
+    assert store.state().change == change + 2
+    with pytest.raises(Conflict, match=r"Projection 1 is active, and none .* There are 1, 2, 3\."):
+        store.rollback()
+    assert (active(store), store.state().change) == (1, change + 2)
+    store.activate_projection(3)
+    assert store.rollback() == 1
+
+
+def test_a_version_is_stored_and_activated_in_one_step(store):
+    change = store.state().change
+    assert add(store, activate=True) == active(store) == 2
+    assert store.state().change == change + 1
+    assert store.rollback() == 1
+
+
+def test_activating_what_is_active_is_nothing_to_undo(store):
+    add(store, activate=True)
+    store.activate_projection(2)
+    assert store.rollback() == 1
+    with pytest.raises(Conflict):
+        store.rollback()
+
+
+def test_going_to_and_fro_by_number_is_undone_and_comes_to_an_end(store):
+    add(store)
+    for version in (2, 1):
+        store.activate_projection(version)
+    assert [store.rollback(), store.rollback()] == [2, 1]
+    with pytest.raises(Conflict):
+        store.rollback()
+
+
+def test_an_unknown_version_changes_nothing(store):
+    before = store.state()
+    with pytest.raises(UnknownProjection):
+        store.activate_projection(2)
+    assert store.state() == before
+
+
+# -- migration -------------------------------------------------------------------------------------
+
+
+def first_schema(path, documents) -> None:
+    """A database as it was before examples, with keys [n, 1] and a projection."""
+    connection = sqlite3.connect(path)
+    db = Database(connection, execute_plugins=False)
+    migrations.apply(db, stop_before="m002_lexical_examples_versions")
+    settings = {**Settings(encoder=None, dimension=2).stored(), "uuid": "u", "published": []}
+    settings |= {"projection": 1, "change": len(documents)}
+    rows = [(name, json.dumps(value)) for name, value in settings.items()]
+    connection.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+    connection.execute("INSERT INTO projections VALUES (1, 'identity', x'01', 'f', 'now', '{}')")
+    for at, (id, fields) in enumerate(documents.items()):
+        row = (id, json.dumps(fields), None, "{}", b"k", b"v")
+        connection.execute("INSERT INTO documents VALUES (NULL, ?, ?, ?, ?, ?, ?)", row)
+        embedding = np.array([at, 1], dtype=np.float32).tobytes()
+        connection.execute(
+            "INSERT INTO keys VALUES (NULL, last_insert_rowid(), 't', 0, 0, ?)", [embedding]
+        )
+    connection.commit()
+    connection.close()
+
+
+DOCUMENTS = {
+    "a": {"t": "old text"},
+    "b": {"t": "other\0words", "u": "too"},
+    "c": {},
+    "d": {"t": "d"},
+}
+
+
+def test_a_database_of_before_is_brought_up_to_date(tmp_path):
+    path = tmp_path / "documents.db"
+    first_schema(path, DOCUMENTS)
+    store = Store(path)
+    rows = {id: document.row for id, document in store.find(list(DOCUMENTS)).items()}
+    assert store.counts() == (4, 4)
+    for query, id in (("old", "a"), ("words", "b"), ("too", "b"), ("d", "d")):
+        assert store.lexical(query).rows.tolist() == [rows[id]]
+    with store.all_keys(examples=True) as (state, batches):
+        (batch,) = batches
+    assert batch.embeddings.tolist() == [[n, 1] for n in range(4)]
+    assert (batch.examples.any(), state.change) == (False, 4)
+    assert store.version(1)[:2] == (b"\1", {})
+    store.write([entry("a", fields={"t": "new"})])
+    store.delete(["b"])
+    assert [store.lexical(query).rows.size for query in ("old", "words", "new")] == [0, 0, 1]
+    store.add_examples([Question("q", np.ones(2, np.float32))], [NewExample(0, "d", 1)])
+    assert store.example_count() == 1
+    store.activate_projection(add(store))
+    assert store.rollback() == 1
+    assert store.integrity() == []
+    store.close()
+
+
+def test_several_that_open_a_database_of_before_at_once_all_get_it(tmp_path):
+    path = tmp_path / "documents.db"
+    first_schema(path, DOCUMENTS)
+    opened, failed = [], []
+
+    def open_store():
+        try:
+            opened.append(Store(path))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=open_store) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert [store.lexical("old").rows.size for store in opened] == [1] * 4
+    for store in opened:
+        store.close()
+
+
+def test_a_migration_that_fails_leaves_the_database_of_before(tmp_path):
+    path = tmp_path / "documents.db"
+    first_schema(path, DOCUMENTS)
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE documents SET fields = 'no JSON' WHERE id = 'd'")
+    with pytest.raises(sqlite3.OperationalError, match="malformed JSON"):
+        Store(path)
+    tables = {name for (name,) in other.execute("SELECT name FROM sqlite_master")}
+    assert {"documents", "keys"} <= tables
+    assert tables.isdisjoint({"lexical", "lexical_data", "examples", "offsets"})
+    other.execute("""UPDATE documents SET fields = '{"t": "mended"}' WHERE id = 'd'""")
+    other.commit()
+    other.close()
+    store = Store(path)
+    assert store.lexical("mended").rows.size == 1
+    store.close()

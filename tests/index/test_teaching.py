@@ -1,0 +1,230 @@
+"""Teaching: what lands in the store, what is encoded, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from index.data import Data
+from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from index.examples import Example
+from index.requests import parse
+from index.teaching import FEW, TeachItem, teach, unfit
+from tests.index.helpers import vector_data
+
+WORDS = ["whale", "ship", "bread", "sea", "flour"]
+
+
+class Counting:
+    """The tiny encoder, which remembers the queries it was given."""
+
+    def __init__(self, encoder) -> None:
+        self._encoder = encoder
+        self.asked: list[str] = []
+
+    def __getattr__(self, name):
+        return getattr(self._encoder, name)
+
+    def encode_queries(self, texts):
+        self.asked += texts
+        return self._encoder.encode_queries(texts)
+
+
+@pytest.fixture
+def encoder(tiny_encoder):
+    return Counting(tiny_encoder)
+
+
+@pytest.fixture
+def collection(tmp_path, encoder):
+    data = Data(tmp_path, load_encoder=lambda name: encoder)
+    made = data.create()
+    made.upsert([{"id": f"d{n}", "text": word, "value": n} for n, word in enumerate(WORDS)])
+    yield made
+    data.close()
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    data = vector_data(tmp_path / "vectors")
+    made = data.create(dimension=2)
+    made.upsert([{"id": f"v{n}", "vector": [1.0, n]} for n in range(3)])
+    yield made
+    data.close()
+
+
+def stored(collection) -> list[tuple]:
+    """(question's text, document, weight, position) of all examples."""
+    learned = collection.store.learned()
+    ids = {row: each.id for row, each in collection.store.documents(learned.rows).items()}
+    columns = zip(
+        learned.questions.tolist(),
+        learned.rows.tolist(),
+        learned.weights.tolist(),
+        learned.positions.tolist(),
+        strict=True,
+    )
+    return [(learned.texts[q], ids[row], weight, at) for q, row, weight, at in columns]
+
+
+def test_items_land_in_the_store_with_their_embeddings(collection, tiny_encoder):
+    taught = teach(
+        collection,
+        [
+            {"query": "a hunt", "id": "d0", "label": 2, "position": 3},
+            {"query": "a hunt", "id": "d2", "label": -1},
+            {"query": {"text": "to bake"}, "id": "d2"},
+            {"query": "to bake", "id": "d4", "label": False},
+            TeachItem(query="to bake", id="d3", label=True),
+            Example("a hunt", "d3", 0.5),
+        ],
+    )
+    assert taught == (6, 0, 6, 2)
+    assert stored(collection) == [
+        ("a hunt", "d0", 2.0, 3),
+        ("a hunt", "d2", -1.0, 0),
+        ("to bake", "d2", 1.0, 0),
+        ("to bake", "d4", 0.0, 0),
+        ("to bake", "d3", 1.0, 0),
+        ("a hunt", "d3", 0.5, 0),
+    ]
+    expected = tiny_encoder.encode_queries(["a hunt", "to bake"])
+    np.testing.assert_allclose(collection.store.learned().embeddings, expected, atol=1e-6)
+
+
+def test_taught_again_replaces_and_the_last_of_one_call_counts(collection):
+    item = {"query": "a hunt", "id": "d0"}
+    assert teach(collection, [item]) == (1, 0, 1, 1)
+    again = [{**item, "label": 3}, {**item, "label": 0}, {"query": "a hunt", "id": "d1"}]
+    assert teach(collection, again) == (1, 1, 2, 1)
+    assert stored(collection) == [("a hunt", "d0", 0.0, 0), ("a hunt", "d1", 1.0, 0)]
+
+
+def test_a_question_is_encoded_once(collection, encoder):
+    questions = [f"question {n}" for n in range(FEW + 8)]
+    teach(collection, [{"query": q, "id": id} for q in questions for id in ("d0", "d1")])
+    assert sorted(encoder.asked) == sorted(questions)
+    encoder.asked.clear()
+    more = [{"query": q, "id": "d2"} for q in [*questions, "new"]]
+    assert teach(collection, more).questions == FEW + 9
+    assert encoder.asked == ["new"]
+
+
+def test_progress_is_told_by_stage_and_share(collection):
+    told = []
+    teach(collection, [{"query": "a", "id": "d0"}], progress=lambda *each: told.append(each))
+    assert told == [("encoding queries", 0.0), ("encoding queries", 1.0)]
+
+
+def test_nothing_taught_is_nothing(collection):
+    assert teach(collection, []) == (0, 0, 0, 0)
+
+
+def test_forget_replaces_everything_but_only_by_what_can_be_taught(collection):
+    teach(collection, [{"query": "a", "id": "d0"}, {"query": "b", "id": "d1"}])
+    with pytest.raises(UnknownDocument):
+        teach(collection, [{"query": "c", "id": "gone"}], forget=True)
+    assert collection.store.example_count() == 2
+    assert teach(collection, [{"query": "c", "id": "d2"}], forget=True) == (1, 0, 1, 1)
+    assert stored(collection) == [("c", "d2", 1.0, 0)]
+
+
+def test_vectors_teach_collections_of_vectors(vectors):
+    taught = teach(
+        vectors,
+        [{"query": [1, 0.5], "id": "v0"}, {"query": {"vector": [1.0, 0.5]}, "id": "v1"}],
+    )
+    assert taught == (2, 0, 2, 1)
+    learned = vectors.store.learned()
+    assert learned.texts == [None]
+    np.testing.assert_array_equal(learned.embeddings, [[1.0, 0.5]])
+
+
+def test_vectors_beside_an_encoder_have_length_one(collection):
+    teach(collection, [{"query": [3.0] + [0.0] * 31, "id": "d0"}])
+    assert np.linalg.norm(collection.store.learned().embeddings[0]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"query": "", "id": "d0"}, "query"),
+        ({"query": "  ", "id": "d0"}, "the query is empty"),
+        ({"query": {"id": "d1"}, "id": "d0"}, "a document's id is no question"),
+        ({"query": "q"}, "Field required"),
+        ({"query": "q", "id": "d0", "label": "yes"}, "a label is a number, true or false"),
+        ({"query": "q", "id": "d0", "label": float("nan")}, "finite number"),
+        ({"query": "q", "id": "d0", "label": 1e300}, "less than or equal to"),
+        ({"query": "q", "id": "d0", "position": 0}, "greater than or equal to 1"),
+        ({"query": "q", "id": "d0", "score": 1}, "this field is not known here"),
+        ({"query": [float("nan")] * 32, "id": "d0"}, "finite number"),
+    ],
+)
+def test_a_wrong_item_is_named_and_nothing_is_taught(collection, item, said):
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        teach(collection, [{"query": "q", "id": "d0"}, item])
+    assert caught.value.field.startswith("items.1.")
+    assert collection.store.example_count() == 0
+    with pytest.raises(InvalidRequest, match=said):
+        parse(TeachItem, item)
+
+
+def test_a_foreign_dimension_is_refused(vectors, collection):
+    with pytest.raises(DimensionMismatch, match="has 3 dimensions, but this collection's have 2"):
+        teach(vectors, [{"query": [1, 2, 3], "id": "v0"}])
+    with pytest.raises(DimensionMismatch, match="Send 32 numbers"):
+        teach(collection, [{"query": [1, 2, 3], "id": "d0"}])
+    with pytest.raises(InvalidRequest, match="made for vectors of 2 dimensions") as caught:
+        teach(vectors, [{"query": "text", "id": "v0"}])
+    assert caught.value.field == "items.0.query"
+    assert vectors.store.example_count() == collection.store.example_count() == 0
+
+
+def test_unknown_documents_are_named_before_anything_is_encoded(collection, encoder):
+    items = [{"query": "q", "id": id} for id in ("d0", "x", "y", "nul\0")]
+    with pytest.raises(InvalidRequest) as caught:
+        teach(collection, items)
+    assert [each["field"] for each in caught.value.details] == [
+        "items.1.id",
+        "items.2.id",
+        "items.3.id",
+    ]
+    assert str(caught.value).startswith(
+        "3 of 4 items cannot be taught, and none was. items.1.id: No document has the id 'x'"
+    )
+    with pytest.raises(UnknownDocument, match="No document has the id 'x'") as unknown:
+        teach(collection, items[:2])
+    assert unknown.value.field == "items.1.id"
+    assert encoder.asked == []
+    assert collection.store.example_count() == 0
+
+
+def test_unfit_says_what_is_wrong_by_place(vectors):
+    given = [
+        Example([1.0, 2.0], "v0"),
+        Example("text", "v0"),
+        Example([1.0], "v0"),
+        Example([1.0, 2.0], "gone"),
+        Example([1e30, 0.0], "v0"),
+    ]
+    wrong = unfit(vectors, given)
+    assert list(wrong) == [1, 2, 3, 4]
+    assert isinstance(wrong[2], DimensionMismatch)
+    assert isinstance(wrong[3], UnknownDocument)
+
+
+def test_an_interrupted_encoding_teaches_nothing(collection, encoder, monkeypatch):
+    def stop(texts):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(encoder, "encode_queries", stop, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        teach(collection, [{"query": "a", "id": "d0"}], forget=True)
+    assert collection.store.example_count() == 0
+
+
+def test_what_is_taught_is_searched_as_before_until_a_version_takes_it_up(collection):
+    before = collection.search("whale", k=5).json()["hits"]
+    teach(collection, [{"query": "whale", "id": "d4"}])
+    after = collection.search("whale", k=5).json()["hits"]
+    assert [hit["id"] for hit in after] == [hit["id"] for hit in before]
