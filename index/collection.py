@@ -237,6 +237,17 @@ class Collection:
         self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version)
 
+    def rollback(self) -> int:
+        """Answer as before the last activation. Returns the version that answers now.
+
+        Raises:
+            Conflict: nothing was active before.
+        """
+        active = next(each for each in self.store.projections() if each.active)
+        if active.parent is not None:
+            self.views.current(active.parent)
+        return self.store.rollback()
+
     # -- the collection itself --------------------------------------------------------------
 
     def publish(self) -> None:

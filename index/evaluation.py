@@ -17,9 +17,9 @@ import numpy as np
 
 from index.answers import Answer
 from index.collection import Collection
-from index.statistics import Interval, mean_intervals
 from index.errors import SourceError
 from index.requests import MAX_BATCH, SearchRequest, parse
+from index.statistics import Interval, mean_intervals
 from index.types import Float64
 
 DEPTH = 100

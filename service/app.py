@@ -8,9 +8,9 @@ import secrets
 from flask import Flask, Response, g, request
 
 from index import Data
+from index.training import train
 from service.context import EXTENSION, Context
 from service.jobs import Jobs
-from service.pending import train
 from service.problems import respond
 from service.readiness import Readiness
 from service.replies import HTML

@@ -18,9 +18,9 @@ from waitress import wasyncore
 from waitress.server import TcpWSGIServer, create_server
 
 from index import AttendError, Data
+from index.training import train
 from service.app import create_app
 from service.jobs import Jobs, Trainer
-from service.pending import train
 from service.readiness import Readiness
 from service.settings import ServiceSettings
 

@@ -11,9 +11,9 @@ import numpy as np
 from index.collection import Collection
 from index.comparing.changes import Changes, changes
 from index.comparing.sides import Side, side
-from index.statistics import mean_intervals, paired_randomisation
 from index.errors import InvalidRequest
 from index.evaluation import MEASURES, Qrels, Ranked, judged, measure, rank
+from index.statistics import mean_intervals, paired_randomisation
 
 MEASURE = "ndcg@10"
 """By which gains are told unless another is asked for."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from index.statistics import Interval, Reliability, reliability
 from index.evaluation import MEASURES, Evaluation, Qrels, Ranked
+from index.statistics import Interval, Reliability, reliability
 
 
 @dataclass(frozen=True)

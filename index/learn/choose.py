@@ -25,6 +25,7 @@ class Choice(NamedTuple):
     share: float
     examples: float
     lexical: float
+    coverage: float = 0.0
 
     @property
     def parts(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -58,7 +58,8 @@ class Memory:
         counts = self.counts[documents]
         begins = np.cumsum(counts) - counts
         within = np.arange(counts.sum()) - np.repeat(begins, counts)
-        return np.add(np.repeat(self.starts[documents], counts), within)
+        positions: Int64 = np.repeat(self.starts[documents], counts) + within
+        return positions
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,15 @@ class Questions:
         embeddings: (q, d) raw query embeddings.
         relevant: sparse (q, n), grades above zero.
         judged: sparse (q, n), one wherever anything was said of a pair, negative or not.
-        lexical: sparse (q, n), c(q) · lex(d): the lexical term at λ = 1; no entries without texts.
+        lexical: sparse (q, n), lex(d): BM25 over the question's maximum; empty without texts.
+        coverage: (q,) maximum / ideal of each question, from 0 to 1.
     """
 
     embeddings: Float32
     relevant: Sparse
     judged: Sparse
     lexical: Sparse
+    coverage: Float32
 
     @property
     def count(self) -> int:
@@ -85,15 +88,17 @@ class Questions:
     def without(self, documents: Bool) -> Questions:
         """The same questions, as if nothing had been said of these documents (n,)."""
         kept = sparse.diags_array((~documents).astype(np.float32))
-        return Questions(
-            self.embeddings, _pruned(self.relevant, kept), _pruned(self.judged, kept), self.lexical
+        return replace(
+            self, relevant=_pruned(self.relevant, kept), judged=_pruned(self.judged, kept)
         )
 
     def some(self, chosen: Bool | Int64) -> Questions:
         """Some of the questions."""
         at = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
-        parts = (each[at] for each in (self.relevant, self.judged, self.lexical))
-        return Questions(self.embeddings[at], *parts)
+        relevant, judged, lexical = (
+            each[at] for each in (self.relevant, self.judged, self.lexical)
+        )
+        return Questions(self.embeddings[at], relevant, judged, lexical, self.coverage[at])
 
 
 class Labels(NamedTuple):
@@ -111,7 +116,8 @@ def row(matrix: Sparse, at: int) -> Labels:
 
 def answerable(questions: Questions) -> Bool:
     """(q,) whether a question has a relevant document."""
-    return np.greater(np.diff(questions.relevant.indptr), 0)
+    some: Bool = np.diff(questions.relevant.indptr) > 0
+    return some
 
 
 def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:

@@ -33,13 +33,15 @@ class Parts(NamedTuple):
     lexical: Float32  # (q, c)
     grades: Float32  # (q, c)
     ideal: Float64  # (q,)
+    coverage: Float32  # (q,)
 
 
 class Weights(NamedTuple):
-    """How the parts are put together: max(dense, α·examples) + λ·lexical."""
+    """How the parts are put together: max(dense, α·examples) + λ·coverage^γ·lexical."""
 
     examples: float
     lexical: float
+    coverage: float = 0.0
 
 
 def scores(parts: Parts, weights: Weights) -> Float32:
@@ -48,7 +50,10 @@ def scores(parts: Parts, weights: Weights) -> Float32:
     if weights.examples > 0:
         known = parts.examples > NEVER
         found = np.where(known, np.maximum(found, weights.examples * parts.examples), found)
-    return found + np.float32(weights.lexical) * parts.lexical
+    if weights.lexical == 0:
+        return found
+    strength = np.float32(weights.lexical) * parts.coverage ** np.float32(weights.coverage)
+    return found + strength[:, None] * parts.lexical
 
 
 def ndcg(parts: Parts, scored: Float32) -> Float64:
@@ -83,7 +88,7 @@ def parts(
         for found in _block(memory, keys, stored, known, asked, queries, relevant, at, step)
     ]
     ideal = [_ideal(row(relevant, at).grades) for at in range(asked.count)]
-    return _padded(rows, np.array(ideal))
+    return _padded(rows, np.array(ideal), asked.coverage)
 
 
 def keys_of(memory: Memory, fitted: Fitted) -> Float32:
@@ -160,18 +165,18 @@ def _candidates(*found: Float32) -> Int64:
     return np.unique(np.concatenate(best))
 
 
-def _padded(rows: Sequence[_Row], ideal: Float64) -> Parts:
+def _padded(rows: Sequence[_Row], ideal: Float64, coverage: Float32) -> Parts:
     width = max(len(each.documents) for each in rows)
     filled = np.zeros((len(rows), width), dtype=bool)
     for number, each in enumerate(rows):
         filled[number, : len(each.documents)] = True
-    blank = (-1, NEVER, NEVER, 0.0, 0.0)
-    dense, examples, lexical, grades = (
-        _column([each[field] for each in rows], filled, blank[field]) for field in range(1, 5)
-    )
+    dense = _column([each.dense for each in rows], filled, NEVER)
+    examples = _column([each.examples for each in rows], filled, NEVER)
+    lexical = _column([each.lexical for each in rows], filled, 0.0)
+    grades = _column([each.grades for each in rows], filled, 0.0)
     documents = np.full(filled.shape, -1, dtype=np.int64)
     documents[filled] = np.concatenate([each.documents for each in rows])
-    return Parts(documents, dense, examples, lexical, grades, ideal)
+    return Parts(documents, dense, examples, lexical, grades, ideal, coverage)
 
 
 def _column(rows: Sequence[Float32], filled: Bool, blank: float) -> Float32:

@@ -31,8 +31,11 @@ RECIPES: Mapping[str, Recipe] = {
 
 SHARES = (0.3, 0.6, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
-LEXICAL = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""The grid: how far from the start to what was learned, α and λ."""
+LEXICAL = (
+    *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
+    *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
+)
+"""The grid: how far from the start to what was learned, α, and λ with γ."""
 
 MOST_HELD = 1500
 """Questions by which a fold is judged: more make its figures no truer than they need to be."""
@@ -44,11 +47,13 @@ class Before:
 
     Attributes:
         choice: the way it came about, to be tried on each fold as all others are.
+        start: (d_k, d), where its matrices began.
         fitted: its matrices, where no example went into them; else None.
         known: which questions and judgements (q, n) it learned from, where it did.
     """
 
     choice: Choice
+    start: Float32
     fitted: Fitted | None = None
     known: Questions | None = None
 
@@ -138,24 +143,24 @@ class Trial:
                 if task == at
                 for choice, values in judged.items()
             }
-            now = before[at] if before[at] is not None else after[self.before.choice]
-            self.judged.append(Judged(fold.view, _sampled(fold.held_out, self.seed), now, after))
+            held_out = _sampled(fold.held_out, self.seed)
+            self.judged.append(Judged(fold.view, held_out, before[at], after))
 
-    def held_out(self, choice: Choice) -> tuple[Float32, Bool]:
+    def held_out(self, choice: Choice) -> tuple[Float64, Bool]:
         """All held-out questions of both views under a choice: scores (q, c), and relevant ones."""
         found = [
             part for (_, name, share), part in self.kept.items() if (name, share) == choice[:2]
         ]
         width = max(part.documents.shape[1] for part in found)
-        weights = Weights(choice.examples, choice.lexical)
+        weights = Weights(choice.examples, choice.lexical, choice.coverage)
         scored = [_widened(scores(part, weights), width, -np.inf) for part in found]
         grades = [_widened(part.grades, width, 0) for part in found]
-        everything = np.concatenate(scored)
+        everything = np.concatenate(scored).astype(np.float64)
         return np.where(everything < -1e6, -np.inf, everything), np.concatenate(grades) > 0
 
     def _try(self, at: int, fold: Fold, name: str | None, watch: Watch) -> dict[Choice, Float64]:
         """One recipe on one fold."""
-        fitted = self._fit(fold.training, name, watch)
+        fitted = self._fit(fold.training, name, self.start, watch)
         held = _sampled(fold.held_out, self.seed)
         judged: dict[Choice, Float64] = {}
         for share in SHARES if name is not None else SHARES[-1:]:
@@ -163,33 +168,30 @@ class Trial:
             self.kept[at, name, share] = found
             for examples in EXAMPLES:
                 for lexical in LEXICAL if found.lexical.any() else LEXICAL[:1]:
-                    values = ndcg(found, scores(found, Weights(examples, lexical)))
-                    judged[Choice(name, share, examples, lexical)] = values
+                    values = ndcg(found, scores(found, Weights(examples, *lexical)))
+                    judged[Choice(name, share, examples, *lexical)] = values
         return judged
 
-    def _before(self, fold: Fold, watch: Watch) -> Float64 | None:
-        """What answers now, as it would on questions that it has not seen either.
-
-        None where it is one of the choices, and tried as all others are.
-        """
+    def _before(self, fold: Fold, watch: Watch) -> Float64:
+        """What answers now, as it would on questions that it has not seen either."""
         choice, known = self.before.choice, self.before.known
-        if known is None and self.before.fitted is None:
-            return None
-        training, fitted = fold.training, self.before.fitted
+        training = fold.training
+        fitted = self.before.fitted
         if known is not None:
             then = known.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
-            fitted = self._fit(training, choice.recipe if training.count else None, watch)
-            fitted = fitted.mixed(self.start, choice.share)
+            recipe = choice.recipe if training.count else None
+            fitted = self._fit(training, recipe, self.before.start, watch)
+            fitted = fitted.mixed(self.before.start, choice.share)
         held = _sampled(fold.held_out, self.seed)
-        found = self._parts(training, held, fitted or unlearned(self.memory, self.start))
-        return ndcg(found, scores(found, Weights(choice.examples, choice.lexical)))
+        found = self._parts(training, held, fitted or unlearned(self.memory, self.before.start))
+        return ndcg(found, scores(found, Weights(choice.examples, choice.lexical, choice.coverage)))
 
-    def _fit(self, training: Questions, name: str | None, watch: Watch) -> Fitted:
+    def _fit(self, training: Questions, name: str | None, start: Float32, watch: Watch) -> Fitted:
         if name is None:
-            return unlearned(self.memory, self.start)
+            return unlearned(self.memory, start)
         recipe = RECIPES[name]
-        return fit(self.memory, training, recipe, start=self.start, seed=self.seed, watch=watch)
+        return fit(self.memory, training, recipe, start=start, seed=self.seed, watch=watch)
 
     def _parts(self, training: Questions, held: Int64, fitted: Fitted) -> Parts:
         asked = self.questions.some(held)

@@ -60,7 +60,7 @@ def roll_back_projection(collection: str) -> Response:
     parent = next((each.parent for each in found.projections() if each.active), None)
     if parent is not None:
         found.views.current(parent)  # its keys are ready before anyone asks for them
-    return reply({"projection": found.store.rollback()})
+    return reply({"projection": found.rollback()})
 
 
 def _collection(name: str) -> Collection:

@@ -9,6 +9,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from index import Collection
 from index.teaching import teach
+from index.training import TrainRequest
 from service.context import context
 from service.jobs import Job, QueueFull
 from service.learned import (
@@ -21,7 +22,6 @@ from service.learned import (
     TaughtReply,
 )
 from service.operations import Operations
-from service.pending import TrainRequest
 from service.replies import reply
 
 operations = Operations("Learning")
