@@ -137,14 +137,15 @@ def focus_on(
     stored = made.projection
     raw = stored.key_fingerprint == RAW_KEYS and not made.moved
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
+    pool = options.pool or made.tuning.pool
     fits = _fits(made, settings, scorer, overlaps, options, attend)
     compare = mechanism(
         scorer_name=scorer,
         d_k=stored.d_k,
         normalized=unit,
         scale=_scale(made, settings, scorer, options),
-        pool_name=options.pool,
-        temperature=options.temperature,
+        pool_name=pool,
+        temperature=options.temperature * _temperature(made, settings, scorer, pool, options),
         gates=_gates(stored, options.heads),
         null_logit=made.tuning.null if fits else None,
         additive=_additive(stored) if scorer == "additive" else None,
@@ -158,7 +159,7 @@ def focus_on(
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
-        native=inner and options.pool == "max" and compare.heads == 1,
+        native=inner and pool == "max" and compare.heads == 1,
         calibrated=fits and options.temperature == 1,
     )
 
@@ -178,7 +179,7 @@ def _fits(
     return (
         tuning.null is not None
         and scorer == (tuning.scorer or settings.scorer)
-        and options.pool == tuning.pool
+        and options.pool in (None, tuning.pool)
         and tuning.attend in (None, attend)
         and strength == own_strength(tuning)
         and options.scale is None
@@ -195,6 +196,15 @@ def _scale(
     if fitted is not None and scorer == (made.tuning.scorer or settings.scorer):
         return fitted[0] if len(fitted) == 1 else fitted
     return settings.scale if scorer == settings.scorer else None
+
+
+def _temperature(
+    made: Version, settings: Settings, scorer: str, pool: str, options: SearchOptions
+) -> float:
+    """The fitted one, where what it was fitted for is what is asked."""
+    tuning = made.tuning
+    same = scorer == (tuning.scorer or settings.scorer) and pool == tuning.pool
+    return tuning.temperature if same and options.scale is None else 1.0
 
 
 def _check_lengths(scorer: str, settings: Settings) -> None:

@@ -205,8 +205,10 @@ class SearchOptions(Request):
     heads: list[Annotated[FiniteFloat, Field(ge=0, le=1e6)]] | None = Field(
         None, max_length=256, description="One weight per head instead of the projection's own."
     )
-    pool: Literal["max", "sum"] = Field(
-        "max", description="A document's logit: its best key, or the log-sum-exp of its keys."
+    pool: Literal["max", "sum"] | None = Field(
+        None,
+        description="A document's logit: its best key (max), or the log-sum-exp of its keys "
+        "(sum); the projection version's own if absent, which is max until one was trained.",
     )
     lexical: (
         Annotated[

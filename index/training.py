@@ -15,7 +15,7 @@ from scipy import sparse
 from index.collection import Collection
 from index.errors import InvalidRequest
 from index.examples import propensity
-from index.learn.calibrate import Calibration, calibrate
+from index.learn.calibrate import ATTEND, Calibration, calibrate
 from index.learn.choose import Choice, best, honest
 from index.learn.data import Memory, Questions, answerable, twins
 from index.learn.fit import Fitted, fit, unlearned
@@ -208,17 +208,7 @@ class _Training:
         store, memory = self.collection.store, material.memory
         scorer = self.collection.settings.scorer
         projection = _projection(fitted, memory, self.collection.settings)
-        tuning = Tuning(
-            scale=(calibration.scale,),
-            null=None if calibration.null is None else (calibration.null,),
-            lexical=choice.lexical,
-            coverage=choice.coverage,
-            examples=choice.examples,
-            attend=100,
-            scorer=scorer,
-            threshold=calibration.threshold,
-            error_rate=calibration.error_rate,
-        )
+        tuning = _tuning(choice, calibration, memory, scorer)
         self.watch("storing", 0.0)
         promote = self.request.promote and verdict.promote
         report = self._report(verdict, choice, material, version=None)
@@ -256,6 +246,7 @@ class _Training:
                 "examples": choice.examples,
                 "lexical": choice.lexical,
                 "coverage": choice.coverage,
+                "pool": choice.pool,
                 "dimensions": self.request.dimensions,
                 "share_seen": self.request.share_seen,
             },
@@ -413,12 +404,13 @@ def _before(collection: Collection, active: StoredProjection, material: Material
             tuning.examples,
             tuning.lexical,
             tuning.coverage,
+            tuning.pool,
         )
         start = _start(material.memory, chosen.get("dimensions"))
         return Before(choice, start, known=material.known)
     stored = collection.store.version(active.version)
     version = Version.of(active.version, stored, "cosine")
-    choice = Choice(None, 1.0, tuning.examples, tuning.lexical, tuning.coverage)
+    choice = Choice(None, 1.0, tuning.examples, tuning.lexical, tuning.coverage, tuning.pool)
     fitted = _as_fitted(version.projection, material.memory)
     return Before(choice, fitted.w_q, fitted=fitted)
 
@@ -445,6 +437,27 @@ def _projection(fitted: Fitted, memory: Memory, settings: Settings) -> Projectio
         kind="learned",
         normalize_queries=memory.unit,
         normalize_keys=memory.unit,
+    )
+
+
+def _tuning(choice: Choice, calibration: Calibration, memory: Memory, scorer: str) -> Tuning:
+    # A sum over keys depends on the scale at which they are summed: there the fitted scale
+    # becomes a temperature instead.
+    summed = choice.pool == "sum"
+    temperature = memory.scale / calibration.scale if summed else 1.0
+    null = calibration.null
+    return Tuning(
+        scale=(memory.scale if summed else calibration.scale,),
+        null=None if null is None else (null * temperature,),
+        lexical=choice.lexical,
+        coverage=choice.coverage,
+        examples=choice.examples,
+        attend=ATTEND,
+        scorer=scorer,
+        pool=choice.pool,
+        temperature=temperature,
+        threshold=calibration.threshold,
+        error_rate=calibration.error_rate,
     )
 
 

@@ -38,7 +38,9 @@ class Tuning:
         lexical: λ, on the scorer's scale; 0 is off.
         coverage: γ, how much less the lexical term counts where the query's words are not there.
         examples: the factor on example keys; at 0 they take no part.
-        attend, scorer, pool: what scale, null and threshold were fitted for.
+        pool: how a document's keys make its logit, where a request does not say.
+        temperature: at which weights are probabilities; not 1 where the pool depends on the scale.
+        attend, scorer: with the pool, what scale, temperature, null and threshold were fitted for.
         threshold: below this confidence the answer is that nothing here answers.
         error_rate: how often that is said wrongly, as measured.
 
@@ -52,7 +54,8 @@ class Tuning:
     examples: float = 0.0
     attend: int | Literal["all"] | None = None
     scorer: str | None = None
-    pool: str = "max"
+    pool: Literal["max", "sum"] = "max"
+    temperature: float = 1.0
     threshold: float | None = None
     error_rate: float | None = None
 
@@ -66,6 +69,9 @@ class Tuning:
         for name in ("threshold", "error_rate"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _number(name, getattr(self, name), 1.0))
+        object.__setattr__(self, "temperature", _finite("temperature", self.temperature))
+        if self.temperature <= 0:
+            raise InvalidRequest(f"The temperature is {self.temperature}; it must be above 0.")
         _check_fitted_for(self.attend, self.scorer, self.pool)
 
     def stored(self) -> dict[str, Json]:

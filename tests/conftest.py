@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ TINY_SEED = 20170612
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# A suite that runs in the background is told to ignore interrupts, and so is all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from index.learn.data import Pool
 from index.learn.folds import VIEWS, View
 from index.types import Float64, Int64
 
@@ -26,6 +27,7 @@ class Choice(NamedTuple):
     examples: float
     lexical: float
     coverage: float = 0.0
+    pool: Pool = "max"
 
     @property
     def parts(self) -> int:

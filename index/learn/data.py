@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -13,6 +14,12 @@ from index.types import Bool, Float32, Int64
 
 Sparse: TypeAlias = Any
 """A `scipy.sparse.csr_array`: SciPy has no types."""
+
+Pool = Literal["max", "sum"]
+"""How a document's keys make its score: its best one, or their log-sum-exp."""
+
+UNIT_SCALE = 20.0
+"""The scale of logits before any was fitted, for embeddings of length one; else 1/sqrt(d)."""
 
 TWIN_COSINE = 0.9
 """Questions nearer than this are one question in other words: they share a fold."""
@@ -42,6 +49,11 @@ class Memory:
     def documents(self) -> int:
         """n."""
         return len(self.starts)
+
+    @property
+    def scale(self) -> float:
+        """Of logits, before any was fitted."""
+        return UNIT_SCALE if self.unit else 1 / math.sqrt(self.embeddings.shape[1])
 
     @cached_property
     def counts(self) -> Int64:

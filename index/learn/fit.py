@@ -19,9 +19,6 @@ from index.errors import Conflict, InvalidRequest
 from index.learn.data import Memory, Questions
 from index.types import Float32, Int64
 
-UNIT_SCALE = 20.0
-"""Where the scale starts for embeddings of length one; 1/sqrt(d) for others."""
-
 LABELLED = 800
 """Documents that examples speak of, drawn for each step beside those of its own questions."""
 
@@ -87,7 +84,7 @@ def unlearned(memory: Memory, start: Float32) -> Fitted:
     """The start itself."""
     d = memory.embeddings.shape[1]
     none = np.empty(0, dtype=np.int64), np.empty((0, d), dtype=np.float32)
-    return Fitted(start, start, *none, _start_scale(memory))
+    return Fitted(start, start, *none, memory.scale)
 
 
 def fit(
@@ -136,7 +133,7 @@ class _Fit:
         self.start = torch.from_numpy(start)
         self.delta_q = torch.zeros_like(self.start, requires_grad=True)
         self.delta_k = torch.zeros_like(self.start, requires_grad=True)
-        self.log_scale = torch.tensor(math.log(_start_scale(memory)), requires_grad=True)
+        self.log_scale = torch.tensor(math.log(memory.scale), requires_grad=True)
         offsets = len(self.offset_keys) if recipe.offsets else 0
         self.offsets = torch.zeros(offsets, memory.embeddings.shape[1], requires_grad=True)
 
@@ -150,7 +147,7 @@ class _Fit:
                 {"params": [self.offsets], "lr": recipe.offset_rate},
             ]
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda at: 1 - at / steps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda at: 1 - at / max(1, steps))
         for at, chosen in enumerate(self._batches(steps)):
             watch(at / steps)
             optimiser.zero_grad()
@@ -252,7 +249,3 @@ class _Fit:
             keys = self.offset_keys if self.recipe.offsets else self.offset_keys[:0]
             scale = float(self.log_scale.exp())
             return Fitted(w_q, w_k, keys, self.offsets.detach().numpy(), scale)
-
-
-def _start_scale(memory: Memory) -> float:
-    return UNIT_SCALE if memory.unit else 1 / math.sqrt(memory.embeddings.shape[1])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.data import BLOCK, Memory, Questions, Sparse, row
+from index.learn.data import BLOCK, Labels, Memory, Pool, Questions, Sparse, row
 from index.learn.fit import Fitted
 from index.types import Bool, Float32, Float64, Int64
 
@@ -21,6 +21,10 @@ NEVER = -1e9
 """The score of a document that has no key of this sort."""
 
 
+FACTORS = (0.7, 0.8, 0.9, 1.0)
+"""What example keys may be multiplied by."""
+
+
 class Parts(NamedTuple):
     """Each question's candidates with the parts of their scores, padded to one width.
 
@@ -30,24 +34,29 @@ class Parts(NamedTuple):
     documents: Int64  # (q, c), -1 where padded
     dense: Float32  # (q, c), NEVER where padded
     examples: Float32  # (q, c), NEVER without an example key
+    summed: Float32  # (q, c, f), the log-sum-exp of all keys, by factor on example keys
     lexical: Float32  # (q, c)
     grades: Float32  # (q, c)
     ideal: Float64  # (q,)
     coverage: Float32  # (q,)
+    factors: tuple[float, ...] = FACTORS
 
 
 class Weights(NamedTuple):
-    """How the parts are put together: max(dense, α·examples) + λ·coverage^γ·lexical."""
+    """How the parts are put together: pool(dense, α·examples) + λ·coverage^γ·lexical."""
 
     examples: float
     lexical: float
     coverage: float = 0.0
+    pool: Pool = "max"
 
 
 def scores(parts: Parts, weights: Weights) -> Float32:
     """(q, c), on the scorer's scale; NEVER or so where padded."""
     found = parts.dense
-    if weights.examples > 0:
+    if weights.examples > 0 and weights.pool == "sum":
+        found = parts.summed[:, :, parts.factors.index(weights.examples)]
+    elif weights.examples > 0:
         known = parts.examples > NEVER
         found = np.where(known, np.maximum(found, weights.examples * parts.examples), found)
     if weights.lexical == 0:
@@ -69,7 +78,12 @@ def ndcg(parts: Parts, scored: Float32) -> Float64:
 
 
 def parts(
-    memory: Memory, fitted: Fitted, known: Questions, asked: Questions, relevant: Sparse
+    memory: Memory,
+    fitted: Fitted,
+    known: Questions,
+    asked: Questions,
+    relevant: Sparse,
+    factors: tuple[float, ...] = FACTORS,
 ) -> Parts:
     """The candidates of held-out questions under a fit.
 
@@ -81,14 +95,14 @@ def parts(
     keys = keys_of(memory, fitted)  # (m, d_k)
     queries = projected(memory, fitted.w_q, asked.embeddings)  # (q, d_k)
     stored = projected(memory, fitted.w_q, known.embeddings)  # (k, d_k)
-    step = max(1, BLOCK // max(1, len(keys)))
-    rows = [
-        found
-        for at in range(0, asked.count, step)
-        for found in _block(memory, keys, stored, known, asked, queries, relevant, at, step)
-    ]
+    step = max(1, BLOCK // max(1, len(factors) * len(keys)))
+    rows = []
+    for at in range(0, asked.count, step):
+        block = queries[at : at + step]
+        ways = _ways(memory, known, block @ keys.T, block @ stored.T, factors)
+        rows += _rows(asked.lexical[at : at + step], relevant[at : at + step], ways)
     ideal = [_ideal(row(relevant, at).grades) for at in range(asked.count)]
-    return _padded(rows, np.array(ideal), asked.coverage)
+    return _padded(rows, np.array(ideal), asked.coverage, factors)
 
 
 def keys_of(memory: Memory, fitted: Fitted) -> Float32:
@@ -109,39 +123,87 @@ def projected(memory: Memory, weight: Float32, embeddings: Float32) -> Float32:
     return np.divide(found, np.where(length == 0, 1, length), dtype=np.float32)
 
 
+class _Sums(NamedTuple):
+    """Sums of exp(logit) by document (b, n), over exp(peak) (b, 1) to keep them in range."""
+
+    sums: Float32
+    peaks: Float32
+
+    def logs(self, at: int, documents: Int64) -> Float64:
+        """Of one question, (c,); -inf for a document with nothing to sum."""
+        with np.errstate(divide="ignore"):
+            logs: Float64 = np.log(self.sums[at, documents]) + self.peaks[at]
+        return logs
+
+
+class _Ways(NamedTuple):
+    """How some questions meet every document, by keys and by examples."""
+
+    dense: Float32  # (b, n)
+    examples: Float32  # (b, n)
+    keys: _Sums
+    votes: Sequence[_Sums]
+    scale: float
+
+    def summed(self, at: int, documents: Int64) -> Float32:
+        """Of one question, by factor on example keys: (c, f), on the scorer's scale."""
+        own = self.keys.logs(at, documents)
+        both = [np.logaddexp(own, each.logs(at, documents)) for each in self.votes]
+        return np.stack(both, axis=1).astype(np.float32) / np.float32(self.scale)
+
+
 class _Row(NamedTuple):
     documents: Int64
     dense: Float32
     examples: Float32
+    summed: Float32
     lexical: Float32
     grades: Float32
 
 
-def _block(
+def _ways(
     memory: Memory,
-    keys: Float32,
-    stored: Float32,
     known: Questions,
-    asked: Questions,
-    queries: Float32,
-    relevant: Sparse,
-    at: int,
-    step: int,
-) -> Iterator[_Row]:
-    block = queries[at : at + step]
-    dense = np.maximum.reduceat(block @ keys.T, memory.starts, axis=1)  # (b, n)
-    examples = _by_example(block @ stored.T, known, memory.documents)  # (b, n)
-    for number in range(len(block)):
-        labels = row(relevant, at + number)
-        words = row(asked.lexical, at + number)
-        lexical = np.zeros(memory.documents, dtype=np.float32)
-        lexical[words.documents] = words.grades
-        grades = np.zeros(memory.documents, dtype=np.float32)
-        grades[labels.documents] = labels.grades
-        chosen = _candidates(dense[number], examples[number], lexical)
-        chosen = np.union1d(chosen, labels.documents)
-        found = (dense[number], examples[number], lexical, grades)
-        yield _Row(chosen, *(each[chosen] for each in found))
+    dense: Float32,
+    similar: Float32,
+    factors: tuple[float, ...],
+) -> _Ways:
+    """From scores of keys (b, m) and of known questions (b, k)."""
+    shares, peaks = _raised(memory.scale * dense)
+    holders = (known.relevant.T.tocsr() > 0).astype(np.float32)  # (n, k)
+    votes = []
+    for factor in factors:
+        raised, highest = _raised(memory.scale * factor * similar)
+        votes.append(_Sums((holders @ raised.T).T, highest))
+    return _Ways(
+        np.maximum.reduceat(dense, memory.starts, axis=1),
+        _by_example(similar, known, memory.documents),
+        _Sums(np.add.reduceat(shares, memory.starts, axis=1), peaks),
+        votes,
+        memory.scale,
+    )
+
+
+def _raised(logits: Float32) -> tuple[Float32, Float32]:
+    """exp(logit - peak) of each row's logits (b, m), and the peaks (b, 1)."""
+    peaks: Float32 = logits.max(axis=1, keepdims=True, initial=NEVER)
+    return np.exp(logits - peaks), peaks
+
+
+def _rows(lexical: Sparse, relevant: Sparse, ways: _Ways) -> Iterator[_Row]:
+    for at in range(len(ways.dense)):
+        words, grades = (_filled(row(each, at), each.shape[1]) for each in (lexical, relevant))
+        dense, examples = ways.dense[at], ways.examples[at]
+        chosen = _candidates(dense, examples, words, *(each.sums[at] for each in ways.votes[-1:]))
+        chosen = np.union1d(chosen, np.flatnonzero(grades))
+        found = (each[chosen] for each in (words, grades))
+        yield _Row(chosen, dense[chosen], examples[chosen], ways.summed(at, chosen), *found)
+
+
+def _filled(labels: Labels, documents: int) -> Float32:
+    whole = np.zeros(documents, dtype=np.float32)
+    whole[labels.documents] = labels.grades
+    return whole
 
 
 def _by_example(similar: Float32, known: Questions, documents: int) -> Float32:
@@ -161,26 +223,29 @@ def _candidates(*found: Float32) -> Int64:
     for each in found:
         count = min(DEPTH, len(each))
         top = np.argpartition(-each, count - 1)[:count]
-        best.append(top[(each[top] > NEVER) & (each[top] != 0)])
+        best.append(top[each[top] > NEVER])
     return np.unique(np.concatenate(best))
 
 
-def _padded(rows: Sequence[_Row], ideal: Float64, coverage: Float32) -> Parts:
+def _padded(
+    rows: Sequence[_Row], ideal: Float64, coverage: Float32, factors: tuple[float, ...]
+) -> Parts:
     width = max(len(each.documents) for each in rows)
     filled = np.zeros((len(rows), width), dtype=bool)
     for number, each in enumerate(rows):
         filled[number, : len(each.documents)] = True
     dense = _column([each.dense for each in rows], filled, NEVER)
     examples = _column([each.examples for each in rows], filled, NEVER)
+    summed = _column([each.summed for each in rows], filled, NEVER)
     lexical = _column([each.lexical for each in rows], filled, 0.0)
     grades = _column([each.grades for each in rows], filled, 0.0)
     documents = np.full(filled.shape, -1, dtype=np.int64)
     documents[filled] = np.concatenate([each.documents for each in rows])
-    return Parts(documents, dense, examples, lexical, grades, ideal, coverage)
+    return Parts(documents, dense, examples, summed, lexical, grades, ideal, coverage, factors)
 
 
 def _column(rows: Sequence[Float32], filled: Bool, blank: float) -> Float32:
-    column = np.full(filled.shape, blank, dtype=np.float32)
+    column = np.full((*filled.shape, *rows[0].shape[1:]), blank, dtype=np.float32)
     column[filled] = np.concatenate(rows)
     return column
 

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from index.learn.choose import Choice, Judged
-from index.learn.data import Memory, Questions, answerable
+from index.learn.data import Memory, Pool, Questions, answerable
 from index.learn.fit import Fitted, Recipe, Watch, fit, unlearned
 from index.learn.folds import Fold
-from index.learn.ranking import Parts, Weights, ndcg, parts, scores
+from index.learn.ranking import FACTORS, Parts, Weights, ndcg, parts, scores
 from index.types import Bool, Float32, Float64, Int64
 
 RECIPES: Mapping[str, Recipe] = {
@@ -30,12 +30,16 @@ RECIPES: Mapping[str, Recipe] = {
 """What is tried. The first pushes nothing away that no example speaks of, the second does."""
 
 SHARES = (0.3, 0.6, 1.0)
-EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
+EXAMPLES: tuple[tuple[float, Pool], ...] = (
+    (0.0, "max"),
+    *((factor, "max") for factor in FACTORS),
+    *((factor, "sum") for factor in FACTORS),
+)
 LEXICAL = (
     *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
     *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
 )
-"""The grid: how far from the start to what was learned, α, and λ with γ."""
+"""The grid: how far from the start to what was learned, α with its pool, and λ with γ."""
 
 MOST_HELD = 1500
 """Questions by which a fold is judged: more make its figures no truer than they need to be."""
@@ -98,10 +102,14 @@ def one_thread_each() -> Iterator[ThreadPoolExecutor]:
     """
     import torch  # here: seconds to import
 
-    # The number is each thread's own, so that nobody else's changes.
+    before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as workers:
-        yield workers
+    try:
+        with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as workers:
+            yield workers
+    finally:
+        # Threads that are there keep their number; those begun later take the last one set.
+        torch.set_num_threads(before)
 
 
 @dataclass
@@ -152,7 +160,7 @@ class Trial:
             part for (_, name, share), part in self.kept.items() if (name, share) == choice[:2]
         ]
         width = max(part.documents.shape[1] for part in found)
-        weights = Weights(choice.examples, choice.lexical, choice.coverage)
+        weights = Weights(*choice[2:])
         scored = [_widened(scores(part, weights), width, -np.inf) for part in found]
         grades = [_widened(part.grades, width, 0) for part in found]
         everything = np.concatenate(scored).astype(np.float64)
@@ -166,10 +174,10 @@ class Trial:
         for share in SHARES if name is not None else SHARES[-1:]:
             found = self._parts(fold.training, held, fitted.mixed(self.start, share))
             self.kept[at, name, share] = found
-            for examples in EXAMPLES:
+            for examples, pool in EXAMPLES:
                 for lexical in LEXICAL if found.lexical.any() else LEXICAL[:1]:
-                    values = ndcg(found, scores(found, Weights(examples, *lexical)))
-                    judged[Choice(name, share, examples, *lexical)] = values
+                    weights = Weights(examples, *lexical, pool)
+                    judged[Choice(name, share, *weights)] = ndcg(found, scores(found, weights))
         return judged
 
     def _before(self, fold: Fold, watch: Watch) -> Float64:
@@ -184,8 +192,9 @@ class Trial:
             fitted = self._fit(training, recipe, self.before.start, watch)
             fitted = fitted.mixed(self.before.start, choice.share)
         held = _sampled(fold.held_out, self.seed)
-        found = self._parts(training, held, fitted or unlearned(self.memory, self.before.start))
-        return ndcg(found, scores(found, Weights(choice.examples, choice.lexical, choice.coverage)))
+        answers = fitted or unlearned(self.memory, self.before.start)
+        found = self._parts(training, held, answers, (choice.examples or 1.0,))
+        return ndcg(found, scores(found, Weights(*choice[2:])))
 
     def _fit(self, training: Questions, name: str | None, start: Float32, watch: Watch) -> Fitted:
         if name is None:
@@ -193,9 +202,15 @@ class Trial:
         recipe = RECIPES[name]
         return fit(self.memory, training, recipe, start=start, seed=self.seed, watch=watch)
 
-    def _parts(self, training: Questions, held: Int64, fitted: Fitted) -> Parts:
+    def _parts(
+        self,
+        training: Questions,
+        held: Int64,
+        fitted: Fitted,
+        factors: tuple[float, ...] = FACTORS,
+    ) -> Parts:
         asked = self.questions.some(held)
-        return parts(self.memory, fitted, training, asked, asked.relevant)
+        return parts(self.memory, fitted, training, asked, asked.relevant, factors)
 
 
 def _sampled(held: Int64, seed: int) -> Int64:

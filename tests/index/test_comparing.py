@@ -18,6 +18,9 @@ from index.comparing.changes import histogram
 from index.comparing.compare import compare, compare_rankings
 from index.comparing.plots import gain_histogram, reliability_diagram
 from index.comparing.report import as_json, as_text
+from index.data import Data
+from index.errors import InvalidRequest, SourceError, UnknownProjection
+from index.evaluation import MEASURES, Ranked, Ranking, evaluate
 from index.statistics import (
     difference_interval,
     mean_interval,
@@ -25,9 +28,6 @@ from index.statistics import (
     paired_randomisation,
     reliability,
 )
-from index.data import Data
-from index.errors import InvalidRequest, SourceError, UnknownProjection
-from index.evaluation import MEASURES, Ranked, Ranking, evaluate
 from tests.index.helpers import write_jsonl
 
 # -- statistics ----------------------------------------------------------------------------------
