@@ -53,20 +53,33 @@ class Outcome(NamedTuple):
 
 
 def best(judged: Sequence[Judged], share_seen: float) -> Choice:
-    """The choice with the best mix of both views."""
-    totals = {
-        choice: _mixed(judged, choice, share_seen) - PART_COST * choice.parts
-        for choice in judged[0].after
-    }
-    return max(totals, key=lambda choice: (totals[choice], -choice.parts))
+    """The choice with the best mix of both views; a loss where documents are new counts twice.
+
+    What is new comes unannounced, and who adds documents did not choose to lose by it.
+    """
+    choices = list(judged[0].after)
+    means = {view: _means(judged, view, choices) for view in VIEWS if _some(judged, view)}
+    shares = weights(means, share_seen)
+    totals = -PART_COST * np.array([choice.parts for choice in choices])
+    for view, (before, after) in means.items():
+        totals += shares[view] * after
+        if view == "unseen":
+            totals -= shares[view] * np.maximum(0.0, before - after)
+    fewest = [-choice.parts for choice in choices]
+    return choices[max(range(len(choices)), key=lambda at: (totals[at], fewest[at]))]
 
 
 def honest(judged: Sequence[Judged], share_seen: float) -> dict[View, Outcome]:
-    """Every view's held-out values, each fold under the choice of the other folds."""
+    """Every view's held-out values, each fold under the choice made by all other questions.
+
+    Both views hold out the same questions: those of a fold have no say in it by way of the
+    other view either.
+    """
     after = []
-    for at, fold in enumerate(judged):
-        others = [*judged[:at], *judged[at + 1 :]]
-        after.append(fold.after[best(others or judged, share_seen)])
+    for fold in judged:
+        others = [_without(each, fold.questions) for each in judged]
+        chosen = best([each for each in others if len(each.questions)] or judged, share_seen)
+        after.append(fold.after[chosen])
     return {
         view: _joined(
             [
@@ -76,11 +89,33 @@ def honest(judged: Sequence[Judged], share_seen: float) -> dict[View, Outcome]:
             ]
         )
         for view in VIEWS
-        if any(fold.view == view for fold in judged)
+        if _some(judged, view)
     }
 
 
-def weights(outcomes: Mapping[View, Outcome], share_seen: float) -> dict[View, float]:
+def _some(judged: Sequence[Judged], view: View) -> bool:
+    return any(fold.view == view for fold in judged)
+
+
+def _means(
+    judged: Sequence[Judged], view: View, choices: Sequence[Choice]
+) -> tuple[float, Float64]:
+    """A view's mean before, and after under each choice (c,)."""
+    folds = [fold for fold in judged if fold.view == view]
+    before = np.concatenate([fold.before for fold in folds])
+    after = [np.stack([fold.after[choice] for choice in choices]) for fold in folds]
+    return float(before.mean()), np.concatenate(after, axis=1).mean(axis=1)
+
+
+def _without(judged: Judged, questions: Int64) -> Judged:
+    kept = ~np.isin(judged.questions, questions)
+    if kept.all():
+        return judged
+    after = {choice: values[kept] for choice, values in judged.after.items()}
+    return Judged(judged.view, judged.questions[kept], judged.before[kept], after)
+
+
+def weights(outcomes: Mapping[View, object], share_seen: float) -> dict[View, float]:
     """How much each view counts in the mix; all where there is one view only."""
     given = {"random": share_seen, "unseen": 1 - share_seen}
     kept = {view: given[view] for view in outcomes}
@@ -102,16 +137,6 @@ def mixed(outcomes: Mapping[View, Outcome], share_seen: float) -> Outcome:
         np.add.at(before, at, weight * found.before / len(found.before))
         np.add.at(after, at, weight * found.after / len(found.after))
     return Outcome(ids, before, after)
-
-
-def _mixed(judged: Sequence[Judged], choice: Choice, share_seen: float) -> float:
-    outcomes = {
-        view: _joined([(fold, fold.after[choice]) for fold in judged if fold.view == view])
-        for view in VIEWS
-        if any(fold.view == view for fold in judged)
-    }
-    means = weights(outcomes, share_seen)
-    return sum(weight * float(outcomes[view].after.mean()) for view, weight in means.items())
 
 
 def _joined(folds: Sequence[tuple[Judged, Float64]]) -> Outcome:
