@@ -14,21 +14,34 @@ DATA = ROOT.parent / "shared" / "data"
 sys.path.insert(0, str(ROOT))
 
 
+def parser(description: str, **options: Any) -> argparse.ArgumentParser:
+    """A parser with --quick and --json, which every benchmark has."""
+    made = argparse.ArgumentParser(description=description, **options)
+    made.add_argument("--quick", action="store_true", help="within two minutes")
+    made.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    return made
+
+
 def arguments(description: str) -> argparse.Namespace:
-    """--quick, --json and --sets, which every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="within two minutes")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--sets", type=Path, default=DATA, help="folder of the data sets")
-    return parser.parse_args()
+    """--quick, --json, and the folder of the data sets as --folder (or --sets)."""
+    made = parser(description)
+    made.add_argument(
+        "--folder", "--sets", dest="sets", type=Path, default=DATA, help="folder of the data sets"
+    )
+    return made.parse_args()
 
 
 def data_set(folder: Path, name: str) -> Path:
     """The folder of a data set; ends the program with a sentence where it is absent."""
     path = folder / name
     if not path.is_dir():
-        sys.exit(f"The data set {name} is not in {folder}; name its folder with --sets.")
+        sys.exit(f"The data set {name} is not in {folder}; name its folder with --folder.")
     return path
+
+
+def progress(said: str) -> None:
+    """On stderr: a benchmark's stdout is its result."""
+    print(said, file=sys.stderr, flush=True)
 
 
 def tell(ratios: dict[str, float], figures: dict[str, Any], as_json: bool) -> None:

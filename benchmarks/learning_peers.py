@@ -28,6 +28,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import common  # noqa: F401  # puts the project on the path
 import numpy as np
 from numpy.typing import NDArray
 

@@ -32,11 +32,13 @@ log = logging.getLogger("attend")
 
 @dataclass(frozen=True)
 class Info:
-    """A collection in figures."""
+    """A collection in figures; `questions` are those that the `examples` are about."""
 
     name: str
     documents: int
     keys: int
+    examples: int
+    questions: int
     dimension: int
     encoder: str | None
     projection: int
@@ -69,14 +71,14 @@ class Collection:
         self.store = Store(folder / "documents.db")
         self.settings = Settings.of(self.store.settings())
         self._encoders = encoders
-        self._ingest = Ingest(self.store, self.settings, self._encoder)
+        self._ingest = Ingest(self.store, self.settings, self.encoder)
         self.views = Views(
             self.store,
             folder / "keys",
             scorer=self.settings.scorer,
             encoder=self.settings.encoder or "none",
         )
-        self._searcher = Searcher(self.store, self.settings, self.views, self._encoder)
+        self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
 
     def close(self) -> None:
         self.store.close()
@@ -121,7 +123,7 @@ class Collection:
             )
         self.views.current()  # what cannot be searched must not be written to
         written = self.write(given)
-        self._merge_if_due()
+        self.merge_if_due()
         return written
 
     def write(self, documents: Sequence[Document]) -> Written:
@@ -254,6 +256,32 @@ class Collection:
         """Write the index of all keys to disk, so that the next start need not."""
         self.views.publish()
 
+    def merge_if_due(self) -> None:
+        """Publish if so much was written that it no longer is to be searched as it is.
+
+        What was written is stored by now: what goes wrong here is no error of it, and logged.
+        """
+        try:
+            self.views.merge_if_due()
+        except (AttendError, OSError) as error:
+            log.warning("The index was not merged, and will be at the next write: %s", error)
+
+    def encoder(self) -> Encoder:
+        """What makes this collection's texts embeddings; it is loaded when first asked for.
+
+        Raises:
+            EncoderError: it cannot be loaded.
+            EncoderMismatch: it gives embeddings of another width than the collection's.
+        """
+        encoder = self._encoders(self.settings.encoder or "")
+        if encoder.dimension != self.settings.dimension:
+            raise EncoderMismatch(
+                f"The encoder {encoder.name!r} gives {encoder.dimension} dimensions, but the "
+                f"collection {self.name!r} was built with {self.settings.dimension}: the model "
+                f"has changed. Put the old one back, or build another collection."
+            )
+        return encoder
+
     def info(self) -> Info:
         documents, keys = self.store.counts()
         view = self.views.current()
@@ -262,6 +290,8 @@ class Collection:
             name=self.name,
             documents=documents,
             keys=keys,
+            examples=self.store.example_count(),
+            questions=self.store.question_count(),
             dimension=self.settings.dimension,
             encoder=self.settings.encoder,
             projection=view.version,
@@ -276,22 +306,5 @@ class Collection:
             settings=self.settings.stored(),
         )
 
-    def _merge_if_due(self) -> None:
-        """The documents are stored by now: what goes wrong here is no error of theirs."""
-        try:
-            self.views.merge_if_due()
-        except (AttendError, OSError) as error:
-            log.warning("The index was not merged, and will be at the next write: %s", error)
-
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
-
-    def _encoder(self) -> Encoder:
-        encoder = self._encoders(self.settings.encoder or "")
-        if encoder.dimension != self.settings.dimension:
-            raise EncoderMismatch(
-                f"The encoder {encoder.name!r} gives {encoder.dimension} dimensions, but the "
-                f"collection {self.name!r} was built with {self.settings.dimension}: the model "
-                f"has changed. Put the old one back, or build another collection."
-            )
-        return encoder

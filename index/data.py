@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,12 @@ from index.store import Store
 from index.values import parse_type
 
 DEFAULT_COLLECTION = "default"
+
+LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
+"""Folders on their way to a collection, or from one: there for a moment, unless it was killed."""
+
+MAKING_SECONDS = 3600.0
+"""After which nobody can still be making a collection, which takes a fraction of one second."""
 
 
 class Data:
@@ -51,6 +58,7 @@ class Data:
         self._lock = threading.RLock()
         # A lock of its own: loading takes seconds, and vectors need no encoder.
         self._loading = threading.Lock()
+        _sweep(self.folder)
 
     def names(self) -> list[str]:
         """The collections there are, in alphabetical order."""
@@ -189,6 +197,21 @@ class Data:
             f"'python -m index build', or make one with PUT /v1/collections/{name}.",
             field="collection",
         )
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed creations and deletions left behind.
+
+    A dropped folder is nobody's, whoever drops it; one that is being made may be another
+    process's, and is left alone until it is old.
+    """
+    made_before = time.time() - MAKING_SECONDS
+    for path in folder.glob("*-*"):
+        found = LEFT_BEHIND.fullmatch(path.name)
+        if found and path.is_dir() and not path.is_symlink():
+            if found[1] == "making" and path.stat().st_mtime > made_before:
+                continue
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _differs(name: str, has: Settings, wanted: Settings) -> CollectionExists:

@@ -32,6 +32,9 @@ from typing import TypedDict
 class AttendError(Exception):
     """Base of all expected errors; `str(error)` is a sentence for the user."""
 
+    details: Sequence[Detail] = ()
+    """Every wrong field, where a whole request was checked at once."""
+
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
@@ -47,9 +50,6 @@ class Detail(TypedDict):
 
 class InvalidRequest(AttendError):
     """What was asked cannot be done as asked."""
-
-    details: Sequence[Detail] = ()
-    """Every wrong field, where a whole request was checked at once."""
 
 
 class UnknownField(InvalidRequest):

@@ -139,8 +139,11 @@ def focus_on(
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     pool = options.pool or made.tuning.pool
     fits = _fits(made, settings, scorer, overlaps, options, attend)
+    # Keys of length one, but for examples, whose lengths say how much they count: an inner
+    # product keeps those, where a cosine would divide them away.
+    as_they_are = unit and (stored.normalized or not len(made.offsets.keys))
     compare = mechanism(
-        scorer_name=scorer,
+        scorer_name="dot" if scorer == "cosine" and as_they_are else scorer,
         d_k=stored.d_k,
         normalized=unit,
         scale=_scale(made, settings, scorer, options),
@@ -150,7 +153,6 @@ def focus_on(
         null_logit=made.tuning.null if fits else None,
         additive=_additive(stored) if scorer == "additive" else None,
     )
-    inner = scorer == "dot" or (scorer == "cosine" and unit and not made.moved)
     return Focus(
         view=view,
         mechanism=compare,
@@ -159,7 +161,7 @@ def focus_on(
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
-        native=inner and pool == "max" and compare.heads == 1,
+        native=compare.scorer_name == "dot" and pool == "max" and compare.heads == 1,
         calibrated=fits and options.temperature == 1,
     )
 

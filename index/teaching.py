@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat
 
 from index.collection import Collection
-from index.errors import AttendError, InvalidRequest, UnknownDocument
+from index.errors import AttendError, Detail, InvalidRequest, UnknownDocument
 from index.examples import MAX_WEIGHT, Asked, Example, same_question
 from index.ingest import check_id, own_vector
 from index.requests import MAX_DETAILS, AnyQuery, DocumentId, Query, Request, parse
-from index.store import NewExample, Question
+from index.store import NewExample, Question, moved
 from index.types import Float32
 
 BATCH = 512
@@ -25,6 +25,9 @@ BATCH = 512
 
 FEW = 32
 """So many texts are encoded sooner than all stored questions are read."""
+
+PROBES = 8
+"""Texts that are encoded again, to learn whether the encoder still says the same of them."""
 
 SOURCE = "given"
 """Where examples come from that do not say."""
@@ -100,11 +103,12 @@ def teach(
     """Store examples, all or none; of several for one query and document the last counts.
 
     An example of a query and document that have one already replaces it. Queries that are
-    stored already are not encoded again.
+    stored already are not encoded again, unless the encoder has come to see them otherwise:
+    then their new embeddings take the place of the old, as keys too.
 
     Args:
-        forget: delete the examples stored before; only once the new ones are found right and
-            are encoded.
+        forget: delete the examples stored before, in the step that stores the new ones: they
+            stay where one of these is wrong, or the process is killed.
 
     Raises:
         UnknownDocument: no document has an example's id.
@@ -125,9 +129,10 @@ def teach(
         for (key, _), each in last.items()
     ]
     questions = _questions(collection, list(asked.values()), progress)
-    if forget:
-        collection.store.delete_examples()
-    added, replaced = collection.store.add_examples(questions, rows) if rows else (0, 0)
+    added, replaced = 0, 0
+    if rows or forget:
+        added, replaced = collection.store.add_examples(questions, rows, forget=forget)
+    collection.merge_if_due()
     return Taught(added, replaced, collection.store.example_count(), len(questions))
 
 
@@ -147,7 +152,7 @@ def _unfit(
     try:
         check_id(example.document)
         if not isinstance(example.query, str):
-            _embedding(collection, example.query)
+            _check_vector(collection, example.query)
         elif collection.settings.encoder is None:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "
@@ -173,29 +178,31 @@ def _example(at: int, item: TeachItem | Example | Mapping[str, Any]) -> Example:
     try:
         return parse(TeachItem, item).example()
     except InvalidRequest as error:
-        details = [{**each, "field": f"items.{at}.{each['field']}"} for each in error.details]
-        named = InvalidRequest(f"Item {at}: {error}", field=f"items.{at}.{error.field}")
-        named.details = details  # type: ignore[assignment]  # the same keys as before
+        named = InvalidRequest(f"Item {at}: {error}", field=_placed(at, error.field))
+        named.details = [{**each, "field": _placed(at, each["field"])} for each in error.details]
         raise named from None
+
+
+def _placed(at: int, field: str | None) -> str:
+    """Where in the list of items a field is."""
+    return f"items.{at}.{field}" if field else f"items.{at}"
 
 
 def _refuse(wrong: Mapping[int, AttendError], count: int) -> None:
     """Raise the first error, which tells of all."""
     if not wrong:
         return
-    (at, error), *others = wrong.items()
-    field = f"items.{at}.{error.field}"
-    if others:
+    details: list[Detail] = [
+        {"field": _placed(at, error.field), "reason": str(error)} for at, error in wrong.items()
+    ]
+    error = next(iter(wrong.values()))
+    if len(wrong) > 1:
         unknown = all(isinstance(each, UnknownDocument) for each in wrong.values())
         error = (UnknownDocument if unknown else InvalidRequest)(
-            f"{len(wrong)} of {count} items cannot be taught, and none was. {field}: {error}"
+            f"{len(wrong)} of {count} items cannot be taught, and none was. "
+            f"{details[0]['field']}: {error}"
         )
-    error.field = field
-    if isinstance(error, InvalidRequest):
-        error.details = [
-            {"field": f"items.{at}.{each.field}", "reason": str(each)}
-            for at, each in list(wrong.items())[:MAX_DETAILS]
-        ]
+    error.field, error.details = details[0]["field"], details[:MAX_DETAILS]
     raise error
 
 
@@ -204,7 +211,7 @@ def _questions(
 ) -> list[Question]:
     """Each query with its embedding: a vector as it is stored, a text as it is encoded."""
     texts = [query for query in queries if isinstance(query, str)]
-    embeddings = _stored(collection, texts)
+    embeddings = _still_true(collection, _stored(collection, texts))
     fresh = [text for text in texts if text not in embeddings]
     embeddings |= zip(fresh, _encoded(collection, fresh, progress), strict=True)
     return [
@@ -213,6 +220,14 @@ def _questions(
         else Question(None, _embedding(collection, query))
         for query in queries
     ]
+
+
+def _check_vector(collection: Collection, vector: Sequence[float] | Float32) -> None:
+    try:
+        _embedding(collection, vector)
+    except InvalidRequest as error:
+        error.field = "query.vector"  # in an item; the same fault has other places elsewhere
+        raise
 
 
 def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
@@ -230,13 +245,21 @@ def _stored(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:
     return {text: embedding for text, embedding in pairs if text is not None and text in wanted}
 
 
+def _still_true(collection: Collection, stored: dict[str, Float32]) -> dict[str, Float32]:
+    """Stored embeddings, or none of them where the encoder gives others by now."""
+    probed = list(stored)[:: max(1, len(stored) // PROBES)][:PROBES]
+    given = _encoded(collection, probed, None)
+    changed = [moved(stored[text], each) for text, each in zip(probed, given, strict=True)]
+    return {} if any(changed) else stored
+
+
 def _encoded(
     collection: Collection, texts: Sequence[str], progress: Progress | None
 ) -> Iterator[Float32]:
     """The embeddings of texts, in batches of which `progress` is told."""
     if not texts:
         return
-    encoder = collection._encoder()
+    encoder = collection.encoder()
     for at in range(0, len(texts), BATCH):
         if progress is not None:
             progress("encoding queries", at / len(texts))

@@ -43,6 +43,18 @@ MOST_QUESTIONS = 10_000
 MOST_DOCUMENTS = 100_000
 """What is learned from at once; beyond, a sample with every document that examples speak of."""
 
+STAGES: Mapping[str, tuple[float, float]] = {
+    "reading": (0.0, 0.02),
+    "trying": (0.02, 0.85),
+    "judging": (0.85, 0.86),
+    "fitting": (0.86, 0.96),
+    "calibrating": (0.96, 0.97),
+    "storing": (0.97, 0.98),
+    "activating": (0.98, 1.0),
+    "done": (1.0, 1.0),
+}
+"""About which part of the whole each stage takes."""
+
 Progress = Callable[[str, float], None]
 
 
@@ -118,7 +130,12 @@ class Watch:
     def __call__(self, stage: str, done: float) -> None:
         if self.cancelled():
             raise Cancelled
-        self.progress(stage, done)
+        self.tell(stage, done)
+
+    def tell(self, stage: str, done: float) -> None:
+        """Say how far a stage is, as a share of the whole."""
+        begin, end = STAGES[stage]
+        self.progress(stage, begin + (end - begin) * done)
 
 
 @dataclass(frozen=True)
@@ -176,7 +193,11 @@ class _Training:
             return self._report(verdict, choice, material, version=None)
         fitted = self._final(material, choice, start)
         self.watch("calibrating", 0.0)
-        calibration = calibrate(*trial.held_out(choice), error_rate=self.request.error_rate)
+        calibration = calibrate(
+            *trial.held_out(choice),
+            error_rate=self.request.error_rate,
+            start=material.memory.scale,
+        )
         return self._store(verdict, choice, material, fitted, calibration)
 
     def _final(self, material: Material, choice: Choice, start: Float32) -> Fitted:
@@ -222,10 +243,11 @@ class _Training:
             report=report,
             offsets=(memory.key_ids[fitted.offset_keys], fitted.offsets),
         )
+        # Told, and not asked any more: a stop comes too late for what is stored.
         if promote:
-            self.watch("activating", 0.0)
+            self.watch.tell("activating", 0.0)
             self.collection.activate(version)
-        self.watch("done", 1.0)
+        self.watch.tell("done", 1.0)
         seconds = round(time.perf_counter() - self.began, 3)
         return report | {"version": version, "seconds": seconds}
 

@@ -19,7 +19,7 @@ class Feedback(Request):
 
 
 class FeedbackDeletion(Request):
-    """The feedback to delete: by its own ids, or all about some documents."""
+    """The feedback to delete: by its own ids, all about some documents, or all there is."""
 
     ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
         None, max_length=MAX_DOCUMENTS, description="Ids of examples."
@@ -27,11 +27,16 @@ class FeedbackDeletion(Request):
     documents: list[DocumentId] | None = Field(
         None, max_length=MAX_DOCUMENTS, description="Ids of documents."
     )
+    all: bool = Field(False, strict=True, description="True: everything, whatever it is about.")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> FeedbackDeletion:
-        if (self.ids is None) == (self.documents is None):
-            raise ValueError("exactly one of ids and documents says what to delete")
+        named = [self.ids is not None, self.documents is not None, self.all]
+        if sum(named) != 1:
+            raise ValueError(
+                "exactly one of ids, documents and all says what to delete; "
+                '{"all": true} deletes all feedback'
+            )
         return self
 
 

@@ -125,6 +125,8 @@ class CollectionReply(Reply):
     name: str
     documents: int
     keys: int
+    examples: int = Field(description="Judgements to learn from: a query, a document, a label.")
+    questions: int = Field(description="Different queries among them.")
     dimension: int
     encoder: str | None
     projection: int

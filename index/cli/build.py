@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from index.build import Built, Mapped, build, check_ids
-from index.cli.common import Problems, on_collection, open_data, show
+from index.cli.common import Problems, interrupted, on_collection, open_data, show
 from index.errors import SourceError
 from index.source import (
     LOOKAHEAD_ROWS,
@@ -108,11 +108,7 @@ def build_command(
         except KeyboardInterrupt:
             progress.close()
             stored, _ = target.store.counts()
-            click.echo(
-                f"Interrupted: {stored} documents are stored. Run the same command to go on.",
-                err=True,
-            )
-            sys.exit(1)
+            interrupted(f"{stored} documents are stored. Run the same command to go on.")
     problems.summary()
     if sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)

@@ -22,6 +22,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SHOWN_PROBLEMS = 20
 """Problems told one by one; a file of another kind than expected has one in every row."""
 
+INTERRUPTED = 130
+"""128 and the number of SIGINT: what shells say of a program that Ctrl-C ended."""
+
 PRECISIONS = click.Choice(["auto", "bfloat16", "float32"])
 
 
@@ -69,6 +72,12 @@ def fail(error: Exception) -> NoReturn:
     sys.exit(1)
 
 
+def interrupted(state: str) -> NoReturn:
+    """End after Ctrl-C, and say how things stand."""
+    click.echo(f"Interrupted: {state}", err=True)
+    sys.exit(INTERRUPTED)
+
+
 class Problems:
     """Tells the first rows that cannot be used and counts them all; tells every notice."""
 
@@ -92,6 +101,7 @@ class Bar:
         # Stages have no common unit: a share is all there is to count.
         shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
         self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
+        self._told: tuple[str, int] | None = None
 
     def __enter__(self) -> Bar:
         return self
@@ -100,8 +110,13 @@ class Bar:
         self._bar.close()
 
     def __call__(self, stage: str, fraction: float) -> None:
+        done = min(max(fraction, 0.0), 1.0)
+        told = stage, int(100 * done)
+        if told == self._told:  # a training tells thousands of steps, and a log keeps every line
+            return
+        self._told = told
         self._bar.set_description(stage, refresh=False)
-        self._bar.n = min(max(fraction, 0.0), 1.0)
+        self._bar.n = done
         self._bar.refresh()
 
 

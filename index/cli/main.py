@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from index.cli.build import build_command
-from index.cli.common import fail
+from index.cli.common import fail, interrupted
 from index.cli.evaluate import evaluate_command
 from index.cli.export import export_command, import_command
 from index.cli.manage import info_command, projections_group, verify_command
@@ -27,6 +27,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (AttendError, OSError, sqlite3.Error) as error:
             fail(error)
+        except KeyboardInterrupt:
+            interrupted("what was done by then is stored whole, and the rest is as it was.")
 
 
 @click.group(cls=Commands, context_settings={"max_content_width": 100})

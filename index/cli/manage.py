@@ -137,11 +137,7 @@ def rollback_command(opened: Opened) -> None:
     Example:
       python -m index projections --data library rollback
     """
-    collection = opened.collection
-    parent = next((each.parent for each in collection.projections() if each.active), None)
-    if parent is not None:
-        collection.views.current(parent)  # its keys are ready before anyone asks for them
-    version = collection.rollback()
+    version = opened.collection.rollback()
     result = {"projection": version, "active": True}
     show(opened.as_json, result, f"Projection {version} is active.")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from index.cli.common import Bar, Problems, on_collection, open_collection, show
+from index.cli.common import Bar, Problems, interrupted, on_collection, open_collection, show
 from index.collection import Collection
 from index.errors import SourceError
 from index.examples import (
@@ -168,7 +168,11 @@ def teach_command(
     files = Files.taken_from(given)
     if not files:
         raise click.UsageError("Give examples: --queries with --qrels, --examples or --clicks.")
-    taught = teach_files(open_collection(folder, collection, precision), files)
+    opened = open_collection(folder, collection, precision)
+    try:
+        taught = teach_files(opened, files)
+    except KeyboardInterrupt:
+        interrupted(f"{opened.store.example_count()} examples are stored; none comes by halves.")
     show(as_json, taught | {"collection": collection}, f"{collection}: {sentence(taught)}")
 
 

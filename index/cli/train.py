@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from index.cli.common import Bar, on_collection, open_collection, show
+from index.cli.common import Bar, interrupted, on_collection, open_collection, show
 from index.cli.teach import Files, sentence, teach_files, with_files
 from index.collection import Collection
 from index.requests import parse
@@ -37,7 +36,16 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 @click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
-@click.option("--objective", metavar="NAME", help="What is optimised; chosen by itself if absent.")
+@click.option(
+    "--error-rate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Of queries that have an answer, those that may be told there is none.  [default: 0.05]",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["ranking", "answers"]),
+    help="What is to come out better; --answers is short for the second.  [default: ranking]",
+)
 @click.option("--no-promote", is_flag=True, help="Store what was learned without activating it.")
 def train_command(
     folder: Path,
@@ -81,11 +89,11 @@ def _request(answers: bool, no_promote: bool, given: Mapping[str, Any]) -> dict[
     """The fields of a TrainRequest that were asked for; checked before anything is stored."""
     from index.training import TrainRequest  # here: torch takes seconds to import
 
-    if given["value"] is not None and not answers:
-        raise click.UsageError("--value says which value --answers learns from; give both.")
     fields = {name: value for name, value in given.items() if value is not None}
-    if answers:
-        fields["objective"] = "answers"
+    if answers and fields.setdefault("objective", "answers") != "answers":
+        raise click.UsageError("--answers is --objective answers; give one of them.")
+    if "value" in fields and fields.get("objective") != "answers":
+        raise click.UsageError("--value says which value --answers learns from; give both.")
     if no_promote:
         fields["promote"] = False
     parse(TrainRequest, fields)
@@ -101,13 +109,11 @@ def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, A
 
 def _interrupted(collection: Collection, before: int) -> NoReturn:
     active = collection.store.state().projection
-    promoted = "Nothing was promoted" if active == before else f"Version {active} was promoted"
-    click.echo(
-        f"Interrupted: {promoted}, and nothing was lost. {collection.store.example_count()} "
-        f"examples are stored; the same command begins again.",
-        err=True,
+    promoted = "nothing was promoted" if active == before else f"version {active} was promoted"
+    interrupted(
+        f"{promoted}, and nothing was lost. {collection.store.example_count()} examples are "
+        f"stored; the same command begins again."
     )
-    sys.exit(1)
 
 
 def as_text(report: Mapping[str, Any]) -> str:

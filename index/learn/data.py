@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,7 +18,13 @@ Pool = Literal["max", "sum"]
 """How a document's keys make its score: its best one, or their log-sum-exp."""
 
 UNIT_SCALE = 20.0
-"""The scale of logits before any was fitted, for embeddings of length one; else 1/sqrt(d)."""
+"""The scale of logits before any was fitted, for embeddings of length one."""
+
+SAMPLED = 10_000
+"""Embeddings that tell how long they are."""
+
+TINY = 1e-12
+"""Embeddings whose squares are smaller on average are all zero, but for rounding."""
 
 TWIN_COSINE = 0.9
 """Questions nearer than this are one question in other words: they share a fold."""
@@ -50,10 +55,13 @@ class Memory:
         """n."""
         return len(self.starts)
 
-    @property
+    @cached_property
     def scale(self) -> float:
-        """Of logits, before any was fitted."""
-        return UNIT_SCALE if self.unit else 1 / math.sqrt(self.embeddings.shape[1])
+        """Of logits, before any was fitted: as if embeddings had length one, whatever theirs."""
+        if self.unit:
+            return UNIT_SCALE
+        some = self.embeddings[:: max(1, len(self.embeddings) // SAMPLED)].astype(np.float64)
+        return UNIT_SCALE / max(float((some**2).sum(axis=1).mean()), TINY)
 
     @cached_property
     def counts(self) -> Int64:

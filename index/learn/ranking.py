@@ -96,7 +96,7 @@ def parts(
     queries = projected(memory, fitted.w_q, asked.embeddings)  # (q, d_k)
     stored = projected(memory, fitted.w_q, known.embeddings)  # (k, d_k)
     step = max(1, BLOCK // max(1, len(factors) * len(keys)))
-    rows = []
+    rows: list[_Row] = []
     for at in range(0, asked.count, step):
         block = queries[at : at + step]
         ways = _ways(memory, known, block @ keys.T, block @ stored.T, factors)
@@ -143,12 +143,18 @@ class _Ways(NamedTuple):
     examples: Float32  # (b, n)
     keys: _Sums
     votes: Sequence[_Sums]
+    factors: Sequence[float]
     scale: float
 
     def summed(self, at: int, documents: Int64) -> Float32:
         """Of one question, by factor on example keys: (c, f), on the scorer's scale."""
-        own = self.keys.logs(at, documents)
-        both = [np.logaddexp(own, each.logs(at, documents)) for each in self.votes]
+        # A sum is no less than its largest part, also where float32 lost both.
+        own = np.maximum(self.keys.logs(at, documents), self.scale * self.dense[at, documents])
+        examples = self.scale * self.examples[at, documents]
+        both = [
+            np.logaddexp(own, np.maximum(votes.logs(at, documents), factor * examples))
+            for factor, votes in zip(self.factors, self.votes, strict=True)
+        ]
         return np.stack(both, axis=1).astype(np.float32) / np.float32(self.scale)
 
 
@@ -180,6 +186,7 @@ def _ways(
         _by_example(similar, known, memory.documents),
         _Sums(np.add.reduceat(shares, memory.starts, axis=1), peaks),
         votes,
+        factors,
         memory.scale,
     )
 

@@ -178,6 +178,7 @@ class Trial:
                 for lexical in LEXICAL if found.lexical.any() else LEXICAL[:1]:
                     weights = Weights(examples, *lexical, pool)
                     judged[Choice(name, share, *weights)] = ndcg(found, scores(found, weights))
+        watch(1.0)
         return judged
 
     def _before(self, fold: Fold, watch: Watch) -> Float64:

@@ -14,7 +14,7 @@ from index.store.documents import (
     StoredProjection,
     StoredVersion,
 )
-from index.store.examples import Learned, NewExample, Question
+from index.store.examples import Learned, NewExample, Question, moved
 from index.store.filters import Predicate, compile_filter
 from index.store.lexical import Lexical
 
@@ -37,4 +37,5 @@ __all__ = [
     "StoredProjection",
     "StoredVersion",
     "compile_filter",
+    "moved",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlite_utils import Database
 
 from index.errors import Conflict, Damaged, UnknownCollection
+from index.store.tokens import TOKENIZER
 
 BUSY_SECONDS = 30.0
 
@@ -110,6 +111,7 @@ class Connections:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.create_function("has_words", 2, TOKENIZER.holds, deterministic=True)
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "

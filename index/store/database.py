@@ -13,7 +13,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from index.store import examples as learning
-from index.store import keys, lexical, statements, versions
+from index.store import facets, indexes, keys, lexical, statements, versions
 from index.store.connections import Connections
 from index.store.documents import (
     Changes,
@@ -27,10 +27,13 @@ from index.store.documents import (
     StoredVersion,
 )
 from index.store.examples import Learned, NewExample, Question
+from index.store.facets import Facet
 from index.store.filters import Predicate
+from index.store.indexes import FieldIndexes
 from index.store.lexical import Lexical
 from index.store.matches import Matches
 from index.store.migrations import migrations
+from index.store.selection import Selection
 from index.store.tokens import Tokenizer
 from index.types import Float32, Int64, Json
 
@@ -49,12 +52,15 @@ class Store:
         self.connections = Connections(path)
         self._tokenizer = Tokenizer()
         self._matches = Matches()
+        self._indexes = FieldIndexes(self.connections)
+        self._selection = Selection(self._indexes)
         # Reading never waits for writing: the lock is taken only where something is to be done.
         if migrations.pending(self.connections.reader()):
             with self.connections.writing() as db:
                 migrations.apply(db)
 
     def close(self) -> None:
+        self._indexes.close()
         self.connections.close()
 
     # -- settings ---------------------------------------------------------------------------
@@ -117,18 +123,50 @@ class Store:
         self, after: int, limit: int, predicate: Predicate | None = None
     ) -> list[StoredDocument]:
         """The next `limit` documents after a row, in the order of rows."""
-        return statements.after(self._read(), after, limit, predicate or Predicate("1", ()))
+        if predicate is None:
+            return statements.after(self._read(), after, limit)
+        with self.connections.reading() as db:
+            rows = self._selection.rows(db, predicate)
+            first = int(np.searchsorted(rows, after, side="right"))
+            return statements.by_rows(db, rows[first : first + limit])
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Documents from all over the collection: the first ones may be all of a kind."""
         return statements.sample(self._read(), size)
 
     def matching(self, predicate: Predicate) -> Int64:
-        """Rows of the documents that a filter lets pass, ascending."""
-        found = self._read().execute(
-            f"SELECT row FROM documents WHERE {predicate.sql} ORDER BY row", predicate.parameters
-        )
-        return np.fromiter((row[0] for row in found), dtype=np.int64)
+        """Rows of the documents that a filter lets pass, ascending; not to be written to."""
+        with self.connections.reading() as db:
+            return self._selection.rows(db, predicate)
+
+    def count(self, predicate: Predicate) -> int:
+        """How many documents a filter lets pass."""
+        return len(self.matching(predicate))
+
+    def facets(
+        self, fields: Sequence[str], predicate: Predicate | None = None, limit: int = 10
+    ) -> dict[str, Facet]:
+        """The `limit` most frequent values of each field, of the documents that a filter lets pass.
+
+        A list counts once for each of its different values.
+
+        Raises:
+            InvalidRequest: no field name, too many of them, or a limit that is none.
+        """
+        facets.check(fields, limit)
+        with self.connections.reading() as db:
+            rows = None if predicate is None else self._selection.rows(db, predicate)
+            return self._selection.facets(db, fields, rows, limit)
+
+    def index_faults(self) -> Mapping[str, int]:
+        """Documents with wrong entries, by indexed field; empty where all are sound. Slow."""
+        with self.connections.reading() as db:
+            return indexes.check(db)
+
+    def drop_indexes(self, names: Sequence[str]) -> None:
+        """Let go of the indexes of fields; filters build them anew."""
+        with self.connections.writing() as db:
+            indexes.drop(db, names)
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """The stored hashes of each id that is stored."""
@@ -234,8 +272,10 @@ class Store:
     def delete_matching(self, predicate: Predicate) -> int:
         """Delete the documents that a filter lets pass, all or none. Returns how many."""
         with self.connections.writing() as db:
+            rows = self._selection.read(db, predicate)
             cursor = db.execute(
-                f"DELETE FROM documents WHERE {predicate.sql}", predicate.parameters
+                "DELETE FROM documents WHERE row IN (SELECT value FROM json_each(?))",
+                [json.dumps(rows.tolist())],
             )
             statements.count_change(db)
             return int(cursor.rowcount)
@@ -243,12 +283,20 @@ class Store:
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(
-        self, questions: Sequence[Question], examples: Sequence[NewExample]
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
     ) -> tuple[int, int]:
         """Store which documents answer which questions, all or none.
 
         An example of the same question and document is replaced. Questions are the same by
-        their text, or without one by their embedding.
+        their text, or without one by their embedding; one whose embedding is another now gives
+        its examples other keys.
+
+        Args:
+            forget: delete the examples stored before, in the same step.
 
         Returns: (added, replaced).
 
@@ -257,7 +305,7 @@ class Store:
             InvalidRequest: a weight or position that is none, or an embedding that does not fit.
         """
         with self.connections.writing() as db:
-            done = learning.add(db, questions, examples)
+            done = learning.add(db, questions, examples, forget)
             statements.count_change(db)
             return done
 
@@ -267,6 +315,10 @@ class Store:
 
     def example_count(self) -> int:
         return learning.count(self._read())
+
+    def question_count(self) -> int:
+        """How many different questions the examples are about; nothing of them is read."""
+        return learning.question_count(self._read())
 
     def delete_examples(
         self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None

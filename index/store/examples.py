@@ -65,9 +65,12 @@ class Learned(NamedTuple):
 
 
 def add(
-    db: Database, questions: Sequence[Question], examples: Sequence[NewExample]
+    db: Database, questions: Sequence[Question], examples: Sequence[NewExample], forget: bool
 ) -> tuple[int, int]:
     """Store examples. Returns how many were new, and how many replaced an earlier one.
+
+    Args:
+        forget: delete those stored before.
 
     Raises:
         InvalidRequest: a weight, position or place that is none; DimensionMismatch: an
@@ -76,6 +79,8 @@ def add(
     _check(questions, examples, statements.dimension(db))
     rows = _rows(db, [each.document for each in examples])
     asked = {each.question for each in examples}
+    if forget:
+        delete(db, None, None)
     ids = _question_ids(db, {at: question for at, question in enumerate(questions) if at in asked})
     before = count(db)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -108,6 +113,10 @@ def delete(db: Database, ids: Sequence[int] | None, documents: Sequence[str] | N
 
 def count(db: Database) -> int:
     return int(db.execute("SELECT count(*) FROM examples").fetchone()[0])
+
+
+def question_count(db: Database) -> int:
+    return int(db.execute("SELECT count(*) FROM questions").fetchone()[0])
 
 
 def read(db: Database) -> Learned:
@@ -199,7 +208,7 @@ def _question_id(db: Database, question: Question) -> int:
             "INSERT INTO questions (hash, text, embedding) VALUES (?, ?, ?) RETURNING id",
             [hash, question.text, embedding.tobytes()],
         ).fetchone()
-    elif _moved(np.frombuffer(row[1], dtype=np.float32), embedding):
+    elif moved(np.frombuffer(row[1], dtype=np.float32), embedding):
         db.execute("UPDATE questions SET embedding = ? WHERE id = ?", [embedding.tobytes(), row[0]])
     return int(row[0])
 
@@ -210,7 +219,7 @@ def _hash(text: str | None, embedding: Float32) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _moved(stored: Float32, given: Float32) -> bool:
-    """Whether a text's embedding is another one, and not the same in other rounding."""
+def moved(stored: Float32, given: Float32) -> bool:
+    """Whether a text's embedding (d,) is another one, and not the same in other rounding."""
     difference = np.linalg.norm(stored.astype(np.float64) - given)
     return bool(difference > SAME * np.linalg.norm(stored.astype(np.float64)))

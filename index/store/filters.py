@@ -1,212 +1,263 @@
-"""Filters: conditions on payload and value, compiled to SQL with bound parameters.
+"""Filters: conditions on payload and value, as a tree that the store looks up or scans for.
 
 ```
 {"year": {"gte": 2000}, "lang": "en", "tags": {"in": ["a", "b"]},
- "$or": [{"stars": 5}, {"stars": {"exists": false}}], "$not": {"author.name": "X"}}
+ "$or": [{"stars": 5}, {"stars": {"exists": false}}], "$not": {"author.name": "X"},
+ "@text": {"match": "two words"}}
 ```
 
 Conditions side by side must all hold. A field is looked up in the value, then in the
-payload; dots reach into objects; `@id` is the document's id and `@value` its whole value.
-`eq`, `ne` and `in` meet any element of a list. A missing field is `null`.
+payload; dots reach into objects; `@id` is the document's id, `@value` its whole value, and
+`@text` all of its texts. A list meets what any of its elements meets, and bounds side by side
+are met by one and the same element. A missing field is `null`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from index.errors import InvalidRequest
+from index.store.conditions import TEXT, Leaf, among, has_words, is_null, starts_with, within
+from index.store.tokens import TOKENIZER
 from index.types import Json
 
 MAX_DEPTH = 12
 MAX_CONDITIONS = 256
+MAX_LISTED = 100_000
+"""Values in all lists of one filter together: ids, for the most part."""
+MAX_WORDS = 64
 
 
-class Predicate(NamedTuple):
-    """An SQL condition on the table `documents`, its parameters, and how many it is made of."""
+class All(NamedTuple):
+    """Every part holds; true without any."""
 
-    sql: str
-    parameters: tuple[str, ...]
-    conditions: int = 1
+    parts: tuple[Node, ...]
 
 
-class _Field(NamedTuple):
-    """Where a field's JSON lies: a column expression, and a path into it."""
+class Some(NamedTuple):
+    """At least one part holds."""
 
-    column: str
-    path: str
+    parts: tuple[Node, ...]
+
+
+class Not(NamedTuple):
+    """The part does not hold."""
+
+    part: Node
+
+
+Node = Leaf | All | Some | Not
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A filter, checked. `key` is the same for the same filter, and another for another."""
+
+    node: Node
+    key: str
 
 
 def compile_filter(given: Mapping[str, Json]) -> Predicate:
-    """Compile a filter.
+    """Check a filter, and make of it what a store takes.
 
     Raises:
         InvalidRequest: an unknown operator, an operand of a wrong type, or a filter that is
             too deep or too long; the sentence names the condition.
     """
-    predicate = _all_of(given, 1)
+    node = _all_of(given, 1)
+    leaves = leaves_of(node)
     # SQLite refuses an expression of some 1,000 parts, with words that are not about filters.
-    if predicate.conditions > MAX_CONDITIONS:
+    if len(leaves) > MAX_CONDITIONS:
         raise _refused(
-            f"it has {predicate.conditions} conditions, but at most {MAX_CONDITIONS} are taken; "
+            f"it has {len(leaves)} conditions, but at most {MAX_CONDITIONS} are taken; "
             f"split it, or name the values in one 'in'"
         )
-    return predicate
-
-
-def _all_of(given: Json, depth: int) -> Predicate:
-    if not isinstance(given, Mapping):
+    listed = _listed(given)
+    if listed > MAX_LISTED:
         raise _refused(
-            f"an object of conditions was expected, but {json.dumps(given)[:80]} was given"
+            f"its lists have {listed:,} values, but at most {MAX_LISTED:,} are taken; split it"
         )
+    written = json.dumps(given, sort_keys=True)
+    return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """The single conditions that a filter is made of."""
+    if isinstance(node, Leaf):
+        return [node]
+    parts = (node.part,) if isinstance(node, Not) else node.parts
+    return [leaf for part in parts for leaf in leaves_of(part)]
+
+
+def _listed(given: Json) -> int:
+    if isinstance(given, Mapping):
+        return sum(map(_listed, given.values()))
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return sum(_listed(each) if isinstance(each, Mapping) else 1 for each in given)
+    return 0
+
+
+def _all_of(given: Json, depth: int) -> Node:
+    if not isinstance(given, Mapping):
+        raise _refused(f"an object of conditions was expected, but {_shown(given)} was given")
     if depth > MAX_DEPTH:
         raise _refused(f"it is nested more than {MAX_DEPTH} deep")
-    parts = [_condition(name, operand, depth) for name, operand in given.items()]
-    return _joined(parts, " AND ", empty="1")
+    return _together([_condition(name, operand, depth) for name, operand in given.items()])
 
 
-def _condition(name: str, operand: Json, depth: int) -> Predicate:
+def _together(parts: Sequence[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+
+def _condition(name: str, operand: Json, depth: int) -> Node:
     if name in ("$and", "$or"):
         if not isinstance(operand, Sequence) or isinstance(operand, str) or not operand:
             raise _refused(f"{name} takes a list of at least one filter")
-        parts = [_all_of(each, depth + 1) for each in operand]
-        return _joined(parts, " AND " if name == "$and" else " OR ", empty="1")
+        parts = tuple(_all_of(each, depth + 1) for each in operand)
+        return All(parts) if name == "$and" else Some(parts)
     if name == "$not":
-        inner = _all_of(operand, depth + 1)
-        return inner._replace(sql=f"NOT {inner.sql}")
+        return Not(_all_of(operand, depth + 1))
     if name.startswith("$"):
         raise _refused(f"{name!r} is not known; use $and, $or or $not")
     return _field_condition(name, operand)
 
 
-def _field_condition(name: str, operand: Json) -> Predicate:
-    if not isinstance(operand, Mapping):
-        return _OPERATORS["eq"](_located(name), operand, name)
-    unknown = sorted(set(operand) - set(_OPERATORS))
-    if unknown or not operand:
+def _field_condition(name: str, operand: Json) -> Node:
+    check_name(name)
+    asked = operand if isinstance(operand, Mapping) else {"eq": operand}
+    unknown = sorted(set(asked) - set(_OPERATORS) - set(_SIGNS))
+    if unknown or not asked:
         raise _refused(
             f"the condition on {name!r} has the operator {', '.join(unknown) or '(none)'}; "
-            f"known are {', '.join(_OPERATORS)}"
+            f"known are {', '.join([*_OPERATORS, *_SIGNS])}"
         )
-    parts = [_OPERATORS[key](_located(name), value, name) for key, value in operand.items()]
-    return _joined(parts, " AND ", empty="1")
+    if name == TEXT and set(asked) != {"match"}:
+        raise _refused(f"{TEXT} stands for all texts of a document and takes 'match' only")
+    parts = [_OPERATORS[key](name, asked[key]) for key in asked if key in _OPERATORS]
+    bounds = {key: asked[key] for key in asked if key in _SIGNS}
+    return _together([*parts, _range(name, bounds)] if bounds else parts)
 
 
-def _joined(parts: Sequence[Predicate], word: str, *, empty: str) -> Predicate:
-    if not parts:
-        return Predicate(f"({empty})", ())
-    sql = word.join(part.sql for part in parts)
-    parameters = tuple(value for part in parts for value in part.parameters)
-    return Predicate(f"({sql})", parameters, sum(part.conditions for part in parts))
-
-
-def _located(name: str) -> _Field:
-    if name == "@id":
-        return _Field("json_quote(documents.id)", "$")
-    if name == "@value":
-        return _Field("documents.value", "$")
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for a name that no field can have."""
     if '"' in name or "\x00" in name or not all(name.split(".")):
         raise _refused(f"{name!r} is no field name: names have no quotation marks or empty parts")
-    places = [
-        f"documents.{column} -> '{path}'"
-        for column in ("value", "payload")
-        for path in _paths(name)
-    ]
-    return _Field(f"coalesce({', '.join(places)})", "$")
 
 
-def _paths(name: str) -> list[str]:
-    """The name as one key, and as the way into objects that its dots lead.
-
-    Names are escaped as `to_json` does it, for SQLite before 3.45 compares them as they are
-    written; and they are written into the SQL, so that an index on the expression can serve it.
-    """
-    ways = dict.fromkeys([(name,), tuple(name.split("."))])
-    paths = ["$" + "".join(f".{json.dumps(part)}" for part in way) for way in ways]
-    return [path.replace("'", "''") for path in paths]
+def _equals(name: str, operand: Json) -> Node:
+    return _among(name, [operand])
 
 
-def _equals(field: _Field, operand: Json, name: str) -> Predicate:
-    if operand is None:
-        return _exists(field, False, name)
-    return _among(field, [operand], name)
+def _differs(name: str, operand: Json) -> Node:
+    return Not(_equals(name, operand))
 
 
-def _differs(field: _Field, operand: Json, name: str) -> Predicate:
-    same = _equals(field, operand, name)
-    return same._replace(sql=f"NOT {same.sql}")
+def _among(name: str, operand: Json) -> Node:
+    """Any element of the field equals any operand."""
+    values = _values(name, operand)
+    known = among(name, [each for each in values if each is not None])
+    if None not in values:
+        return known
+    return is_null(name) if len(values) == 1 else Some((known, is_null(name)))
 
 
-def _among(field: _Field, operand: Json, name: str) -> Predicate:
-    """Any element of the field (a scalar is its own only element) equals any operand."""
+def _not_among(name: str, operand: Json) -> Node:
+    return Not(_among(name, operand))
+
+
+def _has_all(name: str, operand: Json) -> Node:
+    """Each operand equals an element of the field."""
+    values = _values(name, operand)
+    if not values:
+        raise _refused(f"'all' on {name!r} takes a list of at least one value")
+    return _together([_equals(name, each) for each in values])
+
+
+def _values(name: str, operand: Json) -> Sequence[Json]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
-        raise _refused(f"'in' on {name!r} takes a list, but {json.dumps(operand)[:80]} was given")
-    if any(isinstance(each, Mapping | list) for each in operand):
-        raise _refused(f"{name!r} can be compared with text, numbers, booleans and null only")
+        raise _refused(
+            f"a list of values was expected for {name!r}, but {_shown(operand)} was given"
+        )
     for each in operand:
-        _check_finite(each, name)
-    # `type` tells true from 1 and "1" from 1; both kinds of number are one kind. Members of an
-    # object, which have names for keys, are no elements.
-    sql = (
-        f"EXISTS (SELECT 1 FROM json_each({field.column}, '{field.path}') AS field, "
-        f"json_each(?) AS given WHERE field.value IS given.value AND "
-        f"typeof(field.key) <> 'text' AND "
-        f"replace(field.type, 'real', 'integer') = replace(given.type, 'real', 'integer'))"
-    )
-    found = Predicate(sql, (json.dumps([each for each in operand if each is not None]),))
-    if None in operand:
-        return _joined([found, _exists(field, False, name)], " OR ", empty="0")
-    return found
+        if isinstance(each, Mapping | list | tuple):
+            raise _refused(f"{name!r} can be compared with text, numbers, booleans and null only")
+        _check_comparable(each, name)
+    return operand
 
 
-def _not_among(field: _Field, operand: Json, name: str) -> Predicate:
-    found = _among(field, operand, name)
-    return found._replace(sql=f"NOT {found.sql}")
-
-
-def _exists(field: _Field, operand: Json, name: str) -> Predicate:
+def _exists(name: str, operand: Json) -> Node:
     if not isinstance(operand, bool):
         raise _refused(f"'exists' on {name!r} takes true or false, but {operand!r} was given")
-    known = f"coalesce(json_type({field.column}, '{field.path}'), 'null') <> 'null'"
-    return Predicate(f"({known})" if operand else f"NOT ({known})", ())
+    return Not(is_null(name)) if operand else is_null(name)
 
 
-def _compares(sign: str) -> Callable[[_Field, Json, str], Predicate]:
-    def compare(field: _Field, operand: Json, name: str) -> Predicate:
-        if isinstance(operand, bool) or not isinstance(operand, str | int | float):
-            raise _refused(f"{name!r} {sign} takes a number or text, but {operand!r} was given")
-        _check_finite(operand, name)
-        # SQLite orders every text above every number: compare within one kind only.
-        kinds = "('text')" if isinstance(operand, str) else "('integer', 'real')"
-        sql = (
-            f"(json_type({field.column}, '{field.path}') IN {kinds} AND "
-            f"json_extract({field.column}, '{field.path}') {sign} json_extract(?, '$')) IS TRUE"
+def _starts(name: str, operand: Json) -> Node:
+    if not isinstance(operand, str):
+        raise _refused(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
+    _check_comparable(operand, name)
+    return starts_with(name, operand)
+
+
+def _matches(name: str, operand: Json) -> Node:
+    if not isinstance(operand, str):
+        raise _refused(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
+    words = list(TOKENIZER.words(operand).values())
+    if not 1 <= len(words) <= MAX_WORDS:
+        raise _refused(
+            f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "
+            f"{len(words) or 'none'}"
         )
-        # As JSON, so that SQLite reads both sides alike: whole numbers beyond 64 bits, rounding.
-        return Predicate(f"({sql})", (json.dumps(operand),))
-
-    return compare
+    return has_words(name, words)
 
 
-def _check_finite(operand: Json, name: str) -> None:
+def _range(name: str, bounds: Mapping[str, Json]) -> Node:
+    checked = [(_SIGNS[key], _bound(name, key, value)) for key, value in bounds.items()]
+    if len({isinstance(value, str) for _, value in checked}) > 1:
+        raise _refused(
+            f"the bounds of {name!r} are a number and a text; nothing lies between the two"
+        )
+    return within(name, checked)
+
+
+def _bound(name: str, key: str, operand: Json) -> str | int | float:
+    if isinstance(operand, bool) or not isinstance(operand, str | int | float):
+        raise _refused(f"{name!r} {key} takes a number or text, but {operand!r} was given")
+    _check_comparable(operand, name)
+    return operand
+
+
+def _check_comparable(operand: Json, name: str) -> None:
     if isinstance(operand, float) and not math.isfinite(operand):
         raise _refused(f"{name!r} is compared with {operand!r}; send a finite number")
+    # SQLite's JSON ends a text at NUL: another one would be found.
+    if isinstance(operand, str) and "\x00" in operand:
+        raise _refused(f"{name!r} is compared with a text that has the character NUL")
+
+
+def _shown(operand: Json) -> str:
+    return json.dumps(operand)[:80]
 
 
 def _refused(reason: str) -> InvalidRequest:
     return InvalidRequest(f"The filter cannot be used: {reason}.", field="filter")
 
 
-_OPERATORS: dict[str, Callable[[_Field, Json, str], Predicate]] = {
+_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+_OPERATORS: dict[str, Callable[[str, Json], Node]] = {
     "eq": _equals,
     "ne": _differs,
     "in": _among,
     "nin": _not_among,
+    "contains": _equals,
+    "any": _among,
+    "all": _has_all,
     "exists": _exists,
-    "gt": _compares(">"),
-    "gte": _compares(">="),
-    "lt": _compares("<"),
-    "lte": _compares("<="),
+    "prefix": _starts,
+    "match": _matches,
 }

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
+from index.store.conditions import kind_of
+
 migrations = Migrations("attend")
 
 
@@ -19,6 +21,12 @@ def m001_documents_keys_projections(db: Database) -> None:
 @migrations()
 def m002_lexical_examples_versions(db: Database) -> None:
     for statement in (*_LEXICAL, *_EXAMPLES, *_VERSIONS):
+        db.execute(statement)
+
+
+@migrations()
+def m003_field_values(db: Database) -> None:
+    for statement in _FIELD_VALUES:
         db.execute(statement)
 
 
@@ -190,4 +198,71 @@ _VERSIONS = (
     """,
     # Without it, each key that goes would look through the offsets of all versions.
     "CREATE INDEX offsets_by_key ON offsets (key)",
+)
+
+
+# What a document has under each indexed field: its own scalar, or the scalars of a list; where
+# the field is missing or null, one entry that says so.
+VALUES_OF = f"""
+    SELECT DISTINCT field.id AS field, {kind_of("element.type")} AS kind,
+        coalesce(element.value, 0) AS value, {{row}}.row AS row
+    FROM {{tables}} AS field, json_each(coalesce(
+        {{row}}.value -> field.whole, {{row}}.value -> field.dotted,
+        CASE WHEN field.name <> '@value' THEN {{row}}.payload -> field.whole END,
+        CASE WHEN field.name <> '@value' THEN {{row}}.payload -> field.dotted END, 'null'
+    )) AS element
+    WHERE field.state <> 'dropping' AND typeof(element.key) <> 'text'
+    AND element.type NOT IN ('array', 'object')
+    AND (element.type <> 'null' OR element.key IS NULL)
+"""
+_ADD_VALUES = f"""
+    INSERT INTO field_values (field, kind, value, row)
+    {VALUES_OF.format(row="new", tables="indexed_fields")};
+"""
+
+_FIELD_VALUES = (
+    # First 'building', then 'ready', at last 'dropping'; `built` is the last document for which
+    # what the state says is done. `used` is a day.
+    """
+    CREATE TABLE indexed_fields (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        whole TEXT NOT NULL,
+        dotted TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT 'building',
+        built INTEGER NOT NULL DEFAULT 0,
+        used TEXT NOT NULL
+    )
+    """,
+    # `value` has no type, so that SQLite converts nothing.
+    """
+    CREATE TABLE field_values (
+        field INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        value NOT NULL,
+        row INTEGER NOT NULL,
+        PRIMARY KEY (field, kind, value, row)
+    ) WITHOUT ROWID
+    """,
+    # To take a document out without asking what it was: another SQLite may read it otherwise.
+    "CREATE INDEX field_values_by_row ON field_values (row)",
+    f"""
+    CREATE TRIGGER index_values AFTER INSERT ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN {_ADD_VALUES} END
+    """,
+    """
+    CREATE TRIGGER remove_values AFTER DELETE ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN
+        DELETE FROM field_values WHERE row = old.row;
+    END
+    """,
+    f"""
+    CREATE TRIGGER reindex_values AFTER UPDATE OF row, value, payload ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) AND (
+        old.row <> new.row OR old.value IS NOT new.value OR old.payload <> new.payload
+    ) BEGIN
+        DELETE FROM field_values WHERE row = old.row;
+        {_ADD_VALUES}
+    END
+    """,
 )

@@ -9,7 +9,6 @@ import numpy as np
 from sqlite_utils import Database
 
 from index.store.documents import Entry, Hashes, StaleEntries, State, StoredDocument
-from index.store.filters import Predicate
 from index.types import Int64, Json
 
 
@@ -40,7 +39,7 @@ def by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDoc
     """Documents by row; `fields` is the SQL expression that they are read by."""
     found = db.execute(
         f"SELECT row, id, {fields}, value, payload FROM documents "
-        f"WHERE row IN (SELECT value FROM json_each(?))",
+        f"WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
         [json.dumps(rows.tolist())],
     )
     return [as_document(row) for row in found]
@@ -58,11 +57,8 @@ def by_id(db: Database, id: str) -> StoredDocument | None:
     return None if row is None else as_document(row)
 
 
-def after(db: Database, row: int, limit: int, predicate: Predicate) -> list[StoredDocument]:
-    found = db.execute(
-        f"{_DOCUMENT} WHERE row > ? AND {predicate.sql} ORDER BY row LIMIT ?",
-        [row, *predicate.parameters, limit],
-    )
+def after(db: Database, row: int, limit: int) -> list[StoredDocument]:
+    found = db.execute(f"{_DOCUMENT} WHERE row > ? ORDER BY row LIMIT ?", [row, limit])
     return [as_document(each) for each in found]
 
 

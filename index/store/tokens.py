@@ -41,6 +41,17 @@ class Tokenizer:
         finally:
             tables.execute("ROLLBACK")
 
+    def holds(self, text: str, query: str) -> bool:
+        """Whether a text matches an FTS5 query, as the index would have it."""
+        tables = self._tables()
+        tables.execute("BEGIN")
+        try:
+            tables.execute("INSERT INTO stems VALUES (?)", [text])
+            found = tables.execute("SELECT 1 FROM stems WHERE stems MATCH ?", [query])
+            return found.fetchone() is not None
+        finally:
+            tables.execute("ROLLBACK")
+
     def _tables(self) -> sqlite3.Connection:
         """This thread's own tables, in memory, each empty between two texts."""
         tables: sqlite3.Connection | None = getattr(self._local, "tables", None)
@@ -55,3 +66,7 @@ class Tokenizer:
                     f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab ({name}s, 'instance')"
                 )
         return tables
+
+
+TOKENIZER = Tokenizer()
+"""One for all: it keeps nothing."""

@@ -57,17 +57,22 @@ class Watch:
         self._id = id
         self._stopping = stopping
         self._told = ("", 0.0)
+        self._done = 0.0
         self._asked = 0.0
         self.is_cancelled = False
 
     def progress(self, stage: str, fraction: float) -> None:
-        """Note how far it is; of one stage not more often than anyone could read."""
+        """Note how far it is; of one stage not more often than anyone could read.
+
+        What is done stays done: a stage that counts from its own beginning moves nothing back.
+        """
+        self._done = min(max(float(fraction), self._done), 1.0)
         told, when = self._told
         if stage == told and time.monotonic() - when < TELL_SECONDS:
             return
         self._told = stage, time.monotonic()
         try:
-            self._book.tell(self._id, stage, min(max(float(fraction), 0.0), 1.0))
+            self._book.tell(self._id, stage, self._done)
         # What cannot be told is no reason to lose a training.
         except sqlite3.Error as error:
             log.warning("The progress of job %d could not be noted: %s", self._id, error)

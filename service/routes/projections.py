@@ -56,11 +56,7 @@ def activate_projection(collection: str, version: int) -> Response:
 @operations.add("POST", f"{ALL}/rollback", returns={200: RolledBackReply})
 def roll_back_projection(collection: str) -> Response:
     """Answer again with the projection that was active before this one."""
-    found = _collection(collection)
-    parent = next((each.parent for each in found.projections() if each.active), None)
-    if parent is not None:
-        found.views.current(parent)  # its keys are ready before anyone asks for them
-    return reply({"projection": found.rollback()})
+    return reply({"projection": _collection(collection).rollback()})
 
 
 def _collection(name: str) -> Collection:

@@ -66,8 +66,8 @@ def give_feedback(collection: str, body: Feedback) -> Response:
 @operations.add("GET", FEEDBACK, returns={200: FeedbackReply})
 def show_feedback(collection: str) -> Response:
     """Count the feedback there is to learn from."""
-    learned = _collection(collection).store.learned()
-    return reply({"examples": len(learned.ids), "questions": len(learned.texts)})
+    store = _collection(collection).store
+    return reply({"examples": store.example_count(), "questions": store.question_count()})
 
 
 @operations.add(
@@ -78,8 +78,13 @@ def show_feedback(collection: str) -> Response:
     example={"documents": ["moby-dick"]},
 )
 def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
-    """Delete feedback, by its ids or all about some documents; unknown ids are passed over."""
+    """Delete feedback, by its ids or all about some documents; unknown ids are passed over.
+
+    All of it goes with `{"all": true}`, and never for want of a word.
+    """
     store = _collection(collection).store
+    if body.all:
+        return reply({"deleted": store.delete_examples()})
     return reply({"deleted": store.delete_examples(ids=body.ids, documents=body.documents)})
 
 

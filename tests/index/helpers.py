@@ -55,6 +55,26 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
     return store
 
 
+def index_fields(store: Store, names: Iterable[str]) -> None:
+    """Index fields at once, as filters that use them have it done in the background."""
+    from index.store import indexes
+
+    with store.connections.writing() as db:
+        for name in names:
+            assert indexes.choose(db, name)
+    finish_indexes(store)
+
+
+def finish_indexes(store: Store) -> None:
+    """Do what is left to be built or dropped."""
+    from index.store import indexes
+
+    more = True
+    while more:
+        with store.connections.writing() as db:
+            more = indexes.step(db)
+
+
 def brute_logits(
     query: Sequence[float],
     keys: Mapping[str, Sequence[Sequence[float]]],

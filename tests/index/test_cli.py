@@ -314,7 +314,7 @@ def test_an_interrupted_build_says_so_and_goes_on(tmp_path, tiny_encoder_folder)
         wait_for_documents(tmp_path / "d", process)
         os.kill(process.pid, signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert stdout == b""
     stored = vector_data(tmp_path / "d").collection().store.counts()[0]
     assert 0 < stored < len(rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Literal
 
 import pytest
 from click.testing import CliRunner
+from pydantic import Field
 
 from index.cli import main
 from index.projection import identity
@@ -61,7 +63,8 @@ class StandIn(types.ModuleType):
         class TrainRequest(Request):
             share_seen: float = 0.5
             seed: int = 0
-            dimensions: int | None = None
+            dimensions: int | None = Field(None, le=64)
+            error_rate: float = 0.05
             objective: Literal["auto", "ranking", "answers"] = "auto"
             value: str | None = None
             promote: bool = True
@@ -171,6 +174,13 @@ def test_files_of_all_kinds_together(library, judged, tmp_path):
     ]
 
 
+def test_info_says_how_much_was_taught(library, judged):
+    invoke("teach", "--data", library, *judged)
+    info = one_object(invoke("info", "--data", library, "--json"))
+    assert (info["examples"], info["questions"], info["keys"]) == (2, 2, len(WORDS))
+    assert re.search(r"^questions +2$", invoke("info", "--data", library).stdout, re.MULTILINE)
+
+
 def test_forget_deletes_what_was_there_but_not_for_nothing(library, judged, tmp_path):
     assert invoke("teach", "--data", library, *judged).exit_code == 0
     table = tmp_path / "labels.csv"
@@ -201,6 +211,9 @@ def test_strict_stops_and_stores_nothing(library, judged, training):
         (["train", "--queries", __file__], "--queries and --qrels belong together"),
         (["train", "--forget"], "--forget would leave nothing to learn from"),
         (["train", "--value", "price"], "--value says which value --answers learns from"),
+        (["train", "--answers", "--objective", "ranking"], "--answers is --objective answers"),
+        (["train", "--objective", "fame"], "'fame' is not one of 'ranking', 'answers'"),
+        (["train", "--error-rate", "1"], "1.0 is not in the range"),
         (["train", "--share-seen", "2"], "2.0 is not in the range"),
         (["teach", "--clicks", "x.csv", "--clip", "0"], "0.0 is not in the range"),
     ],
@@ -244,18 +257,19 @@ def test_train_without_files_learns_from_what_is_stored(library, judged, trainin
 
 def test_train_passes_on_what_was_asked(library, training):
     options = ["--share-seen", 0.25, "--seed", 7, "--dimensions", 3, "--no-promote"]
+    options += ["--error-rate", 0.1]
     result = invoke("train", "--data", library, *options, "--answers", "--value", "price")
     assert result.exit_code == 0, result.output
     assert training.fields == {
-        **{"share_seen": 0.25, "seed": 7, "dimensions": 3, "promote": False},
+        **{"share_seen": 0.25, "seed": 7, "dimensions": 3, "promote": False, "error_rate": 0.1},
         **{"objective": "answers", "value": "price"},
     }
 
 
 def test_a_wrong_field_stops_before_anything_is_stored(library, judged, training):
-    result = invoke("train", "--data", library, "--objective", "fame", *judged)
+    result = invoke("train", "--data", library, "--dimensions", 65, *judged)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: objective: ")
+    assert result.stderr.startswith("Error: dimensions: ")
     assert examples_of(library) == []
 
 
@@ -317,13 +331,73 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
         assert process.stdout.readline() == "fitting\n"
         os.kill(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1, stderr
+    assert process.returncode == 130, stderr
     assert (
-        "Interrupted: Nothing was promoted, and nothing was lost. 2 examples are stored; the same "
+        "Interrupted: nothing was promoted, and nothing was lost. 2 examples are stored; the same "
         "command begins again." in stderr
     )
     assert "Traceback" not in stderr
     assert len(examples_of(library)) == 2
+
+
+TEACHING = """
+import sys
+from index import teaching
+
+def stop(*arguments, **options):
+    raise KeyboardInterrupt
+
+teaching.Collection.encoder = stop
+from index.cli import main
+main(prog_name="python -m index")
+"""
+
+
+def test_an_interrupted_teaching_stores_nothing(library, judged):
+    command = [sys.executable, "-c", TEACHING, "teach", "--data", library, *judged]
+    ran = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert "Interrupted: 0 examples are stored; none comes by halves." in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_training_tells_a_log_no_more_than_each_percent(library, training, monkeypatch):
+    def train(collection, *, progress=None, cancelled=None, **fields):
+        for stage in ("trying", "fitting"):
+            for step in range(5001):
+                progress(stage, step / 5000)
+        return training.report
+
+    monkeypatch.setattr(training, "train", train)
+    told = invoke("train", "--data", library).stderr
+    assert 0 < told.count("trying: ") <= 110
+    assert "trying:  50%" in told
+    assert "fitting: 100%" in told
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "teach", "export", "import", "projections", "evaluate", "info"]
+)
+def test_help_has_an_example_that_names_real_options(command):
+    told = invoke(command, "--help")
+    assert told.exit_code == 0
+    example = told.stdout.split("Example:")[1].split("Options:")[0]
+    assert f"python -m index {command} --data library" in example
+    offered = set(re.findall(r"--[a-z-]+", told.stdout.split("Options:")[1]))
+    assert set(re.findall(r"--[a-z-]+", example)) <= offered
+    assert {"--data", "--json"} <= offered
+
+
+def test_every_field_of_a_training_has_an_option():
+    from index.training import TrainRequest
+
+    told = invoke("train", "--help").stdout
+    fields = {name.replace("_", "-") for name in TrainRequest.model_fields}
+    missing = {field for field in fields - {"promote"} if f"--{field}" not in told}
+    assert not missing
+    assert "--no-promote" in told
 
 
 # -- versions --------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
-from index.data import Data
+from index.data import MAKING_SECONDS, Data
 from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
 from tests.index.helpers import vector_data
 
@@ -72,3 +75,21 @@ def test_a_dropped_collection_is_gone_for_every_process(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["collections"]
     mine.create("a", dimension=2)
     assert theirs.collection("a").search([1, 0]).attended == 0
+
+
+def test_what_killed_processes_left_behind_goes_at_the_next_opening(tmp_path):
+    vector_data(tmp_path).create("a", dimension=2)
+    names = [f"{kind}-{'0f' * 8}" for kind in ("dropped", "making")]
+    kept = [f"making-{'1f' * 8}", "dropped-notes", f"dropped-{'0f' * 9}"]
+    for name in (*names, *kept):
+        (tmp_path / name / "keys").mkdir(parents=True)
+        (tmp_path / name / "documents.db").write_bytes(b"x")
+    long_ago = time.time() - MAKING_SECONDS - 60
+    os.utime(tmp_path / names[1], (long_ago, long_ago))
+    assert vector_data(tmp_path).names() == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "collections"])
+
+
+def test_a_folder_that_is_not_there_is_not_made_by_looking(tmp_path):
+    assert vector_data(tmp_path / "none").names() == []
+    assert not (tmp_path / "none").exists()

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from index.errors import InvalidRequest
 from index.store import compile_filter
-from index.store.filters import MAX_CONDITIONS, MAX_DEPTH
-from tests.index.helpers import entry, fresh_store
+from index.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
+from tests.index.helpers import entry, fresh_store, index_fields
 
 NAMES = ["a", "b", "é", "it's", "back\\slash", "tab\t", "a b", "😀"]
 MISSING = object()
+SIGNS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 
 SCALARS = (
     st.none()
@@ -23,6 +24,7 @@ SCALARS = (
     | st.integers(-2, 2)
     | st.sampled_from([1.0, 0.5, -0.0, 2**53 + 1, 2**63 - 1, 10**30, 0.1 + 0.2, 1e-300])
     | st.sampled_from(["", "1", "true", "a", "é", "b'; DROP TABLE documents; --", "%", "😀"])
+    | st.sampled_from(["\ud83d", "\udfff", "\U0010ffff", "éa", "😀😀", "2000-01-31"])
 )
 FIELDS = st.sampled_from(NAMES)
 LEAVES = SCALARS | st.lists(SCALARS, max_size=3)
@@ -33,12 +35,16 @@ DOCUMENTS = st.lists(
 PATHS = FIELDS | st.tuples(FIELDS, FIELDS).map(".".join) | st.sampled_from(["@id", "@value"])
 BOUNDS = st.integers(-2, 2) | st.sampled_from([0.5, 0.1 + 0.2, 2**63, -(10**30), "a", "1", "é"])
 OPERATORS = st.one_of(
-    st.tuples(st.sampled_from(["eq", "ne"]), SCALARS),
-    st.tuples(st.sampled_from(["in", "nin"]), st.lists(SCALARS, max_size=3)),
+    st.tuples(st.sampled_from(["eq", "ne", "contains"]), SCALARS),
+    st.tuples(st.sampled_from(["in", "nin", "any"]), st.lists(SCALARS, max_size=3)),
+    st.tuples(st.just("all"), st.lists(SCALARS, min_size=1, max_size=3)),
     st.tuples(st.just("exists"), st.booleans()),
+    st.tuples(st.just("prefix"), st.sampled_from(["", "a", "b'", "tr", "é", "😀", "\U0010ffff"])),
     st.tuples(st.sampled_from(["gt", "gte", "lt", "lte"]), BOUNDS),
 )
-CONDITIONS = SCALARS | st.lists(OPERATORS, min_size=1, max_size=2).map(dict)
+CONDITIONS = SCALARS | st.lists(OPERATORS, min_size=1, max_size=3).map(dict).filter(
+    lambda asked: len({isinstance(asked[key], str) for key in asked if key in SIGNS}) < 2
+)
 FILTERS = st.recursive(
     st.dictionaries(PATHS, CONDITIONS, max_size=2),
     lambda inner: st.one_of(
@@ -63,26 +69,41 @@ def _holds(document: dict[str, Any], name: str, operand: Any) -> bool:
         return not passes(document, operand)
     found = _field(document, name)
     asked = operand if isinstance(operand, dict) else {"eq": operand}
-    return all(_compare(sign, found, value) for sign, value in asked.items())
+    bounds = {key: value for key, value in asked.items() if key in SIGNS}
+    others = {key: value for key, value in asked.items() if key not in SIGNS}
+    in_range = any(
+        all(_is_beyond(key, each, value) for key, value in bounds.items())
+        for each in _elements(found)
+    )
+    return (not bounds or in_range) and all(_compare(*pair, found) for pair in others.items())
 
 
-def _compare(sign: str, found: Any, operand: Any) -> bool:
-    if sign == "exists":
+def _compare(word: str, operand: Any, found: Any) -> bool:
+    if word == "exists":
         return (found is not None) == operand
-    if sign in ("eq", "in"):
-        return _among(found, [operand] if sign == "eq" else operand)
-    if sign in ("ne", "nin"):
-        return not _among(found, [operand] if sign == "ne" else operand)
-    same_kind = _kind(found) == _kind(operand) and _kind(found) in ("number", "text")
-    signs = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
-    return same_kind and signs[sign](found, operand)
+    if word in ("eq", "contains", "in", "any"):
+        return _among(found, operand if word in ("in", "any") else [operand])
+    if word in ("ne", "nin"):
+        return not _among(found, [operand] if word == "ne" else operand)
+    if word == "all":
+        return all(_among(found, [each]) for each in operand)
+    assert word == "prefix"
+    return any(isinstance(each, str) and each.startswith(operand) for each in _elements(found))
+
+
+def _is_beyond(sign: str, element: Any, bound: Any) -> bool:
+    same_kind = _kind(element) == _kind(bound)
+    return same_kind and SIGNS[sign](element, bound)
+
+
+def _elements(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
 
 
 def _among(found: Any, operands: list[Any]) -> bool:
-    elements = found if isinstance(found, list) else [found]
     asked = [(_kind(each), each) for each in operands if each is not None]
     return (found is None and None in operands) or any(
-        (_kind(each), each) in asked for each in elements
+        (_kind(each), each) in asked for each in _elements(found)
     )
 
 
@@ -107,9 +128,15 @@ def _field(document: dict[str, Any], name: str) -> Any:
     return None
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
+INDEXED = [*NAMES, "@value", "a.b", "b.a", "é.a", "a.é"]
+
+
+@pytest.fixture(scope="module", params=["scanned", "indexed"])
+def store(request, tmp_path_factory):
+    """A store without indexes, and one in which triggers keep those of most fields."""
     opened = fresh_store(tmp_path_factory.mktemp("filters") / "documents.db")
+    if request.param == "indexed":
+        index_fields(opened, INDEXED)
     yield opened
     opened.close()
 
@@ -137,6 +164,7 @@ def test_a_filter_lets_pass_what_the_oracle_lets_pass(store, documents, conditio
     replace_all(store, named)
     expected = sorted(each["id"] for each in named if passes(each, condition))
     assert matching(store, condition) == expected
+    assert not store.index_faults()
 
 
 @settings(max_examples=200, deadline=None)
@@ -160,6 +188,16 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a": {"in": "text"}}, '"text"'),
         ({"a": {"in": [[1]]}}, "text, numbers, booleans"),
         ({"a": [1, 2]}, "text, numbers, booleans"),
+        ({"a": {"in": ["x\x00y"]}}, "NUL"),
+        ({"a": {"gt": "x\x00y"}}, "NUL"),
+        ({"a": {"all": []}}, "at least one value"),
+        ({"a": {"any": 3}}, "list of values was expected for 'a', but 3"),
+        ({"a": {"prefix": 1}}, "takes text"),
+        ({"a": {"match": 1}}, "takes text"),
+        ({"a": {"match": "!? -"}}, "none"),
+        ({"@text": {"match": " ".join(f"w{at}" for at in range(65))}}, "65"),
+        ({"@text": "word"}, "'match' only"),
+        ({"a": {"gt": 1, "lt": "z"}}, "a number and a text"),
         ({"a": {"gt": True}}, "True"),
         ({"a": {"gt": None}}, "None"),
         ({"a": {"lt": float("nan")}}, "nan"),
@@ -185,13 +223,16 @@ def test_depth_and_length_have_limits_within_which_sqlite_copes(store):
     store.matching(compile_filter(deep))
     with pytest.raises(InvalidRequest, match=f"more than {MAX_DEPTH} deep"):
         compile_filter({"$not": deep})
-    for leaf in ({"exists": True}, {"gt": 1, "lt": 2}, {"ne": None}, "x"):
+    for leaf in ({"exists": True}, {"gt": 1, "ne": 2}, {"ne": None}, "x"):
         each = 2 if isinstance(leaf, dict) and len(leaf) == 2 else 1
         most = {f"f{at}": leaf for at in range(MAX_CONDITIONS // each)}
         store.matching(compile_filter(most))
         with pytest.raises(InvalidRequest, match=f"at most {MAX_CONDITIONS}"):
             compile_filter({**most, "one more": 1})
-    store.matching(compile_filter({"a": {"in": list(range(20_000))}}))
+    listed = {"a": {"in": list(range(MAX_LISTED))}}
+    store.matching(compile_filter(listed))
+    with pytest.raises(InvalidRequest, match="100,001 values"):
+        compile_filter({**listed, "$or": [{"b": {"in": ["one more"]}}]})
 
 
 def test_text_in_a_filter_is_never_sql(store):

@@ -269,6 +269,28 @@ def test_a_document_takes_its_examples_with_it(store):
     assert (store.example_count(), questions(store)) == (0, 0)
 
 
+def test_questions_are_counted_without_being_read(store):
+    assert store.question_count() == 0
+    teach(store, ("a", 1), ("b", 0))
+    teach(store, ("a", 1), text="another")
+    assert (store.question_count(), store.example_count()) == (2, 3)
+    store.delete_examples(documents=["a"])
+    assert store.question_count() == questions(store) == 1
+
+
+def test_what_was_stored_is_forgotten_in_the_step_that_stores_the_new(store):
+    teach(store, ("a", 1), ("b", 0))
+    asked = [question("new", 1.0, 0.0)]
+    with pytest.raises(UnknownDocument):
+        store.add_examples(asked, [NewExample(0, "nobody", 1)], forget=True)
+    assert store.example_count() == 2
+    given = [NewExample(0, "b", 1), NewExample(0, "a", 1)]
+    assert store.add_examples(asked, given, forget=True) == (2, 0)
+    assert told(store) == {("new", "a"): 1, ("new", "b"): 1}
+    assert store.add_examples([], [], forget=True) == (0, 0)
+    assert (store.example_count(), store.question_count()) == (0, 0)
+
+
 def test_examples_are_deleted_by_id_by_document_or_all(store):
     for text in ("q", "r", "s"):
         teach(store, ("a", 1), ("b", 1), ("c", 0), text=text)

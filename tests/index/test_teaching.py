@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from index import views as views_module
 from index.data import Data
 from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from index.examples import Example
+from index.projection import identity
 from index.requests import parse
-from index.teaching import FEW, TeachItem, teach, unfit
+from index.store import examples as store_examples
+from index.teaching import FEW, PROBES, TeachItem, teach, unfit
+from index.tuning import Tuning
+from index.verify import verify
 from tests.index.helpers import vector_data
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
@@ -107,7 +112,8 @@ def test_a_question_is_encoded_once(collection, encoder):
     encoder.asked.clear()
     more = [{"query": q, "id": "d2"} for q in [*questions, "new"]]
     assert teach(collection, more).questions == FEW + 9
-    assert encoder.asked == ["new"]
+    assert encoder.asked[-1] == "new"
+    assert len(encoder.asked) == PROBES + 1  # some again, to see whether they still mean the same
 
 
 def test_progress_is_told_by_stage_and_share(collection):
@@ -228,3 +234,85 @@ def test_what_is_taught_is_searched_as_before_until_a_version_takes_it_up(collec
     teach(collection, [{"query": "whale", "id": "d4"}])
     after = collection.search("whale", k=5).json()["hits"]
     assert [hit["id"] for hit in after] == [hit["id"] for hit in before]
+
+
+# -- an encoder that has changed -------------------------------------------------------------------
+
+
+def takes_examples(collection) -> None:
+    """Let a version answer to which example keys are as good as any."""
+    made = identity(collection.settings.dimension)
+    tuning = Tuning(examples=1.0).stored()
+    collection.store.add_projection(
+        made.kind, made.to_bytes(), made.fingerprint, {}, tuning=tuning, activate=True
+    )
+
+
+def best(collection, vector) -> tuple[str, float]:
+    """The document that a vector finds, and the score over the scale: 1 on its very key."""
+    hit = collection.search(vector.tolist(), k=1, scale=1.0).hits[0]
+    return hit.id, pytest.approx(hit.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, FEW + 8], ids=["few", "many"])
+@pytest.mark.parametrize("publish", [False, True], ids=["fresh", "published"])
+def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
+    collection, encoder, monkeypatch, publish, count
+):
+    # Two tokens each: the tiny encoder sees no order in a text, and would mix up 12 and 21.
+    texts = [f"{a}{b}" for a in "abcdef" for b in "ghijklmn"][:count]
+    items = [{"query": text, "id": f"d{n % 5}"} for n, text in enumerate(texts)]
+    takes_examples(collection)
+    teach(collection, items)
+    if publish:
+        collection.publish()
+    old = encoder.encode_queries(texts)
+    assert best(collection, old[0]) == ("d0", 1.0)
+
+    mirrored = lambda texts: -encoder._encoder.encode_queries(texts)  # noqa: E731
+    monkeypatch.setattr(encoder, "encode_queries", mirrored, raising=False)
+    assert teach(collection, items) == (0, count, count, count)
+    for text, vector, item in zip(texts, -old, items, strict=True):
+        assert best(collection, vector) == (item["id"], 1.0), text
+    learned = collection.store.learned()
+    np.testing.assert_allclose(learned.embeddings, -old, atol=1e-6)
+    # No key of the old embeddings answers, neither in this process nor in the next.
+    view = collection.views.current()
+    assert view.keys.segments[0].keys == (len(WORDS) + count if publish else 0)
+    for each in (collection, Data(collection.folder.parents[1], load_encoder=lambda name: encoder)):
+        asked = each if each is collection else each.collection()
+        found = asked.search(old[0].tolist(), k=1, scale=1.0).hits[0].score
+        assert found < 0.99
+    assert not verify(collection).problems
+
+
+def test_one_stray_rounding_encodes_nothing_again(collection, encoder, monkeypatch):
+    texts = [f"question {n}" for n in range(FEW + 8)]
+    teach(collection, [{"query": text, "id": "d0"} for text in texts])
+    rounded = lambda texts: encoder._encoder.encode_queries(texts) * np.float32(1.001)  # noqa: E731
+    monkeypatch.setattr(encoder, "encode_queries", rounded, raising=False)
+    before = collection.store.learned().embeddings
+    teach(collection, [{"query": text, "id": "d1"} for text in texts])
+    np.testing.assert_array_equal(collection.store.learned().embeddings, before)
+
+
+def test_teaching_merges_when_much_was_taught(collection, monkeypatch):
+    takes_examples(collection)
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 3)
+    teach(collection, [{"query": f"question {n}", "id": "d0"} for n in range(4)])
+    view = collection.views.current()
+    assert [segment.keys for segment in view.keys.segments] == [len(WORDS) + 4, 0]
+
+
+def test_what_was_taught_before_is_not_lost_between_forgetting_and_teaching(
+    collection, monkeypatch
+):
+    teach(collection, [{"query": "a", "id": "d0"}])
+
+    def fails(*args, **options):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(store_examples, "_question_ids", fails)
+    with pytest.raises(OSError, match="the disk is full"):
+        teach(collection, [{"query": "b", "id": "d0"}], forget=True)
+    assert stored(collection) == [("a", "d0", 1.0, 0)]

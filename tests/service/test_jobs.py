@@ -219,6 +219,22 @@ def test_progress_is_told_often_enough_and_kept_within_its_bounds(data: Data) ->
     jobs.stop()
 
 
+def test_what_is_done_stays_done_where_a_stage_counts_anew(data: Data) -> None:
+    seen: list[float] = []
+
+    def trainer(collection: Any, *, progress: Any, cancelled: Any) -> dict[str, Any]:
+        for stage, fraction in (("try", 0.2), ("try", 0.7), ("fit", 0.0), ("fit", 0.9), ("end", 0)):
+            progress(stage, fraction)
+            seen.append(jobs.all()[0].fraction)
+        return {}
+
+    jobs = Jobs(data, trainer)
+    reached(jobs, jobs.submit("a", {}).id, "done")
+    # Of one stage not every step is told; the next one tells what has been done by then.
+    assert seen == [0.2, 0.2, 0.7, 0.7, 0.9]
+    jobs.stop()
+
+
 def test_old_jobs_are_forgotten(tmp_path: Path) -> None:
     book = Book(tmp_path / "jobs.db")
     for _ in range(KEPT + 20):

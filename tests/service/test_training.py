@@ -124,6 +124,30 @@ def test_feedback_is_deleted_by_document_and_by_its_own_id(books: FlaskClient, d
     assert get(books, FEEDBACK)["examples"] == 1
 
 
+def test_all_feedback_goes_only_where_that_is_said(books: FlaskClient, data: Data) -> None:
+    post(books, FEEDBACK, [item(label=1), item("emma", label=0)])
+    nothing: list[Any] = [{}, {"ids": None, "documents": None}, {"all": False}]
+    unclear = [{"all": True, "ids": [1]}, {"all": True, "documents": ["emma"]}]
+    for body in (*nothing, *unclear):
+        problem = delete(books, FEEDBACK, body, 422)
+        assert '{"all": true} deletes all feedback' in problem["detail"]
+    delete(books, FEEDBACK, {"all": "yes"}, 422)
+    assert books.delete(FEEDBACK).status_code == 400
+    assert delete(books, FEEDBACK, {"ids": []}) == {"deleted": 0}
+    assert delete(books, FEEDBACK, {"documents": []}) == {"deleted": 0}
+    assert get(books, FEEDBACK)["examples"] == 2
+    assert delete(books, FEEDBACK, {"all": True}) == {"deleted": 2}
+    assert get(books, FEEDBACK) == {"examples": 0, "questions": 0}
+    assert data.collection("books").store.counts()[0] == 3
+
+
+def test_a_collection_says_how_much_there_is_to_learn_from(books: FlaskClient) -> None:
+    both = [item(label=1), item("emma", label=0), {"query": [0, 1, 1], "id": "emma"}]
+    post(books, FEEDBACK, both)
+    shown = get(books, BOOKS)
+    assert (shown["examples"], shown["questions"]) == (3, 2)
+
+
 def test_feedback_of_a_collection_that_is_not_there(client: FlaskClient) -> None:
     for call in (client.post, client.get, client.delete):
         sent = {} if call == client.get else {"json": {"documents": []}}
@@ -159,6 +183,18 @@ def test_what_was_asked_reaches_the_trainer(
     assert job["request"] == {"seed": 7}
     reached(jobs, job["id"], "done")
     assert trainer.fields == [{"seed": 7}]
+
+
+def test_a_training_may_be_about_answers(
+    books: FlaskClient, jobs: Jobs, trainer: SlowTrainer
+) -> None:
+    trainer.may_finish.set()
+    asked = {"objective": "answers", "value": "price"}
+    job = post(books, f"{BOOKS}/train", asked, 202)
+    reached(jobs, job["id"], "done")
+    assert trainer.fields == [asked] == [job["request"]]
+    problem = post(books, f"{BOOKS}/train", {"objective": "fame"}, 422)
+    assert problem["errors"][0]["field"] == "objective"
 
 
 def test_a_second_training_names_the_first(books: FlaskClient) -> None:

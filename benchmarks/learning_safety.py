@@ -1,0 +1,102 @@
+"""Rows of sets that cannot gain: how often the gate lets a loss through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from common import progress
+from learning_contest import Contest
+from learning_rows import Row
+from learning_sets import Bench, Judged, RankingSet, taught, trained
+from scipy.stats import binomtest
+
+MANY = 300
+"""Questions that are taught, and as many that judge."""
+
+FEW = 5
+
+Draw = Callable[[RankingSet, np.random.Generator], tuple[Judged, Judged]]
+"""What is taught, and what judges it."""
+
+
+class Outcome(NamedTuple):
+    """One seed: whether it was promoted, and whether it then was significantly worse."""
+
+    promoted: bool
+    worse: bool
+
+
+def shuffled(given: RankingSet, random: np.random.Generator) -> tuple[Judged, Judged]:
+    """Every question taught with the documents of another; judged by true ones."""
+    train = _some(given.train, random, MANY)
+    ids = list(train.queries)
+    order = random.permutation(len(ids))
+    wrong = {id: train.qrels[ids[at]] for id, at in zip(ids, order, strict=True)}
+    return Judged(train.queries, wrong), given.test
+
+
+def few(given: RankingSet, random: np.random.Generator) -> tuple[Judged, Judged]:
+    return _some(given.train, random, FEW), given.test
+
+
+def ceiling(given: RankingSet, random: np.random.Generator) -> tuple[Judged, Judged]:
+    """Questions that are their documents' own texts: nothing can find them better."""
+    texts = given.texts()
+    ids = random.permutation(sorted(texts))[: 2 * MANY].tolist()
+    parts = [ids[: len(ids) // 2], ids[len(ids) // 2 :]]
+    taught, judge = (
+        Judged({id: texts[id] for id in part}, {id: {id: 1} for id in part}) for part in parts
+    )
+    return taught, judge
+
+
+KINDS: Mapping[str, tuple[str, Draw]] = {
+    "shuffled": ("shuffled labels", shuffled),
+    "few": (f"{FEW} examples", few),
+    "ceiling": ("a collection at its ceiling", ceiling),
+}
+
+
+def cannot_gain(kind: str) -> Callable[[Bench], Iterator[Row]]:
+    named, draw = KINDS[kind]
+
+    def section(bench: Bench) -> Iterator[Row]:
+        seeds = bench.options.seeds
+        found = [_tried(bench, draw, seed, named) for seed in range(seeds)]
+        promoted = sum(each.promoted for each in found)
+        worse = sum(each.worse for each in found)
+        yield _share(
+            f"{kind}.promoted", f"{named}: share of {seeds} seeds promoted", promoted, seeds
+        )
+        row = _share(f"{kind}.worse", "  promoted and significantly worse", worse, seeds)
+        yield row._replace(asked="<= 1 seed", holds=worse <= 1, note=f"{worse} of {seeds} seeds")
+
+    return section
+
+
+def _tried(bench: Bench, draw: Draw, seed: int, named: str) -> Outcome:
+    given = bench.ranking_set("conala")
+    teaching, judging = draw(given, np.random.default_rng(seed))
+    with bench.workshop.beir(given) as collection:
+        untrained = collection.store.state().projection
+        taught(collection, teaching)
+        run = trained(collection, seed=seed)
+        progress(f"{named}, seed {seed}: {run.said}")
+        if not run.report["promoted"]:
+            return Outcome(False, False)
+        contest = Contest(collection, judging)
+        contest.search("frozen", projection=untrained, lexical=False)
+        contest.search("trained")
+        change = contest.difference("trained", "frozen")
+        return Outcome(True, change.mean < 0 and change.p < 0.05)
+
+
+def _share(name: str, what: str, count: int, seeds: int) -> Row:
+    interval = binomtest(count, seeds).proportion_ci()
+    return Row(name, what, count / seeds, float(interval.low), float(interval.high))
+
+
+def _some(given: Judged, random: np.random.Generator, count: int) -> Judged:
+    return given.some(random.permutation(sorted(given.queries))[:count].tolist())

@@ -1,0 +1,81 @@
+"""Text match against an oracle that splits at blanks, over words that are their own stems."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from index.store import compile_filter
+from tests.index.helpers import entry, fresh_store
+
+WORDS = ["cat", "dog", "owl", "map", "sun", "é", "日本"]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+FIELDS = st.dictionaries(st.sampled_from(["title", "body", "a.b"]), TEXTS, max_size=3)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    opened = fresh_store(tmp_path_factory.mktemp("texts") / "documents.db")
+    yield opened
+    opened.close()
+
+
+def replace_all(store, texts: list[dict[str, str]]) -> None:
+    store.delete(list(store.all_ids()))
+    store.write([entry(f"d{at}", fields=fields) for at, fields in enumerate(texts)])
+
+
+def matching(store, condition) -> list[str]:
+    return [each.id for each in store.scroll(0, 1000, compile_filter(condition))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(FIELDS, min_size=1, max_size=6),
+    st.sampled_from(["@text", "title", "body", "a.b"]),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),
+    st.booleans(),
+)
+@example([{"title": "cat", "body": "dog"}], "title", ["dog"], False)
+@example([{"title": "cat", "body": "dog"}], "@text", ["dog", "cat"], True)
+def test_a_match_has_every_word_in_the_named_text(store, texts, name, words, negated):
+    replace_all(store, texts)
+    asked = {name: {"match": " ".join(words)}}
+
+    def matches(fields: dict[str, str]) -> bool:
+        held = " ".join(fields.values()) if name == "@text" else fields.get(name, "")
+        return set(words) <= set(held.split())
+
+    expected = [f"d{at}" for at, fields in enumerate(texts) if matches(fields) != negated]
+    assert matching(store, {"$not": asked} if negated else asked) == expected
+    # Beside a condition that is scanned for, it is part of the scan.
+    either = {"$or": [asked, {"nothing": 1}]}
+    assert matching(store, {"$not": either} if negated else either) == expected
+
+
+def test_stems_case_and_accents_are_as_in_the_index(store):
+    replace_all(store, [{"body": "Two WORDS, déjà-vu"}, {"body": "a word"}, {"title": "words"}])
+    assert matching(store, {"@text": {"match": "word"}}) == ["d0", "d1", "d2"]
+    assert matching(store, {"body": {"match": "deja words"}}) == ["d0"]
+    assert matching(store, {"body": {"match": "déjà-vu"}}) == ["d0"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['"', 'cat"', "cat AND", "NOT cat", "cat*", "^cat", "text:cat", "(cat", "cat + dog", "{cat}"]
+    + ["NEAR(cat dog)", "cat -dog", "'; DROP TABLE lexical; --cat", "cat\x00dog", "\ud800cat"],
+)
+def test_nothing_in_a_match_is_syntax(store, query):
+    text = "cat dog and not text near drop table lexical"
+    replace_all(store, [{"body": text, "title": "x"}, {"body": "owl"}])
+    if any(letter.isalpha() for letter in query):
+        assert matching(store, {"body": {"match": query}}) == ["d0"]
+        assert matching(store, {"@text": {"match": query}}) == ["d0"]
+    assert store.counts()[0] == 2
+
+
+def test_a_long_text_is_read_to_its_end(store):
+    long = " ".join(f"w{at}" for at in range(3000))
+    replace_all(store, [{"body": long, "title": "x"}])
+    assert matching(store, {"body": {"match": "w2999"}}) == ["d0"]

