@@ -31,6 +31,13 @@ SPAN = math.log(1e3)
 STARTS = (0.25, 1.0, 4.0)
 """Factors on the scale at which the search starts: the likelihood need not be convex in it."""
 
+UNANSWERED = 0.1
+"""Of queries in use, those that nothing answers: as much the hidden view counts. Were it half, as
+many as there are, the null key would take weight from every query that has an answer."""
+
+SHARES = (1 - UNANSWERED, UNANSWERED)
+"""Of the view as it is, and of the hidden one."""
+
 BINS = 10
 
 ROUNDING = 1e-9
@@ -154,30 +161,36 @@ def threshold_at(confidences: Float64, error_rate: float = ERROR_RATE) -> float 
 
 
 def likelihood(as_is: Seen, hidden: Seen, scale: float, null: float) -> float:
-    """Mean negative log weight of what should hold it, over both views of all questions."""
-    return float(np.mean([_losses(seen, scale, null).mean() for seen in (as_is, hidden)]))
+    """Mean negative log weight of what should hold it, over both views by their shares."""
+    means = [_losses(seen, scale, null).mean() for seen in (as_is, hidden)]
+    return float(np.dot(SHARES, means))
 
 
 def calibration_error(as_is: Seen, hidden: Seen, scale: float, null: float) -> float:
-    """Expected calibration error of the largest weight of each question in each view.
+    """Expected calibration error of the largest weight of each question, by the views' shares.
 
     Several relevant documents share what is right evenly: they are who a relevant document
     drawn at random could be, and their weights can sum to no more than one.
     """
     tops = [_top(seen, scale, null) for seen in (as_is, hidden)]
     predicted, correct = (np.concatenate(each) for each in zip(*tops, strict=True))
-    return expected_error(predicted, correct)
+    return expected_error(predicted, correct, np.repeat(SHARES, [len(top[0]) for top in tops]))
 
 
-def expected_error(predicted: Float64, correct: Float64, bins: int = BINS) -> float:
+def expected_error(
+    predicted: Float64, correct: Float64, counts: Float64 | None = None, bins: int = BINS
+) -> float:
     """Mean distance of predicted (n,) and correct (n,) shares over bins of equal width.
+
+    `counts` (n,) is how much each counts, if not all the same.
 
     >>> round(expected_error(np.array([0.9, 0.9, 0.8, 0.8]), np.array([1.0, 1, 1, 0]), 5), 9)
     0.1
     """
     place = np.clip((predicted * bins).astype(np.int64), 0, bins - 1)
-    gaps = np.bincount(place, weights=predicted - correct, minlength=bins)
-    return float(np.abs(gaps).sum() / len(predicted))
+    counts = np.ones(len(predicted)) if counts is None else counts
+    gaps = np.bincount(place, weights=counts * (predicted - correct), minlength=bins)
+    return float(np.abs(gaps).sum() / counts.sum())
 
 
 class Loss:
@@ -221,10 +234,10 @@ class Loss:
         scale = float(np.exp(at[0]))
         null = self._null(scale, float(at[1]))
         value, gradient = np.zeros(()), np.zeros(2)
-        for seen in self.seen:
+        for share, seen in zip(SHARES, self.seen, strict=True):
             loss, by_scale, by_null = _slopes(seen, scale, null)
-            value = value + loss / 2
-            gradient += np.array([scale * (by_scale + self.center * by_null), by_null]) / 2
+            value = value + share * loss
+            gradient += share * np.array([scale * (by_scale + self.center * by_null), by_null])
         # As much as one question would say for the scale in use: without it, questions that
         # are all right would ask for a scale without end, and equal scores for none.
         away, weight = at[0] - math.log(self.start), 1 / len(self.seen[0].scores)

@@ -12,6 +12,7 @@ from scipy.optimize import approx_fprime, minimize
 
 from index.errors import InvalidRequest
 from index.learn.calibrate import (
+    UNANSWERED,
     Loss,
     calibrate,
     calibration_error,
@@ -45,9 +46,9 @@ def drawn(questions: int, candidates: int = 150, attend: int = 100, seed: int = 
 
 def plain_loss(scores, relevant, attend, scale, null) -> float:
     """The objective as it is told: one question and one view after the other."""
-    losses = []
+    total = 0.0
     for row, marks in zip(scores.tolist(), relevant.tolist(), strict=True):
-        for hide in (False, True):
+        for hide, share in ((False, 1 - UNANSWERED), (True, UNANSWERED)):
             pairs = [
                 (s, m and not hide)
                 for s, m in zip(row, marks, strict=True)
@@ -56,8 +57,8 @@ def plain_loss(scores, relevant, attend, scale, null) -> float:
             pairs = sorted(pairs, key=lambda pair: -pair[0])[:attend]
             whole = sum(math.exp(scale * s) for s, _ in pairs) + math.exp(null)
             right = sum(math.exp(scale * s) for s, m in pairs if m)
-            losses.append(-math.log((right or math.exp(null)) / whole))
-    return sum(losses) / len(losses)
+            total -= share * math.log((right or math.exp(null)) / whole)
+    return total / len(scores)
 
 
 def matrices(low: float = -1.0):
