@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -12,18 +12,23 @@ from index.answers import Hit
 from index.attending import Attention
 from index.attention import Attended
 from index.errors import InvalidRequest, UnknownField
+from index.explaining import Vanished, explanations, highlights, matches
+from index.listing import Groups, Listed, listed
 from index.projection import Projection
 from index.requests import SearchOptions
 from index.store import Store, StoredDocument
 from index.types import Float64, Int64, Json
-from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, select
+from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only, select
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""
 
 
-class Vanished(Exception):
-    """A document went between the search and the reading of its value."""
+class Page(NamedTuple):
+    """What is listed, and the cursor of what follows."""
+
+    hits: list[Hit]
+    next: str | None
 
 
 @dataclass(frozen=True)
@@ -31,33 +36,38 @@ class Reading:
     """What one batch of requests needs from the store, read together.
 
     Attributes:
+        fingerprints: of what was asked, by query; cursors carry them.
+        texts: each query's texts, to highlight.
         type: the type of the values that `options.value` names.
     """
 
     store: Store
     attention: Attention
     options: SearchOptions
+    fingerprints: Sequence[str]
+    texts: Sequence[Sequence[str]]
     type: ValueType
 
-    def hits(self, query: int) -> list[Hit]:
+    def page(self, query: int) -> Page:
         """The documents listed for a query."""
         found = self.attention.attended[query]
-        listed = slice(self.options.offset, self.options.offset + self.options.k)
-        rows = found.documents[listed]
+        listing = listed(found, self.options, self.fingerprints[query], self._labels(found))
+        at, rows = listing.at, found.documents[listing.at]
         documents = self._documents(rows)
         values = self._values(query, rows, documents)
-        explained = self._explanations(query, listed) if self.options.explain else {}
-        return [
-            Hit(document.id, score, weight, value, document.payload, explained.get(row))
-            for row, document, value, score, weight in zip(
-                rows.tolist(),
+        extras = self._extras(query, listing)
+        hits = [
+            Hit(document.id, score, weight, value, self._payload(document), **extra)
+            for document, value, score, weight, extra in zip(
                 documents,
                 values,
-                found.scores[listed].tolist(),
-                found.weights[listed].tolist(),
+                found.scores[at].tolist(),
+                found.weights[at].tolist(),
+                extras,
                 strict=True,
             )
         ]
+        return Page(hits, listing.next)
 
     def answered(self, query: int) -> bool:
         """Whether anything was attended, and with enough confidence for an answer."""
@@ -121,33 +131,37 @@ class Reading:
             return [key.tolist() for key in keys]
         return [value_of(document, self.options.value) for document in documents]
 
-    def _explanations(self, query: int, listed: slice) -> dict[int, dict[str, Json]]:
-        found = self.attention.attended[query]
-        rows = found.documents[listed]
-        best = self.attention.focus.best_keys(query, rows)
-        keys = self.store.keys_of(np.array(list(best.values()), dtype=np.int64))
-        texts = self.store.documents(rows)
-        words = self.attention.focus.lexical(query, rows)
-        logit = self.attention.focus.mechanism.gates @ found.logits[:, listed]
-        explained: dict[int, dict[str, Json]] = {}
-        for at, row in enumerate(rows.tolist()):
-            key = keys.get(best.get(row, 0))
-            if key is None or row not in texts:
-                raise Vanished
-            text = texts[row].fields.get(key.field)
-            explained[row] = {
-                "field": key.field,
-                "start": key.start,
-                "stop": key.stop,
-                "passage": None if text is None else text[key.start : key.stop],
-                "question": key.question,
-                "logits": found.logits[:, listed.start + at].tolist(),
-                "weights": found.head_weights[:, listed.start + at].tolist(),
-                "lexical": float(words[at]),
-                "dense": float(logit[at] - words[at]),
-                "terms": list(self.attention.focus.terms(query)),
-            }
-        return explained
+    def _labels(self, found: Attended) -> list[Json] | None:
+        """Each attended document's value of the field that groups."""
+        path = self.options.group_by
+        if path is None:
+            return None
+        documents = self.store.documents(found.documents)
+        if len(documents) < len(found.documents):
+            raise Vanished
+        return [value_of(documents[row], path) for row in found.documents.tolist()]
+
+    def _payload(self, document: StoredDocument) -> Mapping[str, Json]:
+        fields = self.options.fields
+        return document.payload if fields is None else only(document.payload, fields)
+
+    def _extras(self, query: int, listing: Listed) -> list[dict[str, Any]]:
+        """What was asked for of each hit besides itself."""
+        at, options = listing.at, self.options
+        extras: list[dict[str, Any]] = [{} for _ in at]
+        if listing.groups is not None:
+            for extra, position in zip(extras, at.tolist(), strict=True):
+                extra |= _group(listing.groups, position)
+        if options.highlight or options.explain:
+            rows = self.attention.attended[query].documents[at]
+            found = matches(self.store, self.attention, query, rows)
+            if options.highlight:
+                marked = highlights(found, self.texts[query])
+                _add(extras, "highlight", marked)
+            if options.explain:
+                explained = explanations(self.attention, query, at, found)
+                _add(extras, "explanation", explained)
+        return extras
 
     def _decoded(self, vector: Float64) -> dict[str, Json]:
         """The stored document whose value (or key, where that is the value) is nearest.
@@ -195,6 +209,20 @@ class Reading:
         if best is None:
             raise Vanished
         return best[0], self._documents(np.array([best[1]]))[0]
+
+
+def _group(groups: Groups, at: int) -> dict[str, Json]:
+    number = int(groups.of[at])
+    return {
+        "group": groups.labels[at],
+        "group_size": int(groups.sizes[number]),
+        "group_weight": float(groups.weights[number]),
+    }
+
+
+def _add(extras: Sequence[dict[str, Any]], name: str, found: Sequence[Any]) -> None:
+    for extra, each in zip(extras, found, strict=True):
+        extra[name] = each
 
 
 class HeadBlend:

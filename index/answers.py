@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from index.highlighting import Span
+from index.store.facets import Facet
 from index.types import Json
+
+Facets = Mapping[str, Facet]
+"""By field."""
+
+
+class Highlight(NamedTuple):
+    """The passage that matched.
+
+    Attributes:
+        start, stop: where it lies in the text of its field, in characters.
+        passage: None where no text was matched.
+        spans: where in the passage words of the query stand, in characters of it.
+    """
+
+    field: str
+    start: int
+    stop: int
+    passage: str | None
+    spans: list[Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +41,9 @@ class Hit:
         value: what the request's `value` names, or the document's whole value.
         explanation: logits and weights by head, the shares of words and keys in the logit, and
             the key that matched, when asked for.
+        highlight: the passage that matched, where it lies, and the query's words in it.
+        group, group_size, group_weight: where hits are grouped, the value by which they are, and
+            how many of the attended documents have it with what weight together.
     """
 
     id: str
@@ -28,6 +52,10 @@ class Hit:
     value: Json
     payload: Mapping[str, Json]
     explanation: Mapping[str, Json] | None = None
+    highlight: Highlight | None = None
+    group: Json = None
+    group_size: int | None = None
+    group_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +74,11 @@ class Answer:
         exact: whether no better document can have been missed.
         generation: the state of the collection that answered; it grows with every write.
         projection: the version of W_Q and W_K that answered.
+        next: the cursor of the hits that follow; None where there are none.
+        facets: the most frequent values of the fields asked for, over all documents that filter
+            and mask let pass.
+        timings: milliseconds by stage (`index.timings`), of all searches answered together, when
+            asked to explain.
     """
 
     hits: Sequence[Hit]
@@ -58,17 +91,41 @@ class Answer:
     generation: int
     projection: int
     took_ms: float
+    next: str | None = None
+    facets: Facets | None = None
+    timings: Mapping[str, float] | None = None
 
     def json(self) -> dict[str, Any]:
         """Plain data, as the service sends it."""
         answer = {name: getattr(self, name) for name in self.__slots__}
-        return answer | {"hits": [_hit(hit) for hit in self.hits]}
+        answer["hits"] = [hit_json(hit) for hit in self.hits]
+        if self.timings is None:
+            del answer["timings"]
+        if self.facets is None:
+            del answer["facets"]
+        else:
+            answer["facets"] = facets_json(self.facets)
+        return answer
 
 
-def _hit(hit: Hit) -> dict[str, Any]:
+def facets_json(facets: Facets) -> dict[str, Any]:
+    """Plain data, as the service sends it."""
+    return {
+        name: {**facet._asdict(), "values": [count._asdict() for count in facet.values]}
+        for name, facet in facets.items()
+    }
+
+
+def hit_json(hit: Hit) -> dict[str, Any]:
+    """Without what was not asked for."""
     plain = {name: getattr(hit, name) for name in hit.__slots__}
-    if plain["explanation"] is None:
-        del plain["explanation"]
+    unasked = [name for name in ("explanation", "highlight") if plain[name] is None]
+    if hit.group_size is None:
+        unasked += ["group", "group_size", "group_weight"]
+    for name in unasked:
+        del plain[name]
+    if hit.highlight is not None:
+        plain["highlight"] = hit.highlight._asdict()
     return plain
 
 

@@ -23,11 +23,12 @@ from index.attention import (
     block_logits,
     weights_by_block,
 )
+from index.errors import LimitExceeded
 from index.focus import ALL, Focus, focus_on
-from index.keys import Candidates, joined
 from index.lexicon import Best, Overlap
 from index.requests import SearchOptions
 from index.settings import Settings
+from index.timings import timed
 from index.types import Float32, Int64
 from index.views import View
 
@@ -40,6 +41,12 @@ OVERSAMPLED = 4
 WIDER = 2
 """With words, this many times `attend` by keys and as many by words are looked at first; where
 that proves too few, as many times more."""
+
+MAX_SCORES = 1 << 20
+"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
+
+MAX_RANKED = 10_000_000
+"""Documents ranked in one batch, where all are attended to: some 500 MB."""
 
 SCAN_SHARE = 8
 """Candidates that are more than one in so many documents cost as much as all of them."""
@@ -79,10 +86,11 @@ def attend(
     """
     focus = focus_on(view, settings, embeddings, overlaps, options, options.attend)
     if options.attend == "all":
-        return _over_all(focus, rows, options.k + options.offset)
+        return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
-    if cheap and (worded or not focus.native):
+    # With examples, the nearest keys by the thousand may be those of a few documents.
+    if cheap and (worded or not focus.native or view.made.examples):
         return Attention(_scanned(focus, rows, options.attend), True, focus)
     if overlaps is not None and worded and focus.native:
         return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)
@@ -102,9 +110,22 @@ def attend_matrix(
     return _over_all(focus, rows, view.keys.documents)
 
 
+def _ranked(options: SearchOptions, documents: int, queries: int) -> int:
+    """How many of the best must be known, to list of them what is asked and tell if more follow."""
+    if options.group_by is None and options.cursor is None:
+        return options.k + options.offset + 1
+    if documents * queries > MAX_RANKED:
+        raise LimitExceeded(
+            f"To group all {documents} documents, or to go on with them, for {queries} queries at "
+            f"once is more than {MAX_RANKED} ranks; ask for fewer at once, or attend to a number "
+            f"of documents."
+        )
+    return max(documents, 1)
+
+
 def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     blocks = focus.blocks(rows)
-    attended = attend_many(focus.heads, blocks, focus.mechanism, keep, shift=focus.shift)
+    attended = _scan(focus, rows, keep)
 
     def all_weights() -> Iterator[Weights]:
         return weights_by_block(focus.heads, blocks, focus.mechanism, attended, shift=focus.shift)
@@ -112,32 +133,46 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     return Attention(attended, True, focus, all_weights)
 
 
+def _scan(focus: Focus, rows: Int64 | None, keep: int, queries: slice = ALL) -> list[Attended]:
+    """The `keep` best documents with weights among all, in passes of bounded memory."""
+    places = range(len(focus.heads))[queries]
+    step = max(1, MAX_SCORES // (focus.view.keys.largest_block * focus.mechanism.heads))
+    passes = [slice(at, min(at + step, places.stop)) for at in places[::step]]
+    return [
+        attended
+        for part in passes
+        for attended in attend_many(
+            focus.heads[part],
+            focus.blocks(rows, part),
+            focus.mechanism,
+            keep,
+            shift=focus.shift[part],
+        )
+    ]
+
+
 def _scanned(focus: Focus, rows: Int64 | None, attend: int, queries: slice = ALL) -> list[Attended]:
     """The best documents of a scan over all, with weights among themselves only."""
-    found = attend_many(
-        focus.heads[queries],
-        focus.blocks(rows, queries),
-        focus.mechanism,
-        attend,
-        shift=focus.shift[queries],
-    )
+    found = _scan(focus, rows, attend, queries)
     if focus.overlaps is None:
         logits = [Logits(each.documents, each.logits) for each in found]
         return [attend_logits(each, focus.mechanism) for each in logits]
     places = range(len(focus.heads))[queries]
     # A scan has the precision of the keys, while candidates are scored in float64: whichever
     # way a search with words goes, its weights are the same.
-    best = [focus.view.keys.lookup(each.documents) for each in found]
-    return [_weighed(focus, *pair, attend) for pair in zip(places, best, strict=True)]
+    return [
+        _weighed(focus, at, each.documents, attend) for at, each in zip(places, found, strict=True)
+    ]
 
 
 def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
     """The best of what the index proposes, and of what shares most words."""
     wanted = attend if focus.native else attend * OVERSAMPLED
-    candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
+    with timed("search"):
+        candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
     if focus.overlaps is not None:
         candidates = [
-            joined([near, _others(focus, overlap.among(rows).best(wanted).rows, near)])
+            np.union1d(near, overlap.among(rows).best(wanted).rows)
             for near, overlap in zip(candidates, focus.overlaps, strict=True)
         ]
     attended = [_weighed(focus, at, found, attend) for at, found in enumerate(candidates)]
@@ -154,7 +189,8 @@ def _proven(
     pending = list(range(len(passing)))
     queries, wanted = focus.index_queries(), attend * WIDER
     while pending and wanted * SCAN_SHARE <= documents:
-        candidates = focus.view.keys.search(queries[pending], rows, wanted)
+        with timed("search"):
+            candidates = focus.view.keys.search(queries[pending], rows, wanted)
         for at, near in zip(pending, candidates, strict=True):
             found = _settled(focus, at, near, passing[at].best(wanted), wanted, attend)
             settled |= {} if found is None else {at: found}
@@ -165,7 +201,7 @@ def _proven(
 
 
 def _settled(
-    focus: Focus, at: int, near: Candidates, worded: Best, wanted: int, attend: int
+    focus: Focus, at: int, near: Int64, worded: Best, wanted: int, attend: int
 ) -> Attended | None:
     """The attended set among candidates, if no other document can belong to it.
 
@@ -174,31 +210,32 @@ def _settled(
     and Naor 2003).
     """
     by_keys = _logits(focus, at, near)
-    others = _logits(focus, at, _others(focus, worded.rows, near))
+    others = _logits(focus, at, np.setdiff1d(worded.rows, near))
     dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
     attended = attend_logits(_with_words(focus, at, dense), focus.mechanism, attend)
-    if len(near.documents) < wanted:
+    if len(near) < wanted:
         return attended  # these are all there are
     last = np.partition(by_keys.z[0], -wanted)[-wanted]
     bound = last + focus.mechanism.scale[0] * worded.beyond
     return attended if attended.logits[0, attend - 1] >= bound else None
 
 
-def _others(focus: Focus, rows: Int64, near: Candidates) -> Candidates:
-    """The documents of `rows` that are not among the candidates."""
-    return focus.view.keys.lookup(np.setdiff1d(rows, near.documents))
-
-
-def _weighed(focus: Focus, at: int, found: Candidates, attend: int) -> Attended:
-    logits = _with_words(focus, at, _logits(focus, at, found))
+def _weighed(focus: Focus, at: int, documents: Int64, attend: int) -> Attended:
+    logits = _with_words(focus, at, _logits(focus, at, documents))
     return attend_logits(logits, focus.mechanism, attend)
 
 
-def _logits(focus: Focus, at: int, found: Candidates) -> Logits:
-    """One query's logits by keys alone, in float64: there are few, and they decide."""
+def _logits(focus: Focus, at: int, documents: Int64) -> Logits:
+    """One query's logits by keys alone, in float64: there are few, and they decide.
+
+    In blocks: a document may have any number of keys.
+    """
     query, shift = focus.heads[at : at + 1].astype(np.float64), focus.shift[at : at + 1]
-    z = block_logits(query, focus.block(found), focus.mechanism, shift=shift)
-    return Logits(found.documents, z[0])
+    rows, z = [np.empty(0, dtype=np.int64)], [np.empty((focus.mechanism.heads, 0))]
+    for found in focus.view.keys.blocks(documents):
+        rows.append(found.documents)
+        z.append(block_logits(query, focus.block(found), focus.mechanism, shift=shift)[0])
+    return Logits(np.concatenate(rows), np.concatenate(z, axis=1))
 
 
 def _with_words(focus: Focus, at: int, by_keys: Logits) -> Logits:

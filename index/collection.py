@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from index.answers import Answer, Matrix
+from index.answers import Answer, Facets, Matrix
 from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
+from index.paging import cursor as cursor_of
+from index.paging import fingerprint, place
 from index.projection import Projection, lsi, pca
 from index.requests import (
     MAX_DOCUMENTS,
@@ -21,7 +23,7 @@ from index.requests import (
     parse,
 )
 from index.revising import revised
-from index.searching import Searcher
+from index.searching import Found, Searcher
 from index.settings import Settings
 from index.store import Store, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json
@@ -48,10 +50,10 @@ class Info:
 
 
 class Page(NamedTuple):
-    """Some of the documents; `next` is where the following page begins, None at the end."""
+    """Some of the documents; `next` is the cursor of the following page, None at the end."""
 
     documents: Sequence[StoredDocument]
-    next: int | None
+    next: str | None
     total: int
 
 
@@ -65,10 +67,17 @@ class Collection:
     {'gzip': 0.61, 'zipfile': 0.24, ...}
     """
 
-    def __init__(self, name: str, folder: Path, encoders: Callable[[str], Encoder]) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        encoders: Callable[[str], Encoder],
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.name = name
         self.folder = folder
-        self.store = Store(folder / "documents.db")
+        self.store = Store(folder / "documents.db", read_only=read_only)
         self.settings = Settings.of(self.store.settings())
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder)
@@ -89,7 +98,8 @@ class Collection:
         """Attend to the documents that a query speaks to.
 
         Args:
-            query: text, a vector (d,), `{"text": …}`, `{"vector": …}` or `{"id": …}`.
+            query: text, a vector (d,), or one of `{"text": …}`, `{"vector": …}`, `{"id": …}`,
+                `{"ids": […]}` and `{"blend": [{"text": …, "weight": 2}, …]}`.
             options: the fields of `SearchOptions`, such as k, mode, filter, value.
 
         Raises:
@@ -100,6 +110,10 @@ class Collection:
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
         """Answer requests together: one encoder call, and one search per set of options."""
         return self._searcher.search_many(requests)
+
+    def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
+        """Answers with their measures, to be merged with other collections' answers."""
+        return self._searcher.found(requests)
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document; see `Searcher.matrix`."""
@@ -152,19 +166,45 @@ class Collection:
         self._ingest.check(document)
 
     def page(
-        self, filter: Mapping[str, Json] | None = None, *, after: int = 0, limit: int = 100
+        self,
+        filter: Mapping[str, Json] | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """Documents that a filter lets pass, in the order in which they first came.
 
+        What is written between two pages moves nothing: no document comes twice, and none that
+        stays is passed over.
+
         Args:
-            after: `next` of the page before.
+            cursor: `next` of the page before, with the same filter.
             limit: 0 only counts.
+
+        Raises:
+            InvalidRequest: the cursor belongs to another filter, or is none.
         """
         predicate = compile_filter(filter or {})
-        total = len(self.store.matching(predicate)) if filter else self.store.counts()[0]
+        asked = fingerprint("documents", predicate.key)
+        after = 0 if cursor is None else int(place(cursor, asked, 1)[0])
+        total = self.store.count(predicate) if filter else self.store.counts()[0]
         found = self.store.scroll(after, limit + 1, predicate)
         more = len(found) > limit > 0
-        return Page(found[:limit], found[limit - 1].row if more else None, total)
+        end = cursor_of(asked, [found[limit - 1].row]) if more else None
+        return Page(found[:limit], end, total)
+
+    def facets(
+        self, fields: Sequence[str], filter: Mapping[str, Json] | None = None, *, limit: int = 10
+    ) -> Facets:
+        """How many documents that a filter lets pass have which values of value or payload.
+
+        Args:
+            limit: how many values of a field are listed, the most frequent first.
+
+        Raises:
+            InvalidRequest: no field name, too many of them, or a limit that is none.
+        """
+        return self.store.facets(fields, compile_filter(filter) if filter else None, limit)
 
     def ids(self) -> set[str]:
         """The ids of all documents."""
@@ -234,10 +274,19 @@ class Collection:
                 return pca(embeddings, dimensions, normalize=normalize)
             return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
 
-    def activate(self, version: int) -> None:
-        """Answer with this projection from the next search on."""
+    def activate(self, version: int, expected: int | None = None) -> None:
+        """Answer with this projection from the next search on.
+
+        Args:
+            expected: only while this one answers: what was found better than it need not be
+                better than another.
+
+        Raises:
+            UnknownProjection: there is no such version.
+            Conflict: another than the expected one answers by then; nothing was changed.
+        """
         self.views.current(version)  # its keys are ready before anyone asks for them
-        self.store.activate_projection(version)
+        self.store.activate_projection(version, expected)
 
     def rollback(self) -> int:
         """Answer as before the last activation. Returns the version that answers now.

@@ -3,6 +3,7 @@
 ```
 DIR/collections/NAME/documents.db    the truth
 DIR/collections/NAME/keys/           published indexes, which can be built again
+DIR/collections/ALIAS -> NAME        another name of a collection
 ```
 """
 
@@ -13,15 +14,24 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from index import encoder as encoders
+from index.across import Across, AcrossRequest, search_across
+from index.aliases import Aliases, name_taken
 from index.collection import Collection
-from index.encoder import Encoder
-from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
+from index.encoder import CachedEncoder, EmbeddingCache, Encoder
+from index.errors import (
+    CollectionExists,
+    Conflict,
+    EncoderMismatch,
+    InvalidRequest,
+    ReadOnly,
+    UnknownCollection,
+)
 from index.projection import identity
 from index.requests import NAME_PATTERN, CollectionSettings, parse
 from index.settings import Settings
@@ -50,37 +60,52 @@ class Data:
         folder: str | Path,
         *,
         load_encoder: Callable[[str], Encoder] | None = None,
+        cache_bytes: int = 0,
+        read_only: bool = False,
     ) -> None:
+        """
+        Args:
+            cache_bytes: what embeddings of queries may take in memory, to be used again.
+            read_only: write nothing, not even an index; the folder may be one that cannot be
+                written to. What others write is seen all the same.
+        """
+        self.read_only = read_only
+        self.embeddings = EmbeddingCache(cache_bytes)
         self.folder = Path(folder)
         self._load = load_encoder or encoders.load
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[int, Collection]] = {}
+        self._aliases = Aliases(self.folder)
         self._lock = threading.RLock()
         # A lock of its own: loading takes seconds, and vectors need no encoder.
         self._loading = threading.Lock()
-        _sweep(self.folder)
+        if not read_only:
+            _sweep(self.folder)
 
     def names(self) -> list[str]:
-        """The collections there are, in alphabetical order."""
+        """The collections there are, without their aliases, in alphabetical order."""
         found = (self.folder / "collections").glob("*/documents.db")
-        return sorted(path.parent.name for path in found)
+        names = (path.parent.name for path in found)
+        return sorted(name for name in names if self._aliases.target(name) is None)
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
-        """An existing collection.
+        """An existing collection, by its name or an alias.
 
         Raises:
             UnknownCollection: there is none of this name; the sentence names those there are.
         """
+        given, name = name, self.resolve(name)
         path = self._folder(name) / "documents.db"
         with self._lock:
             try:
                 inode = path.stat().st_ino
             except FileNotFoundError:
-                raise self._unknown(name) from None
+                raise self._unknown(name, given) from None
             opened = self._open.get(name)
             # Another process may have dropped the collection and made one of the same name.
             if opened is None or opened[0] != inode:
-                opened = inode, Collection(name, path.parent, self.encoder)
+                made = Collection(name, path.parent, self.encoder, read_only=self.read_only)
+                opened = inode, made
                 self._open[name] = opened
             return opened[1]
 
@@ -89,10 +114,18 @@ class Data:
 
         Raises:
             InvalidRequest: a name or a setting that is not allowed.
-            CollectionExists: there is one of this name, made with other settings.
+            CollectionExists: there is one of this name, made with other settings, or an alias.
             EncoderError: the encoder cannot be loaded.
         """
         folder = self._folder(name)
+        leads_to = self._aliases.target(name)
+        if leads_to is not None:
+            raise CollectionExists(
+                f"{name!r} is an alias of the collection {leads_to!r}, and no collection can have "
+                f"its name; choose another, or delete the alias.",
+                field="collection",
+            )
+        self.check_writable()
         wanted = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._lock:
             if not (folder / "documents.db").exists():
@@ -109,6 +142,7 @@ class Data:
             EncoderMismatch: it was built with another encoder than the one named.
             CollectionExists: it was made with another of the settings named.
         """
+        name = self.resolve(name)
         if name not in self.names():
             return self.create(name, **settings)
         collection = self.collection(name)
@@ -128,19 +162,111 @@ class Data:
         """Delete a collection with everything in it.
 
         The folder is renamed first: a killed deletion leaves no half a collection.
+
+        Raises:
+            Conflict: the name is an alias, or the collection has one.
         """
+        self.check_writable()
         with self._lock:
             collection = self.collection(name)
+            self.check_droppable(name)
             self._open.pop(name, None)
             doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
             collection.folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
+    def check_droppable(self, name: str) -> None:
+        """Raises Conflict for an alias, and for a collection that has one."""
+        leads_to = self._aliases.target(name)
+        if leads_to is not None:
+            raise Conflict(
+                f"{name!r} is an alias of the collection {leads_to!r}. Delete the alias, or name "
+                f"the collection itself.",
+                field="collection",
+            )
+        own = [alias for alias, target in self.aliases().items() if target == name]
+        if own:
+            raise Conflict(
+                f"The collection {name!r} is what {', '.join(own)} stands for. Point the alias at "
+                f"another collection or delete it, then delete this one.",
+                field="collection",
+            )
+
+    def search(self, query: Any, collections: Sequence[str], **options: Any) -> Across:
+        """Ask several collections the same; see `index.across` for what merging means.
+
+        Args:
+            query, options: as `Collection.search` takes them.
+            collections: names or aliases.
+        """
+        request = parse(AcrossRequest, {"query": query, "collections": collections, **options})
+        return self.search_across(request)
+
+    def search_across(self, request: AcrossRequest) -> Across:
+        """The same, of a request that was checked."""
+        return search_across([self.collection(name) for name in request.collections], request)
+
+    # -- aliases ----------------------------------------------------------------------------
+
+    def aliases(self) -> dict[str, str]:
+        """The collection of each alias, in alphabetical order."""
+        return self._aliases.all()
+
+    def resolve(self, name: str) -> str:
+        """The collection that a name stands for, whether it is there or not."""
+        self._folder(name)  # refuses what is no name
+        return self._aliases.target(name) or name
+
+    def set_alias(self, alias: str, collection: str) -> bool:
+        """Let an alias stand for a collection, from the next request on and in every process.
+
+        Returns: whether the alias is new.
+
+        Raises:
+            UnknownCollection: there is no such collection.
+            CollectionExists: the alias is the name of a collection.
+            InvalidRequest: an alias of an alias, or a name that is not allowed.
+        """
+        self.check_writable()
+        folder = self._folder(alias)
+        self.check_writable()
+        leads_to = self._aliases.target(collection)
+        if leads_to is not None:
+            raise InvalidRequest(
+                f"{collection!r} is an alias itself, of {leads_to!r}; name the collection.",
+                field="collection",
+            )
+        self.collection(collection)
+        if folder.is_dir() and self._aliases.target(alias) is None:
+            raise name_taken(alias)
+        return self._aliases.put(alias, collection)
+
+    def drop_alias(self, alias: str) -> None:
+        """Delete an alias; its collection stays.
+
+        Raises:
+            UnknownAlias: there is none of this name.
+        """
+        self.check_writable()
+        self._folder(alias)
+        self.check_writable()
+        self._aliases.remove(alias)
+
+    def check_writable(self) -> None:
+        """Raises ReadOnly where the folder was opened to be read only."""
+        if self.read_only:
+            raise ReadOnly(
+                f"{self.folder} was opened to be read only, and nothing was changed. Open it "
+                f"without --read-only to write to it."
+            )
+
     def encoder(self, name: str) -> Encoder:
         """An encoder by name or folder, loaded once."""
         with self._loading:
             if name not in self._encoders:
-                self._encoders[name] = self._load(name)
+                loaded = self._load(name)
+                cached = self.embeddings.limit > 0
+                self._encoders[name] = CachedEncoder(loaded, self.embeddings) if cached else loaded
             return self._encoders[name]
 
     def close(self) -> None:
@@ -190,7 +316,13 @@ class Data:
             )
         return self.folder / "collections" / name
 
-    def _unknown(self, name: str) -> UnknownCollection:
+    def _unknown(self, name: str, given: str) -> UnknownCollection:
+        if given != name:
+            return UnknownCollection(
+                f"The alias {given!r} leads to the collection {name!r}, which is not there; point "
+                f"it at another with PUT /v1/aliases/{given}.",
+                field="collection",
+            )
         known = ", ".join(self.names()) or "none yet"
         return UnknownCollection(
             f"There is no collection {name!r}; there are: {known}. Build one with "

@@ -7,11 +7,13 @@ AttendError
 │   └── DimensionMismatch a vector of another width than the collection's
 ├── NotFound
 │   ├── UnknownCollection
+│   ├── UnknownAlias
 │   ├── UnknownDocument
 │   └── UnknownProjection
 ├── Conflict              the state of the data forbids it
 │   ├── CollectionExists
 │   ├── EncoderMismatch   the collection was built by another encoder
+│   ├── ReadOnly          it was opened to be read only
 │   └── ManifestMismatch  an index file and the database disagree
 ├── LimitExceeded         larger than a stated limit
 ├── SourceError           a source that cannot be read at all
@@ -77,6 +79,10 @@ class UnknownCollection(NotFound):
     """A collection name with no collection behind it."""
 
 
+class UnknownAlias(NotFound):
+    """A name that is no alias."""
+
+
 class UnknownDocument(NotFound):
     """A document id with no document behind it."""
 
@@ -95,6 +101,10 @@ class CollectionExists(Conflict):
 
 class EncoderMismatch(Conflict):
     """The collection was built by another encoder."""
+
+
+class ReadOnly(Conflict):
+    """What was opened to be read only is not written to."""
 
 
 class ManifestMismatch(Conflict):

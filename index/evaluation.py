@@ -1,14 +1,14 @@
 """Evaluation: rankings against judgements, by the measures of trec_eval.
 
-`ir_measures` computes them (github.com/terrierteam/ir_measures); relevance may be graded.
-Ranking and measuring are apart: whatever gives rankings can be measured.
+`ir_measures` computes them (github.com/terrierteam/ir_measures); all but nDCG, of which it knows
+whole grades only. Ranking and measuring are apart: whatever gives rankings can be measured.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,18 @@ import numpy as np
 
 from index.answers import Answer
 from index.collection import Collection
-from index.errors import SourceError
+from index.errors import InvalidRequest, SourceError
+from index.examples import MAX_WEIGHT, Asked, judgements
 from index.requests import MAX_BATCH, SearchRequest, parse
+from index.source import Problem
 from index.statistics import Interval, mean_intervals
 from index.types import Float64
 
 DEPTH = 100
 """Documents ranked for each query."""
+
+GRADED, CUT = "ndcg@10", 10
+"""The measure to which the size of a grade matters, and the documents that it looks at."""
 
 MEASURES = {
     "ndcg@10": "nDCG@10",
@@ -35,8 +40,8 @@ MEASURES = {
     "precision@10": "P@10",
 }
 
-Qrels = Mapping[str, Mapping[str, int]]
-"""query id → document id → grade (0 or less is judged and not relevant)."""
+Qrels = Mapping[str, Mapping[str, float]]
+"""query id → document id → grade (above 0: relevant; 0 or less: judged and not relevant)."""
 
 
 class Ranking(NamedTuple):
@@ -99,25 +104,26 @@ class Evaluation:
 
 
 def evaluate(
-    collection: Collection, queries: Mapping[str, str], qrels: Qrels, **options: Any
+    collection: Collection, queries: Mapping[str, Asked], qrels: Qrels, **options: Any
 ) -> Evaluation:
     """Rank the documents for every judged query and measure.
 
     Args:
-        queries: query id → text.
+        queries: query id → text or vector (d,).
         options: fields of `SearchOptions`, such as scorer or projection.
 
     Raises:
         SourceError: no query is judged.
+        InvalidRequest: a query that the collection cannot be asked.
     """
     asked = judged(queries, qrels)
     ranked = rank(collection, asked, **options)
     return measure({id: qrels[id] for id in asked}, ranked.run(), collection)
 
 
-def judged(queries: Mapping[str, str], qrels: Qrels) -> dict[str, str]:
+def judged(queries: Mapping[str, Asked], qrels: Qrels) -> dict[str, Asked]:
     """The queries with a judgement; raises SourceError if there is none."""
-    found = {id: text for id, text in queries.items() if id in qrels}
+    found = {id: query for id, query in queries.items() if id in qrels}
     if not found:
         raise SourceError(
             f"None of the {len(queries)} queries has a judgement among the {len(qrels)} queries "
@@ -128,7 +134,7 @@ def judged(queries: Mapping[str, str], qrels: Qrels) -> dict[str, str]:
 
 def rank(
     collection: Collection,
-    queries: Mapping[str, str],
+    queries: Mapping[str, Asked],
     *,
     on_progress: Callable[[int], object] = lambda queries: None,
     **options: Any,
@@ -139,6 +145,7 @@ def rank(
         on_progress: called with the number of queries that were answered since.
         options: fields of `SearchOptions`; where fewer than DEPTH are attended, those are ranked.
     """
+    _check_widths(queries, collection.settings.dimension)
     ids = list(queries)
     answers: list[Answer] = []
     for at in range(0, len(ids), MAX_BATCH):
@@ -153,71 +160,103 @@ def rank(
 def measure(
     qrels: Qrels, run: Mapping[str, Mapping[str, float]], collection: Collection
 ) -> Evaluation:
-    """Measure a run (query id → document id → score); a grade below 0 counts as 0."""
+    """Measure a run (query id → document id → score).
+
+    A grade may be any number; one below 0 counts as 0. Of the measures only nDCG asks how large
+    it is: to the others a document is relevant or not.
+    """
     import ir_measures
 
-    grades = {query: {id: max(0, each) for id, each in of.items()} for query, of in qrels.items()}
-    names = {ir_measures.parse_measure(measure): name for name, measure in MEASURES.items()}
+    relevance = {
+        query: {id: int(each > 0) for id, each in of.items()} for query, of in qrels.items()
+    }
+    names = {ir_measures.parse_measure(MEASURES[name]): name for name in MEASURES if name != GRADED}
     # A query without an answer is left out by the library: here it counts with zeros.
-    by_query = {query: dict.fromkeys(MEASURES, 0.0) for query in grades}
-    for metric in ir_measures.iter_calc(list(names), grades, run):
+    by_query = {query: dict.fromkeys(MEASURES, 0.0) for query in qrels}
+    for metric in ir_measures.iter_calc(list(names), relevance, run):
         by_query[metric.query_id][names[metric.measure]] = metric.value
+    for query, grades in qrels.items():
+        by_query[query][GRADED] = ndcg(run.get(query, {}), grades)
     means = {
         name: sum(values[name] for values in by_query.values()) / len(by_query) for name in MEASURES
     }
-    relevant = sorted({id for of in grades.values() for id, grade in of.items() if grade > 0})
+    relevant = sorted({id for of in relevance.values() for id, grade in of.items() if grade})
     unknown = len(relevant) - len(collection.store.hashes(relevant))
     return Evaluation(means, by_query, len(by_query), unknown)
 
 
-def read_queries(path: Path) -> dict[str, str]:
-    """Queries in BEIR's layout: JSON lines with `_id` (or `id`) and `text`."""
-    queries: dict[str, str] = {}
-    for number, line in _lines(path):
-        id, text = _query(line)
-        if id is None or not isinstance(text, str):
-            raise SourceError(
-                f"{path}:{number} is no query: expected a JSON object with _id and text, but it "
-                f"says {line[:80]!r}."
-            )
+def ndcg(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
+    """nDCG at 10 with linear gains (Järvelin and Kekäläinen 2002), as trec_eval has it.
+
+    0 where nothing is relevant.
+
+    >>> ndcg({"a": 2.0, "b": 1.0}, {"b": 0.5})  # 1 / log2(3)
+    0.6309297535714575
+    """
+    gains = {id: max(0.0, grade) for id, grade in grades.items()}
+    ideal = _dcg(sorted(gains.values(), reverse=True))
+    ranked = sorted(scores, key=lambda id: -scores[id])
+    return _dcg([gains.get(id, 0.0) for id in ranked[:CUT]]) / ideal if ideal else 0.0
+
+
+def read_queries(path: Path, *, vectors: bool = False) -> dict[str, Asked]:
+    """Queries as they are taught: JSON lines (or another table) with `_id` and `text` or `vector`.
+
+    Args:
+        vectors: queries are vectors, be they written as texts.
+
+    Raises:
+        SourceError: a row is no query, or repeats another's id.
+    """
+    queries: dict[str, Asked] = {}
+    for item in judgements.read_queries(path, vectors=vectors):
+        if isinstance(item, Problem):
+            raise SourceError(f"{path.parent / item.place} is no query: {item.reason}")
+        id, query, place = item
         if id in queries:
-            raise SourceError(f"{path}:{number} has the id {id!r} again; give each query its own.")
-        queries[id] = text
+            raise SourceError(
+                f"{path.parent / place} has the id {id!r} again; give each query its own."
+            )
+        queries[id] = query
     if not queries:
         raise SourceError(f"{path} has no queries.")
     return queries
 
 
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+def read_qrels(path: Path) -> dict[str, dict[str, float]]:
     """Judgements: `query document grade` (BEIR, with a header) or TREC's four columns."""
-    qrels: dict[str, dict[str, int]] = defaultdict(dict)
+    qrels: dict[str, dict[str, float]] = defaultdict(dict)
     for number, line in _lines(path):
         cells = line.split("\t") if "\t" in line else line.split()
         try:
             query, document, grade = cells if len(cells) == 3 else _without_iteration(cells)
             if number == 1 and grade.isidentifier():  # the header's name for the grade
                 continue
-            qrels[query][document] = _whole(grade)
+            qrels[query][document] = _grade(grade)
         except ValueError:
             raise SourceError(
-                f"{path}:{number} is no judgement: expected query id, document id and a whole "
-                f"number, separated by tabs, but it says {line[:80]!r}."
+                f"{path}:{number} is no judgement: expected query id, document id and a number "
+                f"from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}, separated by tabs, but it says "
+                f"{line[:80]!r}."
             ) from None
     if not qrels:
         raise SourceError(f"{path} has no judgements.")
     return dict(qrels)
 
 
-def _query(line: str) -> tuple[str | None, object]:
-    """Id and text, as far as they are there."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None, None
-    if not isinstance(row, dict):
-        return None, None
-    id = row.get("_id", row.get("id"))
-    return None if id is None else str(id), row.get("text")
+def _dcg(gains: Sequence[float]) -> float:
+    return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains[:CUT], start=1))
+
+
+def _check_widths(queries: Mapping[str, Asked], width: int) -> None:
+    """Before any is asked, and by name: which of thousands it was, a search does not know."""
+    for id, query in queries.items():
+        if not isinstance(query, str) and len(query) != width:
+            raise InvalidRequest(
+                f"The query {id!r} has {len(query)} dimensions, but this collection's have "
+                f"{width}; give it {width} numbers.",
+                field="query",
+            )
 
 
 def _without_iteration(cells: list[str]) -> list[str]:
@@ -226,17 +265,17 @@ def _without_iteration(cells: list[str]) -> list[str]:
     return [query, document, grade]
 
 
-def _whole(grade: str) -> int:
-    """A grade, which may be written as 1.0; ValueError if it is no whole number."""
-    number = float(grade)
-    if not number.is_integer():
-        raise ValueError(grade)
-    return int(number)
+def _grade(written: str) -> float:
+    """A grade, a whole one as such however it is written; ValueError if it is none."""
+    number = float(written)
+    if not abs(number) <= MAX_WEIGHT:  # true for NaN too
+        raise ValueError(written)
+    return int(number) if number.is_integer() else number
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line.rstrip()
@@ -244,7 +283,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise SourceError(f"{path} cannot be read: {error}.") from error
 
 
-def _request(query: str, options: Mapping[str, Any]) -> SearchRequest:
+def _request(query: Asked, options: Mapping[str, Any]) -> SearchRequest:
     attended = options.get("attend")
     depth = min(DEPTH, attended) if isinstance(attended, int) else DEPTH
     return parse(SearchRequest, {"query": query, "k": depth, **options})

@@ -180,10 +180,11 @@ class Ingest:
                 yield f"documents.{at}.{error.field}", error
 
     def _hashes(self, document: Document) -> Hashes:
-        s = self._settings
-        vectors = {name: self._own(each).tobytes().hex() for name, each in document.vectors.items()}
-        made_of = [document.fields, vectors, s.encoder, s.passages, s.overlap, s.normalize]
-        return Hashes(_digest(made_of), value_hash(document.value, document.payload))
+        own = {name: self._own(vector) for name, vector in document.vectors.items()}
+        return Hashes(
+            key_hash(document.fields, own, self._settings),
+            value_hash(document.value, document.payload),
+        )
 
 
 def check_id(id: str) -> None:
@@ -258,6 +259,15 @@ def _verdict(stored: Hashes | None, new: Hashes) -> str:
     if stored.keys != new.keys:
         return "updated"
     return "unchanged" if stored.value == new.value else "revised"
+
+
+def key_hash(
+    fields: Mapping[str, str], vectors: Mapping[str, Float32], settings: Settings
+) -> bytes:
+    """A fingerprint of what a document's keys are made of; its vectors (d,) as they are stored."""
+    brought = {name: each.tobytes().hex() for name, each in vectors.items()}
+    s = settings
+    return _digest([fields, brought, s.encoder, s.passages, s.overlap, s.normalize])
 
 
 def value_hash(value: Json, payload: Mapping[str, Json]) -> bytes:

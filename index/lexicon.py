@@ -97,6 +97,19 @@ def overlaps(store: Store, texts: Sequence[str], strength: Strength) -> list[Ove
     return [_overlap(found, strength) for found in store.lexical_many(texts)]
 
 
+def blended(parts: Sequence[tuple[Overlap, float]]) -> Overlap:
+    """Lexical terms, each with its share, as one: that of a query with several texts."""
+    if not parts:
+        return NO_OVERLAP
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    rows, of = np.unique(np.concatenate([each.rows for each, _ in parts]), return_inverse=True)
+    weighed = np.concatenate([each.shares * share for each, share in parts])
+    shares = np.bincount(of, weighed, len(rows)).astype(np.float64)
+    terms = dict.fromkeys(term for each, _ in parts for term in each.terms)
+    return Overlap(rows, shares, tuple(terms))
+
+
 def _overlap(found: Lexical, strength: Strength) -> Overlap:
     if not len(found.rows) or found.maximum <= 0:
         return Overlap(NO_OVERLAP.rows, NO_OVERLAP.shares, found.terms)

@@ -8,36 +8,61 @@ so a limit is stated in one place.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-import numpy as np
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    JsonValue,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
-from index.errors import Detail, InvalidRequest
+from index.queries import AnyQuery, Query, QueryPart
+from index.store.facets import MAX_FACETS
 from index.tuning import MAX_LEXICAL
 from index.types import Document
+from index.validation import (
+    MAX_ATTEND,
+    MAX_DETAILS,
+    MAX_ID,
+    MAX_TEXT,
+    MAX_WIDTH,
+    NAME_PATTERN,
+    DocumentId,
+    Request,
+    Text,
+    Vector,
+    invalid,
+    parse,
+)
+
+__all__ = [
+    "MAX_ATTEND",
+    "MAX_BATCH",
+    "MAX_CURSOR",
+    "MAX_DETAILS",
+    "MAX_DOCUMENTS",
+    "MAX_ID",
+    "MAX_K",
+    "MAX_TEXT",
+    "NAME_PATTERN",
+    "AnyQuery",
+    "CollectionSettings",
+    "DocumentId",
+    "DocumentRequest",
+    "Mask",
+    "Path",
+    "Query",
+    "QueryPart",
+    "Request",
+    "Revision",
+    "SearchOptions",
+    "SearchRequest",
+    "Text",
+    "invalid",
+    "parse",
+]
 
 MAX_K = 10_000
-MAX_ATTEND = 100_000
 MAX_BATCH = 256
 MAX_DOCUMENTS = 10_000
-MAX_TEXT = 1_000_000
-MAX_WIDTH = 65_536
-MAX_ID = 512
-MAX_DETAILS = 100
-NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
-
-Model = TypeVar("Model", bound="Request")
+MAX_CURSOR = 1024
+MAX_FIELDS = 256
 
 
 def _attend(given: object) -> object:
@@ -62,107 +87,7 @@ def _lexical(given: object) -> object:
     raise ValueError(f"Send true, false or a number from 0 to {MAX_LEXICAL:g}")
 
 
-def _id_text(given: object) -> object:
-    """Ids are text; whole numbers are taken for their digits, as most sources have them."""
-    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-def _numbers(given: object) -> object:
-    """Arrays and tuples of numbers are lists of them."""
-    if isinstance(given, np.ndarray):
-        return given.tolist()
-    return list(given) if isinstance(given, tuple) else given
-
-
-DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=MAX_ID)]
-Vector = Annotated[
-    list[FiniteFloat],
-    Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True),
-    BeforeValidator(_numbers, json_schema_input_type=list[float]),
-]
-Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-
-
-class Request(BaseModel):
-    """Base of all request models: frozen, and closed to unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def parse(model: type[Model], given: Mapping[str, Any]) -> Model:
-    """Validate `given` as `model`.
-
-    Raises:
-        InvalidRequest: its sentence lists every field that is wrong, and why.
-    """
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
-def invalid(error: ValidationError) -> InvalidRequest:
-    """The one place where a validation report becomes sentences."""
-    details: list[Detail] = [
-        {"field": _dotted(entry["loc"]), "reason": _reason(entry)}
-        for entry in error.errors(include_url=False)[:MAX_DETAILS]
-    ]
-    sentence = " ".join(
-        f"{detail['field'] or 'request'}: {detail['reason']}." for detail in details[:5]
-    )
-    problem = InvalidRequest(sentence, field=details[0]["field"] or None)
-    problem.details = details
-    return problem
-
-
-def _reason(entry: Any) -> str:
-    if entry["type"] == "extra_forbidden":
-        return "this field is not known here; remove it or correct its name"
-    message = str(entry["msg"]).removeprefix("Value error, ")
-    given = entry["input"]
-    # A missing field's input is the whole object: repeating it back helps nobody.
-    if entry["type"] == "missing" or not isinstance(given, str | int | float | bool | None):
-        return message
-    return f"{message}, but {_short(given)} was given"
-
-
-def _short(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location)
-
-
-class Query(Request):
-    """A query spelled out: exactly one of text, vector or document id."""
-
-    text: Text | None = None
-    vector: Vector | None = None
-    id: DocumentId | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Query:
-        given = [name for name in ("text", "vector", "id") if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(given) or "none of them"
-            raise ValueError(f"a query has exactly one of text, vector and id; {named} was given")
-        return self
-
-
-def _spell_out(given: object) -> object:
-    """Text and vectors may stand for themselves."""
-    if isinstance(given, str):
-        return {"text": given}
-    return {"vector": given} if isinstance(given, list | tuple | np.ndarray) else given
-
-
-AnyQuery = Annotated[
-    Query,
-    BeforeValidator(_spell_out, json_schema_input_type=Text | Vector | Query),
-    Field(description='Text, a vector, or {"text": …}, {"vector": […]} or {"id": …}.'),
-]
+Path = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Mask(Request):
@@ -233,7 +158,50 @@ class SearchOptions(Request):
         description="Answer with this projection version instead of the active one.",
     )
     decode: bool = Field(False, description="Name the stored value nearest to a blended vector.")
-    explain: bool = Field(False, description="Add logits by head, matched passage and timings.")
+    cursor: str | None = Field(
+        None,
+        max_length=MAX_CURSOR,
+        description="`next` of the page before: what ranks after it is listed, and nothing twice, "
+        "even where documents came or went meanwhile. All else must be asked as before, but k.",
+    )
+    min_score: FiniteFloat | None = Field(
+        None,
+        description="List nothing of a lower score. As k, it changes neither weights nor answer.",
+    )
+    group_by: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="List only the best of the documents that have the same in this field of value "
+        "or payload (dotted), with the group's size and its weight among the attended. A document "
+        "without the field is a group of its own.",
+    )
+    fields: list[Path] | None = Field(
+        None,
+        max_length=MAX_FIELDS,
+        description="The fields of the payload (dotted) to return with a hit; all if absent.",
+    )
+    facets: list[Path] | None = Field(
+        None,
+        max_length=MAX_FACETS,
+        description="Fields of value or payload whose most frequent values are counted, over all "
+        "documents that filter and mask let pass.",
+    )
+    exclude_self: bool = Field(
+        True,
+        description="Whether documents that are the query (or part of it) are masked; those that "
+        "`mask.only` names are not.",
+    )
+    highlight: bool = Field(
+        False,
+        description="Add the passage that matched, where it lies in its text, and which parts of "
+        "it the query's words are, in characters.",
+    )
+    explain: bool = Field(
+        False,
+        description="Add logits and weights by head, what words add, the rank before they were "
+        "added, and the passage that matched.",
+    )
 
     @model_validator(mode="after")
     def _listed_are_attended(self) -> SearchOptions:
@@ -243,6 +211,8 @@ class SearchOptions(Request):
                 f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
                 f"attended; lower k or raise attend"
             )
+        if self.cursor is not None and self.offset:
+            raise ValueError("a cursor says where to go on; leave out offset, or the cursor")
         if self.heads is not None and not math.fsum(self.heads) > 0:
             raise ValueError("heads must hold at least one weight above zero")
         return self

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from index.answering import KEY, Reading, Vanished, check_path, value_of
-from index.answers import Answer, Matrix
+from index.answering import KEY, Reading, check_path, value_of
+from index.answers import Answer, Facets, Matrix
+from index.asking import Asked, Asking, QueryEncoder, known
 from index.attending import Attention, attend, attend_matrix
 from index.attention import Attended
-from index.errors import Conflict, InvalidRequest, LimitExceeded, UnknownDocument
-from index.ingest import own_vector
-from index.lexicon import Overlap, overlaps, strength_of
-from index.requests import MAX_BATCH, Mask, Query, SearchOptions, SearchRequest
+from index.errors import Conflict, InvalidRequest, LimitExceeded
+from index.explaining import Vanished
+from index.lexicon import Overlap, blended, overlaps, strength_of
+from index.measure import Measure, measure_of
+from index.paging import fingerprint
+from index.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
 from index.settings import Settings
 from index.store import Store, compile_filter
+from index.timings import collecting, tell, timed
 from index.types import Float32, Float64, Int64
 from index.values import ValueType, infer, parse_type
 from index.views import View, Views
@@ -37,17 +42,29 @@ MAX_CELLS = 1_000_000
 Result = TypeVar("Result")
 
 
-class Asked(NamedTuple):
-    """Queries on their way to a view."""
+class Batch(NamedTuple):
+    """Queries of one set of options on their way to a view.
 
-    embeddings: Float32  # (q, d)
-    texts: Sequence[str | None]  # None for vectors and documents
+    Attributes:
+        fingerprints: of what was asked, without the page.
+        own: rows of the documents that all of them are made of, and that are masked.
+    """
+
+    asked: Sequence[Asked]
+    options: SearchOptions
+    fingerprints: Sequence[str]
+    own: tuple[int, ...]
+
+    @property
+    def embeddings(self) -> Float32:
+        return np.stack([each.embedding for each in self.asked])  # (q, d)
 
 
-class QueryEncoder(Protocol):
-    """What searching asks of an encoder."""
+class Found(NamedTuple):
+    """An answer, and by what measure its weights are comparable with another collection's."""
 
-    def encode_queries(self, texts: Sequence[str]) -> Float32: ...
+    answer: Answer
+    measure: Measure
 
 
 class Searcher:
@@ -63,34 +80,50 @@ class Searcher:
         self._store = store
         self._settings = settings
         self._views = views
-        self._encoder = encoder
+        self._asking = Asking(store, settings, encoder)
         self._types: dict[str | None, tuple[int, ValueType | None]] = {}
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
         """Answer requests together: one encoder call, and one search per set of options."""
+        return [found.answer for found in self.found(requests)]
+
+    def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
+        """The same, with the measure of each answer."""
         if len(requests) > MAX_BATCH:
             raise InvalidRequest(
                 f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken.",
                 field="searches",
             )
+        with collecting() as spent:
+            found = self._together(requests)
+        tell(spent)
+        timings = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
+        return [
+            each._replace(answer=replace(each.answer, timings=timings)) if request.explain else each
+            for request, each in zip(requests, found, strict=True)
+        ]
+
+    def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
         started = time.perf_counter()
-        embeddings = self._embed([request.query for request in requests])  # (q, d)
+        asked = self._asking.asked([request.query for request in requests])
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
-            worded = request.query.text is not None
-            groups[worded, request.model_dump_json(exclude={"query"})].append(at)
-        answers: dict[int, Answer] = {}
-        for places in groups.values():
-            asked = Asked(embeddings[places], [requests[at].query.text for at in places])
-            group = partial(self._answers, asked, requests[places[0]], started)
-            answers |= zip(places, _until_whole(group), strict=True)
-        return [answers[at] for at in range(len(requests))]
+            worded = bool(asked[at].said)
+            own = asked[at].own if request.exclude_self else ()
+            groups[worded, own, request.model_dump_json(exclude={"query"})].append(at)
+        found: dict[int, Found] = {}
+        for (_, own, _), places in groups.items():
+            chosen = [requests[at] for at in places]
+            batch = Batch([asked[at] for at in places], chosen[0], _fingerprints(chosen), own)
+            found |= zip(places, _until_whole(partial(self._found, batch, started)), strict=True)
+        return [found[at] for at in range(len(requests))]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document that filter and mask let pass.
 
-        With documents as queries (`{"id": …}`) this is self-attention.
+        With documents as queries (`{"id": …}`) this is self-attention: `exclude_self` does not
+        apply.
 
         Raises:
             InvalidRequest: the requests differ in more than their queries.
@@ -101,21 +134,21 @@ class Searcher:
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
             )
-        queries = [request.query for request in requests]
-        asked = Asked(self._embed(queries), [query.text for query in queries])
-        return _until_whole(partial(self._matrix, asked, requests[0]))
+        asked = self._asking.asked([request.query for request in requests])
+        batch = Batch(asked, requests[0], (), ())
+        return _until_whole(partial(self._matrix, batch))
 
-    def _matrix(self, asked: Asked, options: SearchOptions) -> Matrix:
-        view = self._views.current(options.projection)
-        rows = self._rows(options)
+    def _matrix(self, batch: Batch) -> Matrix:
+        view = self._views.current(batch.options.projection)
+        rows = self._rows(batch)
         width = view.keys.documents if rows is None else len(rows)
-        if len(asked.texts) * width > MAX_CELLS:
+        if len(batch.asked) * width > MAX_CELLS:
             raise LimitExceeded(
-                f"{len(asked.texts)} queries over {width} documents are more than the "
+                f"{len(batch.asked)} queries over {width} documents are more than the "
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
-        words = self._overlaps(view, asked, options)
-        found = attend_matrix(view, self._settings, asked.embeddings, rows, options, words)
+        words = self._overlaps(view, batch)
+        found = attend_matrix(view, self._settings, batch.embeddings, rows, batch.options, words)
         attended = found.attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
         documents = self._store.values(columns)
@@ -131,89 +164,99 @@ class Searcher:
             projection=view.version,
         )
 
-    def _answers(self, asked: Asked, options: SearchOptions, started: float) -> list[Answer]:
-        view = self._views.current(options.projection)
-        rows = self._rows(options)
-        words = self._overlaps(view, asked, options)
-        attention = attend(view, self._settings, asked.embeddings, rows, options, words)
-        type = self._value_type(options.value, view, attention)
-        reading = Reading(self._store, attention, options, type)
+    def _found(self, batch: Batch, started: float) -> list[Found]:
+        options = batch.options
+        with timed("search"):
+            view = self._views.current(options.projection)
+            rows = self._rows(batch)
+            words = self._overlaps(view, batch)
+        with timed("attend"):
+            attention = attend(view, self._settings, batch.embeddings, rows, options, words)
+        with timed("fetch"):
+            return self._read(batch, view, attention, started)
+
+    def _read(self, batch: Batch, view: View, attention: Attention, started: float) -> list[Found]:
+        options = batch.options
+        reading = Reading(
+            self._store,
+            attention,
+            options,
+            [fingerprint(str(view.version), each) for each in batch.fingerprints],
+            [[said.text for said in each.said] for each in batch.asked],
+            self._value_type(options.value, view, attention, hard=options.mode == "hard"),
+        )
+        facets = self._facets(options)
         return [
-            Answer(
-                hits=reading.hits(query),
-                answer=reading.answer(query),
-                attended=found.total_documents,
-                answered=reading.answered(query),
-                confidence=found.confidence,
-                calibrated=attention.focus.calibrated,
-                exact=attention.exact,
-                generation=view.change,
-                projection=view.version,
-                took_ms=round((time.perf_counter() - started) * 1000, 3),
+            Found(
+                self._answer(reading, query, view, facets, started),
+                measure_of(attention, self._settings, query),
             )
-            for query, found in enumerate(attention.attended)
+            for query in range(len(attention.attended))
         ]
 
-    def _overlaps(
-        self, view: View, asked: Asked, options: SearchOptions
-    ) -> Sequence[Overlap] | None:
+    def _answer(
+        self, reading: Reading, query: int, view: View, facets: Facets | None, started: float
+    ) -> Answer:
+        found, page = reading.attention.attended[query], reading.page(query)
+        return Answer(
+            hits=page.hits,
+            answer=reading.answer(query),
+            attended=found.total_documents,
+            answered=reading.answered(query),
+            confidence=found.confidence,
+            calibrated=reading.attention.focus.calibrated,
+            exact=reading.attention.exact,
+            generation=view.change,
+            projection=view.version,
+            took_ms=round((time.perf_counter() - started) * 1000, 3),
+            next=page.next,
+            facets=facets,
+        )
+
+    def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:
         """Each query's lexical term; None where words do not count."""
-        texts = [text or "" for text in asked.texts]
-        if not any(texts):
+        texts = [said.text for asked in batch.asked for said in asked.said]
+        if not texts:
             return None
-        return overlaps(self._store, texts, strength_of(options.lexical, view.tuning))
+        found = overlaps(self._store, texts, strength_of(batch.options.lexical, view.tuning))
+        if found is None:
+            return None
+        of = iter(found)
+        return [blended([(next(of), said.share) for said in asked.said]) for asked in batch.asked]
 
-    def _embed(self, queries: Sequence[Query]) -> Float32:
-        """Queries as embeddings (q, d); the texts among them meet the encoder in one call."""
-        embeddings = np.empty((len(queries), self._settings.dimension), dtype=np.float32)
-        texts = {at: query.text for at, query in enumerate(queries) if query.text is not None}
-        if texts:
-            self._check_takes_text()
-            embeddings[list(texts)] = self._encoder().encode_queries(list(texts.values()))
-        for at, query in enumerate(queries):
-            if query.vector is not None:
-                embeddings[at] = own_vector(query.vector, self._settings)
-            elif query.id is not None:
-                embeddings[at] = self._embedding_of(query.id)
-        return embeddings
+    def _facets(self, options: SearchOptions) -> Facets | None:
+        """Counted over what filter and mask let pass: a mask is a filter on ids."""
+        if options.facets is None:
+            return None
+        parts: list[dict[str, Any]] = [options.filter or {}]
+        if options.mask is not None:
+            parts.append({"@id": {"nin": options.mask.exclude}})
+            if options.mask.only is not None:
+                parts.append({"@id": {"in": options.mask.only}})
+        predicate = compile_filter({"$and": parts}) if any(parts) else None
+        return self._store.facets(options.facets, predicate)
 
-    def _embedding_of(self, id: str) -> Float32:
-        """A document as a query: the mean of its keys, at length one where keys have it."""
-        row = self._known([id], "query")[id]
-        mean: Float32 = self._store.embeddings_of(row).mean(axis=0)
-        length = float(np.linalg.norm(mean))
-        return mean / length if self._settings.unit_embeddings and length > 0 else mean
-
-    def _rows(self, options: SearchOptions) -> Int64 | None:
+    def _rows(self, batch: Batch) -> Int64 | None:
         """Rows that filter and mask let pass, ascending; None for all."""
-        rows = None
+        options, mask, rows = batch.options, batch.options.mask or Mask(), None
         if options.filter:
             rows = self._store.matching(compile_filter(options.filter))
-        return rows if options.mask is None else self._unmasked(rows, options.mask)
-
-    def _unmasked(self, rows: Int64 | None, mask: Mask) -> Int64:
-        named = self._known([*mask.exclude, *(mask.only or [])], "mask")
-        if mask.only is not None:
+        named = known(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        masked = {named[id] for id in mask.exclude}
+        if mask.only is None:
+            masked |= set(batch.own)
+        else:
             only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
             rows = only if rows is None else np.intersect1d(rows, only)
-        elif rows is None:
+        if not masked:
+            return rows
+        if rows is None:
             rows = self._store.matching(compile_filter({}))
-        return np.setdiff1d(rows, [named[id] for id in mask.exclude])
+        return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
 
-    def _known(self, ids: Sequence[str], field: str) -> dict[str, int]:
-        """Rows by id; raises UnknownDocument for the first that is not there."""
-        found = self._store.find(ids)
-        unknown = [id for id in ids if id not in found]
-        if unknown:
-            more = f" (nor {len(unknown) - 1} others)" if len(unknown) > 1 else ""
-            raise UnknownDocument(
-                f"The {field} names {unknown[0]!r}{more}, and no document has that id; "
-                f"correct it or leave it out.",
-                field=field,
-            )
-        return {id: document.row for id, document in found.items()}
-
-    def _value_type(self, path: str | None, view: View, attention: Attention) -> ValueType:
+    def _value_type(
+        self, path: str | None, view: View, attention: Attention, *, hard: bool
+    ) -> ValueType:
         """The type of the values that a path names: declared, or inferred from a sample.
 
         Inferred anew after every change: a type that is out of date answers with nothing.
@@ -227,7 +270,11 @@ class Searcher:
         if change != view.change:
             found = self._inferred(path)
             self._types[path] = view.change, found
-        return found if found is not None else self._inferred_from(path, attention)
+        if found is not None:
+            return found
+        # A hard answer without a path is the best document's value, whatever the others' are.
+        best_alone = path is None and hard
+        return self._inferred_from(path, attention, 1 if best_alone else None)
 
     def _declared(self, path: str | None) -> ValueType | None:
         declared = self._settings.values
@@ -241,20 +288,18 @@ class Searcher:
         values = [value_of(document, path) for document in sample]
         return infer(values) if any(value is not None for value in values) else None
 
-    def _inferred_from(self, path: str | None, attention: Attention) -> ValueType:
-        """From the attended documents, for a field so rare that the sample has none of it."""
-        rows = np.unique(np.concatenate([found.documents for found in attention.attended]))
+    def _inferred_from(self, path: str | None, attention: Attention, best: int | None) -> ValueType:
+        """From the `best` attended documents (all if None), where the sample has no such value."""
+        rows = np.unique(np.concatenate([found.documents[:best] for found in attention.attended]))
         documents = list(self._store.documents(rows).values())
         check_path(path, documents)
         return infer([value_of(document, path) for document in documents])
 
-    def _check_takes_text(self) -> None:
-        if self._settings.encoder is None:
-            raise InvalidRequest(
-                f"The query is text, but this collection was made for vectors of "
-                f"{self._settings.dimension} dimensions; send such a vector.",
-                field="query",
-            )
+
+def _fingerprints(requests: Sequence[SearchRequest]) -> list[str]:
+    """Of what is asked, and not of which page or what besides."""
+    page = {"k", "offset", "cursor", "fields", "facets", "highlight", "explain"}
+    return [request.model_dump_json(exclude=page) for request in requests]
 
 
 def _until_whole(read: Callable[[], Result]) -> Result:

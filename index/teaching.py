@@ -46,7 +46,7 @@ def _number(given: object) -> object:
 
 
 def _askable(query: Query) -> Query:
-    if query.id is not None:
+    if query.text is None and query.vector is None:
         raise ValueError("a document's id is no question; send the text or vector that was asked")
     if query.text is not None and not query.text.strip():
         raise ValueError("the query is empty")
@@ -151,6 +151,7 @@ def _unfit(
 ) -> AttendError | None:
     try:
         check_id(example.document)
+        _check_label(example.weight)
         if not isinstance(example.query, str):
             _check_vector(collection, example.query)
         elif collection.settings.encoder is None:
@@ -168,6 +169,16 @@ def _unfit(
             field="id",
         )
     return None
+
+
+def _check_label(weight: float) -> None:
+    """Items are checked where they are parsed; examples come from everywhere."""
+    if not abs(weight) <= MAX_WEIGHT:  # true for NaN too
+        raise InvalidRequest(
+            f"The label is {weight:g}, but a finite number between {-MAX_WEIGHT:g} and "
+            f"{MAX_WEIGHT:g} is expected.",
+            field="label",
+        )
 
 
 def _example(at: int, item: TeachItem | Example | Mapping[str, Any]) -> Example:

@@ -25,6 +25,10 @@ log = logging.getLogger("attend")
 MERGE_KEYS = 10_000
 """Fresh keys that are searched as a plain matrix before they are merged into the index."""
 
+DEAD_SHARE = 2
+"""A published segment is written anew when its masked keys are more than one to so many alive:
+each still costs a search its product, and the disk its place."""
+
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
 
@@ -103,22 +107,40 @@ class Views:
 
     def publish(self) -> View:
         """Write the active version's keys as a new generation, and use it from now on."""
+        self._store.connections.check_writable()
         with self._publishing:
             return self._publish()
 
     def merge_if_due(self) -> None:
-        """Publish when the fresh keys have become too many to be searched as they are."""
-        if not self._is_due():
+        """Publish when fresh keys, or those masked, are too many to be searched as they are."""
+        if self._read_only or not self._is_due():
             return
         with self._publishing:
             if self._is_due():  # nobody else has done it meanwhile
                 self._publish()
 
-    def discard(self) -> None:
-        """Forget the published index of the active version, so that it is built again."""
-        self._published(self._version(self._store.state().projection)).discard()
+    def discard(self, version: int | None = None) -> None:
+        """Forget the published index of a version (the active one if None)."""
+        self._published(self._version(version or self._store.state().projection)).discard()
         with self._lock:
             self._slots = {}
+
+    def is_published(self, version: int) -> bool:
+        """Whether a version has an index on disk, sound or not."""
+        return self._published(self._version(version)).exists()
+
+    def check(self, version: int) -> None:
+        """Read the published index of a version and forget it again.
+
+        Raises:
+            ManifestMismatch: it belongs to something else.
+            Damaged: it is not what was written.
+        """
+        self._published(self._version(version)).load(self._progress)
+
+    @property
+    def _read_only(self) -> bool:
+        return self._store.connections.read_only
 
     def _state(self) -> State:
         """Of the database; asked again only where another connection has committed."""
@@ -164,7 +186,8 @@ class Views:
 
     def _load(self, made: Version) -> View:
         base = self._load_published(made)
-        if self._store.state().last_key - base.last_key > _bearable(base.segments[0]):
+        fresh = self._store.state().last_key - base.last_key
+        if fresh > _bearable(base.segments[0]) and not self._read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             self._write(made)
             base = self._load_published(made)
@@ -172,7 +195,7 @@ class Views:
 
     def _is_due(self) -> bool:
         base, delta = self.current().keys.segments
-        return delta.keys > _bearable(base)
+        return delta.keys > _bearable(base) or _is_hollow(base)
 
     def _publish(self) -> View:
         made = self._version(self._store.state().projection)
@@ -203,7 +226,8 @@ class Views:
             loaded = self._published(made).load(self._progress)
         except Damaged as damage:
             log.warning("%s The index is built again from the database.", damage)
-            self._published(made).discard()
+            if not self._read_only:
+                self._published(made).discard()
             loaded = None
         if loaded is None:
             return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
@@ -249,6 +273,14 @@ class Views:
 def _bearable(base: Segment) -> int:
     """Fresh keys that a search may meet beside a published segment."""
     return max(MERGE_KEYS, base.keys // 10)
+
+
+def _is_hollow(base: Segment) -> bool:
+    """Whether so many keys are masked that they are not worth their place."""
+    if base.living == len(base.rows):
+        return False
+    dead = int(np.diff(base.starts)[~base.alive].sum())
+    return dead > max(MERGE_KEYS, (base.keys - dead) // DEAD_SHARE)
 
 
 def _empty(made: Version) -> Segment:

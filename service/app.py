@@ -1,28 +1,25 @@
-"""The Flask application: routes, problems, headers."""
+"""The Flask application: routes, problems, and what stands before and after each request."""
 
 from __future__ import annotations
 
-import re
-import secrets
-
-from flask import Flask, Response, g, request
+from flask import Flask, Response, current_app, request
+from werkzeug.exceptions import SecurityError
 
 from index import Data
+from index.errors import ReadOnly
 from index.training import train
-from service.context import EXTENSION, Context
+from service.context import EXTENSION, Context, context
 from service.jobs import Jobs
+from service.metrics import EXTENSION as METRICS
+from service.metrics import Metrics
+from service.observing import observe
+from service.operations import Operation
 from service.problems import respond
 from service.readiness import Readiness
-from service.replies import HTML
 from service.routes import SUBJECTS, all_operations
+from service.security import access, headers, limits, origins
+from service.security.keys import KeyRing
 from service.settings import ServiceSettings
-
-REQUEST_ID = "X-Request-Id"
-NOTHING = "default-src 'none'; frame-ancestors 'none'"
-PAGE = (
-    "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
-)
 
 
 def create_app(
@@ -45,9 +42,13 @@ def create_app(
     app.url_map.merge_slashes = False
     readiness = readiness or Readiness(warm=True)
     jobs = jobs or Jobs(data, train, limit=settings.max_jobs)
-    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs)
+    keys = KeyRing(data.folder, always=settings.require_keys)
+    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys)
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
-    app.before_request(_name_request)
+    app.extensions[f"{EXTENSION}-by-name"] = {each.name: each for each in all_operations()}
+    metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
+    observe(app, metrics)
+    app.before_request(_check_request)
     app.after_request(_add_headers)
     app.register_error_handler(Exception, respond)
     for subject in SUBJECTS:
@@ -55,19 +56,28 @@ def create_app(
     return app
 
 
-def _name_request() -> None:
-    """A client's own request id is kept if it is fit for a log."""
-    given = request.headers.get(REQUEST_ID, "")
-    g.id = given if re.fullmatch(r"[\w.-]{1,64}", given, re.ASCII) else secrets.token_hex(8)
+def _check_request() -> Response | None:
+    """Before anything of the request is read; a preflight is answered at once."""
+    if isinstance(request.routing_exception, SecurityError):
+        return None  # another server is meant, which is all there is to say
+    limits.check_address()
+    answer = origins.preflight()
+    if answer is None:
+        origins.check_write()
+        access.check_access()
+        _check_read_only()
+    return answer
+
+
+def _check_read_only() -> None:
+    """Raises ReadOnly for what would change something, where nothing may be."""
+    known: dict[str, Operation] = current_app.extensions[f"{EXTENSION}-by-name"]
+    operation = known.get(request.endpoint or "")
+    if context().settings.read_only and operation is not None and operation.writes:
+        raise ReadOnly("This server only reads: it was started with --read-only.")
 
 
 def _add_headers(response: Response) -> Response:
-    is_page = response.mimetype == HTML
-    response.headers[REQUEST_ID] = g.id
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    response.headers["Content-Security-Policy"] = PAGE if is_page else NOTHING
-    # A write that was answered is seen by the next search: no answer may be an older one's.
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.vary.add("Accept")
+    headers.harden(response)
+    origins.add_cors(response)
     return response

@@ -12,6 +12,7 @@ from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from index.errors import InvalidRequest
 from index.requests import Request, parse
+from service.security.limits import check_depth
 
 Model = TypeVar("Model", bound=Request)
 
@@ -76,18 +77,22 @@ def _json_body() -> object:
             f"the header 'Content-Type: application/json'."
         )
     try:
-        return orjson.loads(raw)
+        given = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"The body is not JSON: {_place(error)}.") from None
+    check_depth(given, raw)
+    return given
 
 
 def _from_text(name: str, text: str) -> object:
     try:
-        return orjson.loads(text)
+        given = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(
             f"The parameter {name!r} is not JSON: {_place(error)}.", field=name
         ) from None
+    check_depth(given, text.encode(), name)
+    return given
 
 
 def _place(error: orjson.JSONDecodeError) -> str:

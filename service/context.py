@@ -1,4 +1,4 @@
-"""What every view may use: the data, the settings, the jobs, and whether the server is ready."""
+"""What every view may use: the data, the settings, the jobs, the keys, and the readiness."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flask import current_app
 
 from index import Data
 from service.readiness import Readiness
+from service.security.keys import KeyRing
 from service.settings import ServiceSettings
 
 if TYPE_CHECKING:  # a job's problem is made by what uses this
@@ -25,6 +26,7 @@ class Context:
     settings: ServiceSettings
     readiness: Readiness
     jobs: Jobs
+    keys: KeyRing
 
 
 def context() -> Context:

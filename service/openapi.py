@@ -23,6 +23,11 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
         "schema": {"type": "string", "pattern": NAME_PATTERN},
         "example": "books",
     },
+    "alias": {
+        "description": "Another name of a collection.",
+        "schema": {"type": "string", "pattern": NAME_PATTERN},
+        "example": "shelf",
+    },
     "id": {
         "description": "The id of a document; it may contain slashes.",
         "schema": {"type": "string", "minLength": 1},
@@ -46,7 +51,17 @@ MEANINGS = {
     204: "Done; there is nothing to say.",
     503: "Not ready.",
 }
+SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
+    "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+}
 HEADERS = {
+    401: {
+        "WWW-Authenticate": {
+            "description": "How a key is sent.",
+            "schema": {"type": "string"},
+        }
+    },
     202: {"Location": {"description": "The job's address.", "schema": {"type": "string"}}},
     429: {
         "Retry-After": {
@@ -73,7 +88,13 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         },
         "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in known)],
         "paths": paths,
-        "components": {"schemas": _schemas(known), "responses": _problems()},
+        "components": {
+            "schemas": _schemas(known),
+            "responses": _problems(),
+            "securitySchemes": SECURITY,
+        },
+        # The first: a server without keys asks for none.
+        "security": [{}, *({name: []} for name in SECURITY)],
     }
 
 
@@ -92,7 +113,14 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["parameters"] = parameters
     if operation.body is not None:
         described["requestBody"] = _body(operation)
+    elif operation.upload is not None:
+        content: dict[str, Any] = {operation.upload: {"schema": {"type": "string"}}}
+        described["requestBody"] = {"required": True, "content": content}
     described["responses"] = _responses(operation)
+    if operation.need == "open":
+        described["security"] = []
+    else:
+        described["x-scope"] = operation.need
     return described
 
 
@@ -141,7 +169,8 @@ def _response(status: int, model: type[BaseModel] | None, operation: Operation) 
     if model is not None:
         content[JSON] = {"schema": _reference(model)}
     elif status == 200 and not operation.html:
-        content[JSON] = {"schema": {"type": "object"}}
+        kind = "object" if operation.media is None else "string"
+        content[operation.media or JSON] = {"schema": {"type": kind}}
     if operation.html:
         content[HTML] = {"schema": {"type": "string"}}
     described: dict[str, Any] = {"description": MEANINGS[status], **_headers(status)}

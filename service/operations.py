@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from flask import Flask, Response
 from pydantic import BaseModel
@@ -14,6 +14,8 @@ from werkzeug.routing import BaseConverter
 from index.requests import Request
 from index.types import Json
 from service.bodies import read_body, read_query
+from service.security.access import check_collection
+from service.security.keys import Scope
 
 View = Callable[..., Response]
 
@@ -45,6 +47,12 @@ class Operation:
         html: whether a browser gets a page instead.
         example: a body that works.
         also: statuses of problems besides those that follow from the rest.
+        scope: what a key must allow; open to anyone without one; if absent, read to look at
+            something and admin for the rest, so that what is forgotten stays closed.
+        reads: whether it changes nothing, though it needs more than the scope read.
+        media, upload: what is answered with 200, and what is sent, where it is no JSON.
+        own: whether the view itself keeps to the collections that a key opens; otherwise what
+            names no collection in its path is for keys to all.
     """
 
     method: str
@@ -59,10 +67,23 @@ class Operation:
     html: bool = False
     example: Json = None
     also: tuple[int, ...] = ()
+    scope: Scope | Literal["open"] | None = None
+    own: bool = False
+    reads: bool = False
+    media: str | None = None
+    upload: str | None = None
+
+    @property
+    def writes(self) -> bool:
+        return not self.reads and self.need not in ("open", "read")
 
     @property
     def name(self) -> str:
         return self.view.__name__
+
+    @property
+    def need(self) -> Scope | Literal["open"]:
+        return self.scope or ("read" if self.method == "GET" else "admin")
 
     @property
     def summary(self) -> str:
@@ -87,11 +108,13 @@ class Operation:
     @property
     def errors(self) -> tuple[int, ...]:
         """The statuses of the problems that it may answer."""
-        possible = {500, *self.also}
-        if self.body is not None:
+        possible = {500, *self.also} | (set() if self.need == "open" else {401, 403})
+        if self.body is not None or self.upload is not None:
             possible |= {400, 413, 415, 422}
         if self.query is not None or self.parameters:
             possible |= {422}
+        if self.query is not None:
+            possible |= {414}
         if "collection" in self.parameters or self.query is not None:
             possible |= {404, 409, 503}
         return tuple(sorted(possible))
@@ -101,6 +124,8 @@ class Operation:
             arguments["body"] = read_body(self.body, self.bare, single=self.single)
         if self.query is not None:
             arguments["query"] = read_query(self.query)
+        for name in _named(arguments.get("body"), arguments.get("query")):
+            check_collection(name)
         return self.view(**arguments)
 
 
@@ -124,3 +149,12 @@ class Operations:
         app.url_map.converters["id"] = IdConverter
         for each in self.all:
             app.add_url_rule(each.rule, each.name, each.call, methods=[each.method])
+
+
+def _named(*sent: Request | None) -> Iterator[str]:
+    """The collections that a body or the parameters name, beside the path."""
+    for each in sent:
+        several = getattr(each, "collections", None) or ()
+        for name in (getattr(each, "collection", None), *several):
+            if isinstance(name, str):
+                yield name

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flask import Response, g, render_template, request
+from flask import Response, g, has_request_context, render_template, request
 from werkzeug.exceptions import (
     HTTPException,
     MethodNotAllowed,
     RequestEntityTooLarge,
     SecurityError,
     TooManyRequests,
+    Unauthorized,
 )
 from werkzeug.exceptions import NotFound as NoSuchPath
 
@@ -24,9 +25,12 @@ from index.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    ReadOnly,
+    UnknownCollection,
 )
 from service.context import context
 from service.replies import HTML, PROBLEM, reply, wants_page
+from service.security.access import sees_all
 
 log = logging.getLogger("attend")
 
@@ -48,9 +52,12 @@ class Kind(NamedTuple):
 
 
 UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
+NO_KEY = Kind(401, "unauthorized", "A key is needed")
+NOT_ALLOWED = Kind(403, "forbidden", "Not allowed")
 NO_PATH = Kind(404, "not-found", "Not found")
 BAD_METHOD = Kind(405, "method-not-allowed", "The path does not take this method")
 TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
+TOO_LONG = Kind(414, "address-too-long", "The address is longer than a limit")
 NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
 TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
 INTERNAL = Kind(500, "internal-error", "The server failed")
@@ -59,18 +66,29 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (LimitExceeded, TOO_LARGE),
     (InvalidRequest, Kind(422, "invalid-request", "The request cannot be done as asked")),
     (NotFound, NO_PATH),
+    (ReadOnly, NOT_ALLOWED),
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
     (AttendError, INTERNAL),
 )
 HTTP = {
-    kind.status: kind for kind in (UNREADABLE, NO_PATH, BAD_METHOD, TOO_LARGE, NOT_JSON, TOO_MANY)
-}
+    kind.status: kind
+    for kind in (
+        UNREADABLE, NO_KEY, NOT_ALLOWED, NO_PATH, BAD_METHOD, TOO_LARGE, TOO_LONG, NOT_JSON,
+        TOO_MANY,
+    )
+}  # fmt: skip
+TOO_SLOW = Kind(408, "too-slow", "The request did not arrive in time")
+HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The headers are larger than a limit")
+NOT_DONE = Kind(501, "not-done", "Not done by this server")
+UNREAD = (TOO_SLOW, HEADERS_TOO_LARGE, NOT_DONE)
+"""Kinds of requests that never come as far as an operation."""
+
 INTERRUPTED = Kind(503, "interrupted", "The server ended while the job ran")
 ANSWERED = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
 """Every kind of which a response can be, by status."""
 
-KINDS = (*ANSWERED, INTERRUPTED)
+KINDS = (*ANSWERED, *UNREAD, INTERRUPTED)
 """Every kind; the last is only ever said of a job."""
 
 
@@ -101,7 +119,7 @@ def problem_of(error: Exception, reference: str | None = None) -> Problem:
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
         if kind.status < 500:
-            return Problem(kind, str(error), _errors(error))
+            return Problem(kind, _told(error), _errors(error))
         return Problem(kind, f"{_failure(error)} {_logged(reference)}")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
@@ -115,12 +133,15 @@ def respond(error: Exception) -> Response:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error)
     if problem.kind.status >= 500:
-        log.error("request %s: %s %s", g.id, request.method, request.path, exc_info=error)
+        log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
     if isinstance(error, TooManyRequests):
         response.headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, Unauthorized):
+        for way in error.www_authenticate or ():
+            response.headers.add("WWW-Authenticate", way.to_header())
     return response
 
 
@@ -136,7 +157,14 @@ def _errors(error: AttendError) -> Sequence[Detail]:
     details = getattr(error, "details", ())
     if details or error.field is None:
         return list(details)
-    return [{"field": error.field, "reason": str(error)}]
+    return [{"field": error.field, "reason": _told(error)}]
+
+
+def _told(error: AttendError) -> str:
+    """Its sentence, unless that names collections that the request's key does not open."""
+    if isinstance(error, UnknownCollection) and has_request_context() and not sees_all():
+        return "There is no such collection."
+    return str(error)
 
 
 def _failure(error: AttendError) -> str:

@@ -9,15 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from index import DEFAULT_COLLECTION
 from index.requests import (
     MAX_BATCH,
+    MAX_CURSOR,
     MAX_DOCUMENTS,
     NAME_PATTERN,
     DocumentId,
     DocumentRequest,
+    Path,
     Request,
     SearchOptions,
     SearchRequest,
     Text,
 )
+from index.store.facets import MAX_FACETS, MAX_VALUES
 
 MAX_PAGE = 1000
 MAX_ROW = 2**63 - 1
@@ -62,8 +65,31 @@ class Listing(Request):
     """Which documents to list."""
 
     limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    after: int = Field(0, ge=0, le=MAX_ROW, description="The `next` of the page before.")
+    cursor: str | None = Field(
+        None,
+        max_length=MAX_CURSOR,
+        description="`next` of the page before, with the same filter. What is written between two "
+        "pages moves nothing: no document comes twice, and none that stays is passed over.",
+    )
     filter: Filter | None = None
+
+
+class Counting(Request):
+    """Which fields to count the values of, over which documents."""
+
+    fields: list[Path] = Field(
+        min_length=1, max_length=MAX_FACETS, description="Fields of value or payload (dotted)."
+    )
+    filter: Filter | None = None
+    limit: int = Field(
+        10, ge=1, le=MAX_VALUES, description="How many values of each, the most frequent first."
+    )
+
+
+class AliasTarget(Request):
+    """What an alias stands for."""
+
+    collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
 
 
 class PlainSearch(SearchOptions):
@@ -158,12 +184,48 @@ class DocumentsReply(Reply):
     """A page of documents; `next` is null on the last, `total` counts all that match."""
 
     documents: list[DocumentReply]
-    next: int | None
+    next: str | None
+    total: int
+
+
+class CountReply(Reply):
+    """A value, and how many documents have it."""
+
+    value: JsonValue
+    documents: int
+
+
+class FacetReply(Reply):
+    """The values of one field; a list counts once for each of its different values."""
+
+    values: list[CountReply]
+    distinct: int = Field(description="Different values, listed or not.")
+    missing: int = Field(description="Documents without the field, or where it is null.")
+
+
+class FacetsReply(Reply):
+    """By field; `total` counts the documents that match."""
+
+    facets: dict[str, FacetReply]
     total: int
 
 
 class DeletedReply(Reply):
     deleted: int = Field(description="Documents that were there and are no more.")
+
+
+class HighlightReply(Reply):
+    """The passage that matched: `start` and `stop` in its text field, in characters.
+
+    `spans` are the words of the query in the passage, in characters of it. `passage` is null
+    where no text was matched.
+    """
+
+    field: str
+    start: int
+    stop: int
+    passage: str | None
+    spans: list[tuple[int, int]]
 
 
 class HitReply(Reply):
@@ -175,6 +237,10 @@ class HitReply(Reply):
     value: JsonValue
     payload: dict[str, JsonValue]
     explanation: dict[str, JsonValue] = Field(default={}, description="When asked for.")
+    highlight: HighlightReply | None = Field(None, description="When asked for.")
+    group: JsonValue = Field(None, description="The value of `group_by`, when asked for.")
+    group_size: int | None = Field(None, description="The attended documents that have it.")
+    group_weight: float | None = Field(None, description="Their weights together.")
 
 
 class AnswerReply(Reply):
@@ -196,6 +262,45 @@ class AnswerReply(Reply):
     generation: int
     projection: int
     took_ms: float
+    next: str | None = Field(
+        None, description="The `cursor` of the hits that follow; null where there are none."
+    )
+    facets: dict[str, FacetReply] | None = Field(None, description="By field, when asked for.")
+    timings: dict[str, float] | None = Field(
+        None, description="Milliseconds by stage, when asked to explain."
+    )
+
+
+class FarHitReply(HitReply):
+    """A hit of one of several collections; its weight is a share of all their attention."""
+
+    collection: str
+
+
+class AcrossReply(Reply):
+    """What several collections answer, merged by weight where their logits have one scale.
+
+    `merged` is false, and hits, confidence and shares are absent, where they have not: by other
+    encoders, projections, scorers, scales, temperatures or tunings, or with several heads.
+    """
+
+    hits: list[FarHitReply]
+    merged: bool
+    confidence: float | None
+    shares: dict[str, float] | None = Field(
+        description="Each collection's share of the attention; they sum to `confidence`."
+    )
+    answers: dict[str, AnswerReply] = Field(description="Each collection's own, by name.")
+    took_ms: float
+
+
+class AliasReply(Reply):
+    alias: str
+    collection: str
+
+
+class AliasesReply(Reply):
+    aliases: list[AliasReply]
 
 
 class FailedReply(Reply):
@@ -221,6 +326,16 @@ class AnswersReply(Reply):
     answers: list[AnswerReply | FailedReply]
     matrix: MatrixReply | None = None
     took_ms: float
+
+
+class RestoredReply(Reply):
+    """What a snapshot held: the figures of the collection, and when it was taken."""
+
+    name: str
+    created: str
+    documents: int
+    keys: int
+    change: int
 
 
 class HealthReply(Reply):

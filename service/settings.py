@@ -17,8 +17,18 @@ class ServiceSettings:
             this machine can reach is thereby closed to web pages whose own name was made to
             point here (DNS rebinding).
         max_jobs: trainings that may wait for their turn.
+        max_collections: collections that clients may make.
+        require_keys: ask for a key even while there are none.
+        read_only: refuse what would change something.
+        log_texts: also log what is sent with a request.
+        cors_origins: origins whose pages may read and write.
     """
 
     max_body: int = 64 * MEBIBYTE
     trusted_hosts: tuple[str, ...] | None = None
     max_jobs: int = 16
+    max_collections: int = 1000
+    require_keys: bool = False
+    cors_origins: tuple[str, ...] = ()
+    read_only: bool = False
+    log_texts: bool = False

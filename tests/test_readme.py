@@ -111,6 +111,22 @@ def test_the_http_examples_run(folder: Path, learned: str) -> None:
     assert {"deleted": 1} in objects
 
 
+def test_the_further_http_examples_run(folder: Path, books: str) -> None:
+    answers = run(served(blocks("HTTP", "sh")[1]), folder).splitlines()
+    objects = [json.loads(line) for line in answers if line.startswith("{")]
+    like, blend, grouped, facets, page, patched, deleted, alias, across = objects[-9:]
+    assert not {"1", "3"} & {hit["id"] for hit in like["hits"]}
+    assert blend["hits"][0]["id"] == "3"
+    assert {hit["group"]: hit["group_size"] for hit in grouped["hits"]} == {"sea": 3, "horror": 1}
+    assert grouped["hits"][0]["highlight"]["spans"]
+    assert facets["total"] == 3
+    assert (len(page["documents"]), page["total"]) == (2, 4)
+    assert patched["payload"]["lent"] is True
+    assert deleted == {"deleted": 1}
+    assert alias == {"alias": "live", "collection": "default"}
+    assert [hit["collection"] for hit in across["hits"]] == ["default", "default"]
+
+
 def test_the_python_example_of_learning_runs(folder: Path, learned: str) -> None:
     program = blocks("Learning", "python")[0]
     said = run(f"python - <<'END'\n{program}END\n", folder)
@@ -143,3 +159,13 @@ def test_every_command_of_the_readme_is_one() -> None:
 
     assert set(re.findall(r"python -m index (\w+)", README)) <= set(main.commands)
     assert set(main.commands) <= set(re.findall(r"\w+", README))
+
+
+def test_the_operation_examples_run(folder: Path, books: str) -> None:
+    said = run(served(blocks("Operation", "sh")[0]), folder)
+    assert re.search(r"default \([34] documents\).* are in library.tar", said), said
+    assert re.search(r"are in restored, as of ", said)
+    assert "database and index agree" in said
+    assert re.search(r"^port +=.*8001 .* flag$", said, re.MULTILINE)
+    assert re.search(r'^attend_documents\{collection="default"\} [34]\.0$', said, re.MULTILINE)
+    assert '{"name":"again",' in said

@@ -72,7 +72,8 @@ def weights(answer: Answer) -> dict[str, float]:
 
 def asked_by_id(ids: Sequence[str], **options: Any) -> list[SearchRequest]:
     """Documents as queries over their own collection: self-attention."""
-    return [parse(SearchRequest, {"query": {"id": id}, **options}) for id in ids]
+    asked = {"exclude_self": False, **options}
+    return [parse(SearchRequest, {"query": {"id": id}, **asked}) for id in ids]
 
 
 def switch_to(collection: Collection, projection: Any) -> None:
@@ -267,9 +268,11 @@ def test_refuted_that_a_vector_is_most_similar_to_itself(of_vectors: New):
     """Of dot products that is true only at one length: a longer neighbour wins."""
     keys = {"short": [1.0, 0.0], "long": [3.0, 1.0]}
     plain = of_vectors(keys)
-    assert listed(plain.search({"id": "short"})) == ["long", "short"]
-    assert listed(plain.search({"id": "short"}, scorer="cosine")) == ["short", "long"]
-    assert listed(of_vectors(keys, normalize=True).search({"id": "short"})) == ["short", "long"]
+    itself = {"exclude_self": False}
+    assert listed(plain.search({"id": "short"}, **itself)) == ["long", "short"]
+    assert listed(plain.search({"id": "short"}, scorer="cosine", **itself)) == ["short", "long"]
+    unit = of_vectors(keys, normalize=True)
+    assert listed(unit.search({"id": "short"}, **itself)) == ["short", "long"]
 
 
 def test_laplace_beside_dot(of_vectors: New):

@@ -16,6 +16,7 @@ from index.comparing.plots import draw
 from index.comparing.report import as_json as comparison_json
 from index.comparing.report import as_text, bounds, span
 from index.evaluation import MEASURES, Evaluation, Qrels, evaluate, judged, read_qrels, read_queries
+from index.examples import Asked
 from index.requests import MAX_ATTEND
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -50,8 +51,10 @@ class AttendType(click.ParamType[int | str]):
 
 @click.command("evaluate")
 @on_collection
-@click.option("--queries", required=True, type=_FILE, help="JSON lines with _id and text.")
-@click.option("--qrels", required=True, type=_FILE, help="query id, document id, grade.")
+@click.option("--queries", required=True, type=_FILE, help="JSON lines: _id, and text or vector.")
+@click.option(
+    "--qrels", required=True, type=_FILE, help="query id, document id, grade (any number)."
+)
 @click.option(
     "--projection", type=click.IntRange(1, 2**63 - 1), help="A version other than the active one."
 )
@@ -99,6 +102,9 @@ def evaluate_command(
     and whether it could be chance, the queries that gained and lost most, and how true the
     confidence is.
 
+    Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
+    of 0 or below is not.
+
     \b
     Example:
       python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
@@ -108,7 +114,8 @@ def evaluate_command(
     options = {name: value for name, value in given.items() if value is not None}
     _check_options(options, versions)
     opened = open_collection(folder, collection, precision)
-    asked, grades = read_queries(queries), read_qrels(qrels)
+    asked = read_queries(queries, vectors=opened.settings.encoder is None)
+    grades = read_qrels(qrels)
     if versions is None:
         _evaluate(opened, asked, grades, as_json, options)
     else:
@@ -117,7 +124,7 @@ def evaluate_command(
 
 def _evaluate(
     collection: Collection,
-    queries: dict[str, str],
+    queries: dict[str, Asked],
     qrels: Qrels,
     as_json: bool,
     options: dict[str, Any],
@@ -141,7 +148,7 @@ def _evaluate(
 
 def _compare(
     collection: Collection,
-    queries: dict[str, str],
+    queries: dict[str, Asked],
     qrels: Qrels,
     as_json: bool,
     versions: tuple[Version, Version],

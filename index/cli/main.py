@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from index.cli.alias import alias_command
 from index.cli.build import build_command
 from index.cli.common import fail, interrupted
 from index.cli.evaluate import evaluate_command
@@ -47,6 +48,7 @@ def main() -> None:
 for command in (
     build_command,
     search_command,
+    alias_command,
     evaluate_command,
     teach_command,
     train_command,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,10 @@ import click
 
 from index.cli.common import on_collection, open_collection, open_data, show, table
 from index.collection import Collection
+from index.errors import Damaged
 from index.projection import Projection
 from index.store import StoredProjection
-from index.verify import verify
+from index.verify import Verified, unopened, verify
 
 
 @click.command("info")
@@ -39,22 +40,43 @@ def info_command(folder: Path, collection: str, precision: str, as_json: bool) -
 
 @click.command("verify")
 @on_collection
-@click.option("--mend", is_flag=True, help="Build the index again from the database.")
+@click.option("--mend", is_flag=True, help="Make again what the database can make again.")
 def verify_command(
     folder: Path, collection: str, precision: str, as_json: bool, mend: bool
 ) -> None:
-    """Check that the index on disk says what the database says.
+    """Check everything that must be true of the database, and that the index says what it says.
+
+    Reads all of it, while others may write. Exit status: 0 where nothing is wrong, or all of it
+    was mended; 1 where something still is.
 
     \b
     Example:
       python -m index verify --data library --mend
     """
-    opened = open_collection(folder, collection, precision)
-    found = verify(opened, mend=mend)
-    text = "\n".join(found.problems) or f"{found.keys} keys: database and index agree."
-    show(as_json, asdict(found), f"{text}\nThe index was built again." if found.mended else text)
-    if found.problems and not found.mended:
+    try:
+        found = verify(open_collection(folder, collection, precision), mend=mend)
+    # What cannot be opened is a finding too.
+    except Damaged as error:
+        found = unopened(error)
+    show(as_json, found.json(), "\n".join(_told(found, mend)))
+    if found.left:
         raise SystemExit(1)
+
+
+def _told(found: Verified, mend: bool) -> Iterator[str]:
+    """A line for each problem, and what was or can be done."""
+    if not found.problems:
+        yield f"{found.keys} keys: database and index agree."
+    for each in found.findings:
+        is_left = each.problem in found.left
+        yield f"{each.check}: {each.problem}"
+        if is_left and not each.can_mend:
+            yield f"  {each.remedy}"
+    yield from dict.fromkeys(
+        each.remedy for each in found.findings if mend and each.problem not in found.left
+    )
+    if any(each.can_mend for each in found.findings) and not mend:
+        yield "Run it with --mend to put right what can be."
 
 
 class Opened(NamedTuple):

@@ -37,6 +37,14 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 @click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
 @click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["matrices", "offsets", "examples", "words"]),
+    help="What may take part, once for each; with 'matrices' alone all of it can be exported.  "
+    "[default: all]",
+)
+@click.option(
     "--error-rate",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Of queries that have an answer, those that may be told there is none.  [default: 0.05]",
@@ -67,6 +75,7 @@ def train_command(
       python -m index train --data library --queries queries.jsonl --qrels qrels.tsv
       python -m index train --data library --clicks clicks.csv --share-seen 0.8
       python -m index train --data library --answers --value price
+      python -m index train --data library --dimensions 64 --part matrices --part offsets
     """
     files = Files.taken_from(given)
     request = _request(answers, no_promote, given)
@@ -89,7 +98,7 @@ def _request(answers: bool, no_promote: bool, given: Mapping[str, Any]) -> dict[
     """The fields of a TrainRequest that were asked for; checked before anything is stored."""
     from index.training import TrainRequest  # here: torch takes seconds to import
 
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
     if answers and fields.setdefault("objective", "answers") != "answers":
         raise click.UsageError("--answers is --objective answers; give one of them.")
     if "value" in fields and fields.get("objective") != "answers":

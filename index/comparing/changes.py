@@ -10,6 +10,7 @@ import numpy as np
 
 from index.collection import Collection
 from index.evaluation import Qrels, Ranked
+from index.examples import Asked
 from index.types import Float64
 
 SHOWN = 3
@@ -21,6 +22,9 @@ SNIPPET = 120
 STEPS = 20
 """Bins of gains; measures lie within 0 to 1, and so gains within -1 to 1."""
 
+NUMBERS = 4
+"""Numbers shown of a query that is a vector."""
+
 UNCHANGED = 1e-9
 """A gain nearer to 0 is rounding."""
 
@@ -30,11 +34,14 @@ class Shown(NamedTuple):
 
     id: str
     text: str
-    grade: int | None
+    grade: float | None
 
 
 class Change(NamedTuple):
-    """One query's measure, and its first documents, before and after."""
+    """One query's measure, and its first documents, before and after.
+
+    `text` is the query for people; of a vector, its first numbers.
+    """
 
     query: str
     text: str
@@ -69,7 +76,7 @@ class Changes:
 
 def changes(
     collection: Collection,
-    queries: Mapping[str, str],
+    queries: Mapping[str, Asked],
     qrels: Qrels,
     sides: tuple[Ranked, Ranked],
     values: tuple[Float64, Float64],
@@ -101,7 +108,8 @@ def changes(
             [Shown(id, texts.get(id, ""), qrels[query].get(id)) for id in _first(side, query)]
             for side in sides
         ]
-        return Change(query, queries[query], before, after, after - before, shown[0], shown[1])
+        said = said_of(queries[query])
+        return Change(query, said, before, after, after - before, shown[0], shown[1])
 
     return Changes(
         histogram(gains),
@@ -122,6 +130,18 @@ def histogram(gains: Float64) -> Gains:
     gained = int((changed > 0).sum())
     lost = len(changed) - gained
     return Gains(gained, lost, len(gains) - len(changed), edges.tolist(), counts.tolist())
+
+
+def said_of(query: Asked) -> str:
+    """A query for people.
+
+    >>> said_of("a whale hunt"), said_of([1.0, 0.5]), said_of([0.25] * 9)
+    ('a whale hunt', '[1, 0.5]', '[0.25, 0.25, 0.25, 0.25, …]')
+    """
+    if isinstance(query, str):
+        return query
+    told = [f"{number:g}" for number in query[:NUMBERS]]
+    return f"[{', '.join([*told, '…'] if len(query) > NUMBERS else told)}]"
 
 
 def _first(side: Ranked, query: str) -> tuple[str, ...]:

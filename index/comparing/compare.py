@@ -13,6 +13,7 @@ from index.comparing.changes import Changes, changes
 from index.comparing.sides import Side, side
 from index.errors import InvalidRequest
 from index.evaluation import MEASURES, Qrels, Ranked, judged, measure, rank
+from index.examples import Asked
 from index.statistics import mean_intervals, paired_randomisation
 
 MEASURE = "ndcg@10"
@@ -56,7 +57,7 @@ class Comparison:
 
 def compare(
     collection: Collection,
-    queries: Mapping[str, str],
+    queries: Mapping[str, Asked],
     qrels: Qrels,
     versions: tuple[Version, Version],
     *,
@@ -68,7 +69,7 @@ def compare(
     """Rank the judged queries with both versions and tell what changed.
 
     Args:
-        queries: query id → text.
+        queries: query id → text or vector (d,).
         versions: before and after, each a projection version or "active".
         by: a name of MEASURES, by which gains are told.
         on_progress: called with the number of queries ranked since; each is ranked twice.
@@ -94,7 +95,7 @@ def compare(
 
 def compare_rankings(
     collection: Collection,
-    queries: Mapping[str, str],
+    queries: Mapping[str, Asked],
     qrels: Qrels,
     ranked: tuple[Ranked, Ranked],
     *,

@@ -157,6 +157,6 @@ def _query(change: Change) -> str:
 
 
 def _document(name: str, rank: int, shown: Shown) -> str:
-    grade = "not judged" if shown.grade is None else f"grade {shown.grade}"
+    grade = "not judged" if shown.grade is None else f"grade {shown.grade:g}"
     side = name if rank == 1 else ""
     return f"    {side:<6} {rank}  {shown.id} ({grade})  {shown.text}".rstrip()

@@ -5,8 +5,17 @@ Importing this package loads neither torch nor a model; `load` does both.
 
 from __future__ import annotations
 
+from index.encoder.cache import CachedEncoder, EmbeddingCache
 from index.encoder.loading import DEFAULT, load
 from index.encoder.model import Encoder, SentenceEncoder
 from index.encoder.passages import Passage
 
-__all__ = ["DEFAULT", "Encoder", "Passage", "SentenceEncoder", "load"]
+__all__ = [
+    "DEFAULT",
+    "CachedEncoder",
+    "EmbeddingCache",
+    "Encoder",
+    "Passage",
+    "SentenceEncoder",
+    "load",
+]

@@ -43,7 +43,7 @@ def batches(texts: Sequence[str], window: int, cores: int = 1) -> Iterator[list[
     A batch holds about `TOKENS_PER_BATCH` tokens, fewer where some of the `cores` would have none,
     and never less than one text.
     """
-    costs = [_tokens(text, window) for text in texts]
+    costs = [cost(text, window) for text in texts]
     budget = min(TOKENS_PER_BATCH, -(-sum(costs) // cores))
     batch: list[int] = []
     spent = 0
@@ -57,6 +57,6 @@ def batches(texts: Sequence[str], window: int, cores: int = 1) -> Iterator[list[
         yield batch
 
 
-def _tokens(text: str, window: int) -> int:
+def cost(text: str, window: int) -> int:
     """A guess from the characters: counting would cost as much as the tokenizer itself."""
     return min(window, len(text) // CHARACTERS_PER_TOKEN + SPECIAL_TOKENS)

@@ -132,6 +132,9 @@ class PackedForward:
     def __init__(self, transformer: Any) -> None:
         self.embeddings: nn.Module = transformer.embeddings
         self.layers = [Layer(block) for block in transformer.encoder.layer]
+        self.heads: int = self.layers[0].heads
+        self.width: int = transformer.config.hidden_size
+        self.padding: int = transformer.config.pad_token_id or 0
 
     def __call__(
         self,
@@ -144,11 +147,15 @@ class PackedForward:
         # Sequences of equal length stand side by side, so that attention takes them together.
         order = attention_mask.sum(dim=1).argsort(stable=True)
         kept = attention_mask.bool()[order]
-        runs = runs_of(kept.sum(dim=1).tolist(), self.layers[0].heads)
-        rows = padded[order][kept]  # (t, d), t the tokens that are not padding
+        runs = runs_of(kept.sum(dim=1).tolist(), self.heads)
+        rows = self.packed(padded[order][kept], runs)
+        return {"last_hidden_state": _unpack(rows, kept, order)}
+
+    def packed(self, rows: Tensor, runs: Sequence[Run]) -> Tensor:
+        """The embedded tokens that are not padding, (t, d), as the last layer's vectors."""
         for layer in self.layers:
             rows = layer(rows, runs)
-        return {"last_hidden_state": _unpack(rows, kept, order)}
+        return rows
 
 
 def _unpack(rows: Tensor, kept: Tensor, order: Tensor) -> Tensor:
@@ -175,7 +182,7 @@ def install(model: SentenceTransformer) -> bool:
         packed = model.encode(TRIAL, show_progress_bar=False)
     except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError):
         packed = None
-    if packed is None or _cosines(plain, packed).min() < AGREEMENT:
+    if packed is None or cosines(plain, packed).min() < AGREEMENT:
         vars(transformer).pop("forward", None)  # the class's own shows again
         return False
     # The packed copy is the model now; a second one would only hold memory.
@@ -192,7 +199,7 @@ def _suits(config: Any) -> bool:
     )
 
 
-def _cosines(left: Float32, right: Float32) -> Float32:
+def cosines(left: Float32, right: Float32) -> Float32:
     """Row by row: (n, d), (n, d) -> (n,)."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return np.asarray((left * right).sum(axis=1) / lengths, dtype=np.float32)

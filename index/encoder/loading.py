@@ -148,7 +148,10 @@ def _prepare(model: SentenceTransformer, name: str, precision: str, device: str)
         # Not every model's operators exist in bfloat16; all exist in float32.
         return _prepare(model, name, "float32", device)
     if device == "cpu":
+        from index.encoder.direct import direct
         from index.encoder.fused import install
 
-        install(model)
+        way = direct(model, encoder.window) if install(model) else None
+        if way is not None:
+            encoder.go_direct(way)
     return encoder

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from index.encoder.batching import batches, distinct
+from index.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
 from index.encoder.passages import Passage, PassageSplitter
+from index.encoder.shared import Part, Run, Turns
 from index.errors import EncoderError, InvalidRequest
+from index.timings import record, timed
 from index.types import Float32, Int64
 
 if TYPE_CHECKING:
@@ -59,11 +60,19 @@ class SentenceEncoder:
         self.precision = precision
         self.window = _window(model)
         self._model = model
+        self._direct: Run | None = None
         self.dimension = int(self._run(["a"], "document").shape[1])
         self._cores = _cores(model)
-        self._workers = ThreadPoolExecutor(
-            self._cores, "encoder", initializer=_keep_to_one_core if self._cores > 1 else None
+        self._turns = Turns(
+            lambda texts, task: self._run(texts, task),
+            TOKENS_PER_BATCH,
+            self._cores,
+            _keep_to_one_core if self._cores > 1 else None,
         )
+
+    def go_direct(self, run: Run) -> None:
+        """Encode in another way from now on, one known to agree with the model's own."""
+        self._direct = run
 
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         """Embeddings of documents under the model's document prompt: (n, dimension).
@@ -95,18 +104,25 @@ class SentenceEncoder:
         _check(texts)
         once = distinct(texts)
         rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
-        running = [
-            (places, self._workers.submit(self._run, [once.texts[at] for at in places], task))
-            for places in batches(once.texts, self.window, self._cores)
-        ]
-        for places, batch in running:
-            rows[places] = batch.result()
+        groups = list(batches(once.texts, self.window, self._cores))
+        parts = [self._part([once.texts[at] for at in places]) for places in groups]
+        self._turns.put(parts, task)
+        for places, part in zip(groups, parts, strict=True):
+            encoded = part.result.result()
+            rows[places] = encoded.rows
+            record(encoded.spent)
         return _normalised(rows, self.name)[once.places]
+
+    def _part(self, texts: list[str]) -> Part:
+        return Part(texts, sum(cost(text, self.window) for text in texts))
 
     def _run(self, texts: list[str], task: str) -> Float32:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
+        if self._direct is not None:
+            return self._direct(texts, task)
         encode = self._model.encode_query if task == "query" else self._model.encode_document
-        rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
+        with timed("encode"):
+            rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
         return np.asarray(rows, dtype=np.float32)
 
     # On first use: copying a large vocabulary takes a second that a search need not wait.

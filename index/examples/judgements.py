@@ -47,7 +47,7 @@ def read_judgements(
         SourceError: a file cannot be read, or no query can be used.
     """
     found: dict[str, Query] = {}
-    for item in _queries(_source(queries), vectors):
+    for item in read_queries(queries, vectors=vectors):
         if isinstance(item, Problem):
             yield item
             continue
@@ -62,8 +62,11 @@ def read_judgements(
         yield row if isinstance(row, Problem) else _example(row, found, queries.name)
 
 
-def _queries(source: Source, vectors: bool) -> Iterator[tuple[str, Query, str] | Problem]:
-    for row in source.rows():
+def read_queries(
+    path: Path, *, vectors: bool = False
+) -> Iterator[tuple[str, Query, str] | Problem]:
+    """Read queries alone: the id of each, the query itself, and its place."""
+    for row in _source(path).rows():
         if isinstance(row, Problem):
             yield row
             continue

@@ -177,6 +177,10 @@ class PublishedIndexes:
             self._sweep(keep=generation)
         return manifest
 
+    def exists(self) -> bool:
+        """Whether a generation was made current, whatever became of it."""
+        return (self.folder / "current").exists()
+
     def discard(self) -> None:
         """Forget every generation; the next opening builds one from the database."""
         if not self.folder.exists():

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.types import Float32, Int64
+from index.types import Bool, Float32, Int64
 
 BLOCK_KEYS = 8192
 """Keys in one block of a scan: 12 MB at 384 dimensions, which the cache hierarchy likes."""
 
 OVERFETCH = 1.25
 """Keys fetched for each attended document, times keys a document: most documents are
-found by more than one of their keys, so the first fetch asks for some more."""
+found by more than one of their keys, so a fetch asks for some more."""
+
+EXTRA = 8
+"""Documents found beyond those asked for: what engines round may change places with the last."""
+
+FETCH_SHARE = 8
+"""A fetch of more than one key in so many costs as much as a scan, which finds documents."""
+
+FETCHED = 1_000_000
+"""Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
+
+QUERIES = 64
+"""Queries searched at once at most: enough to share what they read of the keys."""
+
+SCANNED = 4_000_000
+"""Scores held at once where keys are scanned for a block of queries: 50 MB with their order."""
+
+FEW = 8
+"""Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
 class Candidates(NamedTuple):
@@ -54,30 +73,35 @@ class Snapshot:
         filled = [segment for segment in self.segments if segment.keys] or self.segments
         return int(filled[0].vectors.all().shape[1])
 
+    @cached_property
+    def largest_block(self) -> int:
+        """Keys that a block may have: it ends with a whole document."""
+        counts = [int(np.diff(segment.starts).max(initial=0)) for segment in self.segments]
+        return BLOCK_KEYS + max(counts)
+
     @property
     def documents(self) -> int:
         return sum(segment.living for segment in self.segments)
 
-    def search(self, queries: Float32, rows: Int64 | None, attend: int) -> list[Candidates]:
-        """At least the `attend` documents whose best key has the largest inner product.
+    def search(self, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
+        """Rows of at least the `attend` documents whose best key has the largest inner product.
 
         Args:
             queries: (q, H, d) in the space of the keys; documents are found for each head.
             rows: documents to choose from, ascending; None for all.
         """
-        found = [self._fetch(segment, queries, rows, attend) for segment in self.segments]
-        return [_merge(self.segments, ordinals) for ordinals in zip(*found, strict=True)]
+        flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
+        found = [_nearest(segment, flat, rows, attend) for segment in self.segments]
+        heads = queries.shape[1]
+        return [
+            np.unique(np.concatenate([row for each in found for row in each[at : at + heads]]))
+            for at in range(0, len(flat), heads)
+        ]
 
     def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
         """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
         for segment in self.segments:
-            allowed = segment.allowed(rows)
-            chosen = np.arange(len(segment.rows)) if allowed is None else np.flatnonzero(allowed)
-            counts = segment.starts[chosen + 1] - segment.starts[chosen]
-            # A document is never cut: the block ends before the one that would pass the size.
-            ends = np.cumsum(counts)
-            parts = np.split(chosen, np.flatnonzero(np.diff(ends // BLOCK_KEYS)) + 1)
-            yield from (_gather(segment, part) for part in parts if len(part))
+            yield from _blocks(segment, _chosen(segment, rows))
 
     def lookup(self, rows: Int64) -> Candidates:
         """The living documents of `rows` with their keys."""
@@ -99,26 +123,6 @@ class Snapshot:
             delta = _sorted([delta.living_keys(), *parts])
         return Snapshot((base, delta), last_key, last_removal, self.generation)
 
-    def _fetch(
-        self, segment: Segment, queries: Float32, rows: Int64 | None, attend: int
-    ) -> list[Int64]:
-        """Ordinals of the best documents of one segment for each query."""
-        allowed = segment.allowed(rows)
-        available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
-        wanted = min(attend, available)
-        if wanted == 0:
-            return [np.empty(0, dtype=np.int64)] * len(queries)
-        keys = None if allowed is None else allowed[segment.ordinals]
-        per_document = segment.keys / len(segment.rows)
-        fetch = min(segment.keys, int(wanted * per_document * OVERFETCH) + 1)
-        flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
-        while True:
-            nearest = segment.vectors.search(flat, fetch, keys)
-            found = [np.unique(segment.ordinals[hits[hits >= 0]]) for hits in nearest.positions]
-            if fetch == segment.keys or min(map(len, found)) >= wanted:
-                return _unions(found, queries.shape[1])
-            fetch = min(segment.keys, fetch * 2)
-
 
 def _sorted(parts: Sequence[Keys]) -> Segment:
     filled = [part for part in parts if len(part.ids)]
@@ -127,16 +131,78 @@ def _sorted(parts: Sequence[Keys]) -> Segment:
     return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
 
 
-def _unions(found: Sequence[Int64], heads: int) -> list[Int64]:
-    """What any head of a query found."""
-    if heads == 1:
-        return list(found)
-    groups = [found[i : i + heads] for i in range(0, len(found), heads)]
-    return [np.unique(np.concatenate(group)) for group in groups]
+def _nearest(segment: Segment, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
+    """Rows of the best documents of one segment for each of the queries (q, d)."""
+    allowed = segment.allowed(rows)
+    available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
+    wanted = min(attend + EXTRA, available)
+    if wanted == 0:
+        return [np.empty(0, dtype=np.int64)] * len(queries)
+    fetch = int(wanted * segment.keys / len(segment.rows) * OVERFETCH) + 1
+    found: list[Int64 | None] = [None] * len(queries)
+    if fetch * FETCH_SHARE < segment.keys:
+        found = _fetched(segment, queries, allowed, wanted, fetch)
+    # Where a few documents have most of the near keys, fetching more of them ends nowhere.
+    short = [at for at, each in enumerate(found) if each is None]
+    scanned = _scanned(segment, queries[short], allowed, wanted)
+    return [segment.rows[next(scanned) if each is None else each] for each in found]
 
 
-def _merge(segments: Sequence[Segment], ordinals: Sequence[Int64]) -> Candidates:
-    return joined([_gather(*pair) for pair in zip(segments, ordinals, strict=True)])
+def _fetched(
+    segment: Segment, queries: Float32, allowed: Bool | None, wanted: int, fetch: int
+) -> list[Int64 | None]:
+    """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
+    keys = None if allowed is None else allowed[segment.ordinals]
+    step = max(1, min(QUERIES, FETCHED // fetch))
+    return [
+        _first(segment.ordinals[hits[hits >= 0]], wanted)
+        for at in range(0, len(queries), step)
+        for hits in segment.vectors.search(queries[at : at + step], fetch, keys).positions
+    ]
+
+
+def _first(ordinals: Int64, wanted: int) -> Int64 | None:
+    """The first distinct ones in the order of rank; None where there are too few."""
+    _, places = np.unique(ordinals, return_index=True)
+    return None if len(places) < wanted else ordinals[np.sort(places)[:wanted]]
+
+
+def _scanned(
+    segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
+) -> Iterator[Int64]:
+    """Ordinals of the `wanted` best documents for each query, by the product with all keys."""
+    ordinals = np.arange(len(segment.rows)) if allowed is None else np.flatnonzero(allowed)
+    largest = int(np.diff(segment.starts).max())
+    step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
+    for at in range(0, len(queries), step):
+        best = np.concatenate(
+            [
+                np.maximum.reduceat(queries[at : at + step] @ found.keys.T, found.starts, axis=1)
+                for found in _blocks(segment, ordinals)
+            ],
+            axis=1,
+        )  # (q, documents)
+        yield from ordinals[np.argpartition(best, -wanted, axis=1)[:, -wanted:]]
+
+
+def _chosen(segment: Segment, rows: Int64 | None) -> Int64:
+    """Ordinals of the living documents of `rows`, ascending."""
+    if rows is not None and len(rows) * FEW < len(segment.rows):
+        found = segment.find(rows)
+        return found[segment.alive[found]]
+    allowed = segment.allowed(rows)
+    return np.arange(len(segment.rows)) if allowed is None else np.flatnonzero(allowed)
+
+
+def _blocks(segment: Segment, ordinals: Int64) -> Iterator[Candidates]:
+    if not len(ordinals):
+        return iter(())
+    ends = np.cumsum(segment.starts[ordinals + 1] - segment.starts[ordinals])
+    if ends[-1] <= BLOCK_KEYS:
+        return iter((_gather(segment, ordinals),))
+    # A document is never cut: the block ends before the one that would pass the size.
+    parts = np.split(ordinals, np.flatnonzero(np.diff(ends // BLOCK_KEYS)) + 1)
+    return (_gather(segment, part) for part in parts)
 
 
 def _gather(segment: Segment, ordinals: Int64) -> Candidates:

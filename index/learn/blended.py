@@ -1,10 +1,8 @@
-"""Held-out queries and the answers they would get: how right, how sure, and by which scale."""
+"""The answers that held-out queries would get: how right, how sure, and by which scale."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -12,83 +10,17 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.stats import rankdata
 
-from index.learn.answers import Answers, Matrices, Targets
-from index.learn.calibrate import ATTEND, Calibration, expected_error, threshold_at
-from index.learn.data import BLOCK, Memory
-from index.types import Bool, Float32, Float64, Int64
+from index.learn.calibrate import SHARES, Calibration, expected_error, threshold_at
+from index.learn.data import BLOCK
+from index.learn.held import Held
+from index.learn.targets import Targets
+from index.types import Float64, Int64
 
 FLOOR = 1e-3
 """The least share that a right answer counts as having: a hundred documents show no less."""
 
 SPAN = math.log(30)
 """How far from its start a scale may move, as a log."""
-
-
-class Held(NamedTuple):
-    """What held-out queries attend to.
-
-    Attributes:
-        queries: (q,) documents that are the queries.
-        documents: (q, a), scores: (q, a): what is attended to, best first; -inf where padded.
-        right: (q, a), the share of each one's value that answers the query.
-        hidden: (q, a), the scores of what is attended to once all that is right is taken out.
-        known: (q,) whether anything in the memory answers the query.
-    """
-
-    queries: Int64
-    documents: Int64
-    scores: Float64
-    right: Float64
-    hidden: Float64
-    known: Bool
-
-
-class Scores(Protocol):
-    """How documents as queries (b,) score keys (m,), by their positions: (b, m)."""
-
-    def __call__(self, asked: Int64, positions: Int64) -> Float32: ...
-
-
-def compared(answers: Answers, matrices: Matrices) -> Scores:
-    """Documents as queries and keys under two matrices."""
-    memory = answers.memory
-    queries = _unit(answers.queries @ matrices.w_q.T, memory)
-    keys = _unit(memory.embeddings @ matrices.w_k.T, memory)
-
-    def scores(asked: Int64, positions: Int64) -> Float32:
-        found: Float32 = queries[asked] @ keys[positions].T
-        return found
-
-    return scores
-
-
-def attended(
-    answers: Answers, scores: Scores, asked: Int64, members: Int64, attend: int = ATTEND
-) -> Held:
-    """What the queries `asked` (q,) attend to among the documents `members`, others than those."""
-    positions = answers.memory.positions(members)
-    counts = answers.memory.counts[members]
-    starts = np.cumsum(counts) - counts
-    step = max(1, BLOCK // max(1, len(positions)))
-    blocks = [
-        _block(answers, scores(part, positions), starts, part, members, attend)
-        for part in np.split(asked, range(step, len(asked), step))
-    ]
-    return Held(asked, *(np.concatenate(each) for each in zip(*blocks, strict=True)))
-
-
-def joined(parts: Sequence[Held]) -> Held:
-    """The queries of several folds, as wide as the widest."""
-    width = max(part.scores.shape[1] for part in parts)
-    blank = {"scores": -np.inf, "hidden": -np.inf, "right": 0.0, "documents": 0}
-    columns = {
-        name: np.concatenate([_widened(getattr(part, name), width, blank[name]) for part in parts])
-        for name in blank
-    }
-    queries, known = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("queries", "known")
-    )
-    return Held(queries=queries, known=known, **columns)
 
 
 def weights(held: Held, scale: float) -> Float64:
@@ -147,24 +79,32 @@ def fit_scale(held: Held, targets: Targets, start: float) -> tuple[float, float]
     return math.exp(float(best.x)), -float(best.fun)
 
 
-def calibrate_answers(held: Held, targets: Targets, start: float, error_rate: float) -> Calibration:
+def calibrate_answers(
+    held: Held, targets: Targets, start: float, error_rate: float, share: float = 1.0
+) -> Calibration:
     """The scale by how right answers are; the null key by what is seen once that is taken out.
 
     Each query is looked at twice, as in `calibrate`: as it is, and with all documents hidden that
-    answer as its own value would. One null logit tells the two apart best, by the likelihood of a
-    logistic regression on the log-sum-exp of the logits.
+    answer as its own value would, which is what one query in ten in use is taken to be like. One
+    null logit tells the two apart best, by the likelihood of a logistic regression on the
+    log-sum-exp of the logits.
+
+    Args:
+        start: the scale until now.
+        error_rate: the share of queries with an answer that the threshold may refuse.
+        share: of all documents, those that were there to be attended to. More of them make every
+            log-sum-exp larger: null and threshold are moved on by as much as they move between
+            that share of what was attended to and all of it.
     """
     scale, gain = fit_scale(held, targets, start)
     before = float(gains(held, targets, start).mean())
-    known, hidden = confidences_before_null(held, scale)
-    null = _null(known, hidden)
-    sure = expit(known - (0.0 if null is None else null))
+    null, refused = _on_whole(held, scale, error_rate, share)
     labels = targets.shares is not None
     errors = [expected_error(*likeliest(held, targets, each)) for each in (start, scale) if labels]
     return Calibration(
         scale=scale,
         null=null,
-        threshold=None if null is None else threshold_at(sure, error_rate),
+        threshold=None if null is None else float(expit(refused - null)),
         error_rate=error_rate,
         ece_before=errors[0] if labels else None,
         ece_after=errors[1] if labels else None,
@@ -176,12 +116,28 @@ def calibrate_answers(held: Held, targets: Targets, start: float, error_rate: fl
     )
 
 
+def thinned(held: Held, share: float) -> Held:
+    """The same queries, as if of the documents only a share, drawn, were there.
+
+    A query stays known while any of the documents that answer it is left.
+    """
+    random = np.random.default_rng(0)
+    kept, left = (random.random(each.shape) < share for each in (held.scores, held.hidden))
+    answering = held.right > 0
+    lost = answering.any(axis=1) & ~(answering & kept).any(axis=1)
+    return held._replace(
+        scores=np.where(kept, held.scores, -np.inf),
+        hidden=np.where(left, held.hidden, -np.inf),
+        known=held.known & ~lost,
+    )
+
+
 def confidences_before_null(held: Held, scale: float) -> tuple[Float64, Float64]:
     """The log-sum-exp of the logits of queries that the memory answers (k,), as they are, and
     with what answers them hidden (h,)."""
-    known = held.known
-    hidden = logsumexp(scale * held.hidden[known], axis=1)
-    return np.asarray(logsumexp(scale * held.scores[known], axis=1)), hidden[np.isfinite(hidden)]
+    found = (logsumexp(scale * each[held.known], axis=1) for each in (held.scores, held.hidden))
+    known, hidden = (each[np.isfinite(each)] for each in found)
+    return known, hidden
 
 
 def auroc(positive: Float64, negative: Float64) -> float:
@@ -196,42 +152,37 @@ def auroc(positive: Float64, negative: Float64) -> float:
     return float(above / (count * len(negative)))
 
 
-def _null(known: Float64, hidden: Float64) -> float | None:
-    """The logit at which as much confidence is right as is wrong: where the likelihood peaks."""
+def _on_whole(
+    held: Held, scale: float, error_rate: float, share: float
+) -> tuple[float | None, float]:
+    """The null logit, and the log-sum-exp below which too little is known, on all documents."""
+    null, refused = _null_and_refused(held, scale, error_rate)
+    if null is None or share >= 1:
+        return null, refused
+    less, less_refused = _null_and_refused(thinned(held, share), scale, error_rate)
+    if less is None:
+        return null, refused
+    return 2 * null - less, 2 * refused - less_refused
+
+
+def _null_and_refused(held: Held, scale: float, error_rate: float) -> tuple[float | None, float]:
+    known, hidden = confidences_before_null(held, scale)
     if not len(known) or not len(hidden):
-        return None
-    everything = np.concatenate([known, hidden])
+        return None, 0.0
+    refused = threshold_at(known, error_rate)
+    assert refused is not None  # as some are known
+    return _null(known, hidden), refused
+
+
+def _null(known: Float64, hidden: Float64) -> float:
+    """The logit at which as much confidence is right as is wrong: where the likelihood peaks."""
 
     def excess(null: float) -> float:
-        share = len(known) / len(everything)
-        return float(expit(everything - null).mean()) - share
+        sure = [float(expit(each - null).mean()) for each in (known, hidden)]
+        return float(np.dot(SHARES, sure)) - SHARES[0]
 
-    return float(brentq(excess, everything.min() - 50, everything.max() + 50))
-
-
-def _block(
-    answers: Answers, scores: Float32, starts: Int64, asked: Int64, members: Int64, attend: int
-) -> tuple[Int64, Float64, Float64, Float64, Bool]:
-    best = np.maximum.reduceat(scores, starts, axis=1)  # (b, n)
-    right = answers.targets.agreement(asked, members)
-    top = _top(best, attend)
-    hidden = np.where(right > 0, -np.inf, best)
-    rest = np.take_along_axis(hidden, _top(hidden, attend), axis=1)
-    return (
-        members[top],
-        np.take_along_axis(best, top, axis=1).astype(np.float64),
-        np.take_along_axis(right, top, axis=1).astype(np.float64),
-        rest.astype(np.float64),
-        np.asarray((right > 0).any(axis=1), dtype=np.bool_),
-    )
-
-
-def _top(scores: Float32, count: int) -> Int64:
-    """(b, a) the columns of the largest scores, in descending order."""
-    count = min(count, scores.shape[1])
-    top = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(top, order, axis=1)
+    low, high = min(known.min(), hidden.min()), max(known.max(), hidden.max())
+    return float(brentq(excess, low - 50, high + 50))
 
 
 def _means(held: Held, targets: Targets, w: Float64) -> Float64:
@@ -253,14 +204,3 @@ def _blended(w: Float64, documents: Int64, targets: Targets) -> Float64:
         (w.ravel(), (rows, documents.ravel())), shape=(len(w), targets.shares.shape[0])
     )
     return np.asarray((place.tocsr() @ targets.shares.astype(np.float64)).toarray())
-
-
-def _unit(vectors: Float32, memory: Memory) -> Float32:
-    if not memory.unit:
-        return vectors
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, np.where(length == 0, 1, length), dtype=np.float32)
-
-
-def _widened(array: Float64, width: int, blank: float) -> Float64:
-    return np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=blank)

@@ -82,6 +82,8 @@ class Seen(NamedTuple):
     """(q, a), -inf where there are fewer."""
     relevant: Bool
     """(q, a); a row without any should give its weight to the null key."""
+    counts: Float64
+    """(q,) how much each question counts; their mean is one."""
 
     @property
     def answerable(self) -> Bool:
@@ -96,6 +98,7 @@ def calibrate(
     error_rate: float = ERROR_RATE,
     attend: int = ATTEND,
     start: float = UNTRAINED_SCALE,
+    counts: Float64 | None = None,
 ) -> Calibration:
     """Fit scale and null logit to the candidates of held-out questions.
 
@@ -107,22 +110,24 @@ def calibrate(
         attend: how many documents a search attends to.
         start: the scale in use until now. A fit stays near it where there are too few
             questions to tell.
+        counts: (q,) how much each question counts; all the same if absent.
 
     Raises:
         InvalidRequest: shapes differ, or a score is NaN or +inf.
     """
     _check(scores, relevant, error_rate, attend, start)
-    as_is, hidden = views(scores, relevant, attend)
+    as_is, hidden = views(scores, relevant, attend, counts)
     reason = _unfit(as_is, hidden)
     if reason:
         return Calibration(start, None, None, error_rate, questions=len(scores), note=reason)
     loss = Loss(as_is, hidden, start)
     before, (scale, null) = loss.best_null(), loss.best()
     known = confidence(as_is.scores, scale, null)[as_is.answerable]
+    known_counts = as_is.counts[as_is.answerable]
     return Calibration(
         scale=scale,
         null=null,
-        threshold=threshold_at(known, error_rate),
+        threshold=threshold_at(known, error_rate, known_counts),
         error_rate=error_rate,
         ece_before=calibration_error(as_is, hidden, start, before),
         ece_after=calibration_error(as_is, hidden, scale, null),
@@ -133,11 +138,18 @@ def calibrate(
     )
 
 
-def views(scores: Float64, relevant: Bool, attend: int = ATTEND) -> tuple[Seen, Seen]:
+def views(
+    scores: Float64, relevant: Bool, attend: int = ATTEND, counts: Float64 | None = None
+) -> tuple[Seen, Seen]:
     """What questions attend to as they are, and with their relevant documents hidden."""
+    counts = np.ones(len(scores)) if counts is None else counts
+    counts = counts / (counts.mean() if len(counts) else 1)
     relevant = relevant & np.isfinite(scores)
     hidden = np.where(relevant, -np.inf, scores)
-    return _best(scores, relevant, attend), _best(hidden, np.zeros_like(relevant), attend)
+    return (
+        _best(scores, relevant, counts, attend),
+        _best(hidden, np.zeros_like(relevant), counts, attend),
+    )
 
 
 def confidence(scores: Float64, scale: float, null: float) -> Float64:
@@ -146,23 +158,28 @@ def confidence(scores: Float64, scale: float, null: float) -> Float64:
     return np.asarray(expit(_log_sum(scale * scores) - null))
 
 
-def threshold_at(confidences: Float64, error_rate: float = ERROR_RATE) -> float | None:
+def threshold_at(
+    confidences: Float64, error_rate: float = ERROR_RATE, counts: Float64 | None = None
+) -> float | None:
     """The largest threshold that refuses at most this share of confidences (n,).
 
     What is below the threshold is refused, what is equal is not. None without confidences.
+    `counts` (n,) is how much each counts, if not all the same.
 
     >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.25)
     0.5
     """
     if not len(confidences):
         return None
-    refused = math.floor(error_rate * len(confidences) + ROUNDING)
-    return float(np.sort(confidences)[min(refused, len(confidences) - 1)])
+    counts = np.ones(len(confidences)) if counts is None else counts
+    order = np.argsort(confidences, kind="stable")
+    refused = np.cumsum(counts[order]) <= error_rate * counts.sum() + ROUNDING
+    return float(confidences[order[min(int(refused.sum()), len(order) - 1)]])
 
 
 def likelihood(as_is: Seen, hidden: Seen, scale: float, null: float) -> float:
     """Mean negative log weight of what should hold it, over both views by their shares."""
-    means = [_losses(seen, scale, null).mean() for seen in (as_is, hidden)]
+    means = [(seen.counts * _losses(seen, scale, null)).mean() for seen in (as_is, hidden)]
     return float(np.dot(SHARES, means))
 
 
@@ -174,7 +191,8 @@ def calibration_error(as_is: Seen, hidden: Seen, scale: float, null: float) -> f
     """
     tops = [_top(seen, scale, null) for seen in (as_is, hidden)]
     predicted, correct = (np.concatenate(each) for each in zip(*tops, strict=True))
-    return expected_error(predicted, correct, np.repeat(SHARES, [len(top[0]) for top in tops]))
+    counts = [share * seen.counts for share, seen in zip(SHARES, (as_is, hidden), strict=True)]
+    return expected_error(predicted, correct, np.concatenate(counts))
 
 
 def expected_error(
@@ -260,7 +278,11 @@ def _slopes(seen: Seen, scale: float, null: float) -> tuple[float, float, float]
     shares = np.where(seen.relevant, np.exp(np.minimum(z - safe, 0.0)), 0.0)
     by_scale = ((weights - shares) * finite).sum(axis=1)
     by_null = np.exp(null - whole) - ~seen.answerable
-    return float((whole - right).mean()), float(by_scale.mean()), float(by_null.mean())
+
+    def mean(values: Float64) -> float:
+        return float((seen.counts * values).mean())
+
+    return mean(whole - right), mean(by_scale), mean(by_null)
 
 
 def _losses(seen: Seen, scale: float, null: float) -> Float64:
@@ -285,9 +307,10 @@ def _top(seen: Seen, scale: float, null: float) -> tuple[Float64, Float64]:
     return np.exp(np.maximum(best, null) - whole), correct
 
 
-def _best(scores: Float64, relevant: Bool, attend: int) -> Seen:
+def _best(scores: Float64, relevant: Bool, counts: Float64, attend: int) -> Seen:
     order = np.argsort(-scores, axis=1, kind="stable")[:, :attend]
-    return Seen(np.take_along_axis(scores, order, 1), np.take_along_axis(relevant, order, 1))
+    taken = np.take_along_axis(scores, order, 1), np.take_along_axis(relevant, order, 1)
+    return Seen(*taken, counts)
 
 
 def _log_sum(z: Float64) -> Float64:

@@ -17,6 +17,11 @@ Sparse: TypeAlias = Any
 Pool = Literal["max", "sum"]
 """How a document's keys make its score: its best one, or their log-sum-exp."""
 
+Part = Literal["matrices", "offsets", "examples", "words"]
+
+PARTS: tuple[Part, ...] = ("matrices", "offsets", "examples", "words")
+"""What may take part in an answer: W_Q and W_K, key offsets, example keys, shared words."""
+
 UNIT_SCALE = 20.0
 """The scale of logits before any was fitted, for embeddings of length one."""
 
@@ -26,8 +31,15 @@ SAMPLED = 10_000
 TINY = 1e-12
 """Embeddings whose squares are smaller on average are all zero, but for rounding."""
 
-TWIN_COSINE = 0.9
-"""Questions nearer than this are one question in other words: they share a fold."""
+TWIN_COSINE = 0.88
+"""Questions nearer than this, the mean question taken away, are one question in other words: they
+share a fold. Some encoders place all texts near each other, and only what differs can tell."""
+
+SAME_COSINE = 0.99
+"""Nearer than this as they are, texts are one in any encoder, however little else there is."""
+
+PAIRS = 1 << 22
+"""Pairs of questions looked at in one block."""
 
 BLOCK = 1 << 24
 """Numbers in a block of a large product: 64 MB."""
@@ -89,7 +101,8 @@ class Questions:
     Attributes:
         embeddings: (q, d) raw query embeddings.
         relevant: sparse (q, n), grades above zero.
-        judged: sparse (q, n), one wherever anything was said of a pair, negative or not.
+        judged: sparse (q, n), what was said of a pair: how much a document competes that was
+            called not relevant, 1 or more; 1 for one that was called relevant.
         lexical: sparse (q, n), lex(d): BM25 over the question's maximum; empty without texts.
         coverage: (q,) maximum / ideal of each question, from 0 to 1.
     """
@@ -142,17 +155,34 @@ def answerable(questions: Questions) -> Bool:
 
 def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:
     """(q,) groups of questions that are near-duplicates, directly or by way of others."""
-    length = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    unit = embeddings / np.where(length == 0, 1, length)
-    step = max(1, BLOCK // max(1, len(unit)))
-    pairs = [
-        np.argwhere(unit[at : at + step] @ unit.T > cosine) + np.array([at, 0])
-        for at in range(0, len(unit), step)
-    ]
-    first, second = np.concatenate(pairs).T if pairs else np.empty((2, 0), dtype=np.int64)
-    near = sparse.coo_array((np.ones(len(first)), (first, second)), shape=(len(unit),) * 2)
-    _, groups = sparse.csgraph.connected_components(near, directed=False)
-    return np.asarray(groups, dtype=np.int64)
+    count = len(embeddings)
+    groups = np.arange(count)
+    if not count:
+        return groups
+    unit = unit_rows(embeddings)
+    away = unit_rows(unit - unit.mean(axis=0))
+    step = max(1, PAIRS // count)
+    for at in range(0, count, step):
+        block = slice(at, at + step)
+        near = (away[block] @ away.T > cosine) | (unit[block] @ unit.T > SAME_COSINE)
+        first, second = np.nonzero(near)
+        groups = _joined(groups, first + at, second)
+    return groups
+
+
+def _joined(groups: Int64, first: Int64, second: Int64) -> Int64:
+    """Groups (q,), joined wherever a pair of questions (p,) says so."""
+    count = len(groups)
+    pairs = groups[first], groups[second]
+    edges = sparse.coo_array((np.ones(len(first), dtype=bool), pairs), shape=(count, count))
+    _, labels = sparse.csgraph.connected_components(edges, directed=False)
+    return np.asarray(labels, dtype=np.int64)[groups]
+
+
+def unit_rows(vectors: Float32) -> Float32:
+    """(n, d) at length one; what has none stays as it is."""
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, np.where(length == 0, 1, length), dtype=np.float32)
 
 
 def _pruned(matrix: Sparse, kept: Sparse) -> Sparse:

@@ -178,17 +178,21 @@ class _Fit:
 
     def _loss(self, chosen: Int64) -> Any:
         torch = self.torch
-        relevant = self.questions.relevant[chosen]
-        documents, log_counts = self._candidates(relevant)
+        relevant, judged = (
+            each[chosen] for each in (self.questions.relevant, self.questions.judged)
+        )
+        documents, log_counts = self._candidates(judged)
         grades = torch.from_numpy(relevant[:, documents].toarray().astype(np.float32))
         target = grades / grades.sum(dim=1, keepdim=True)
         logits = self.log_scale.exp() * self._scores(chosen, documents)  # (b, c)
-        logits = logits + torch.from_numpy(log_counts)
+        # A document that counts twice in the softmax is as hard to stay above as two.
+        competing = np.log(np.maximum(judged[:, documents].toarray(), 1)).astype(np.float32)
+        logits = logits + torch.from_numpy(log_counts + competing)
         return -(target * torch.log_softmax(logits, dim=1)).sum(dim=1).mean()
 
-    def _candidates(self, relevant: Any) -> tuple[Int64, Float32]:
+    def _candidates(self, judged: Any) -> tuple[Int64, Float32]:
         """Documents of one step, ascending, and the log of how many each stands for."""
-        own = np.unique(relevant.indices)
+        own = np.unique(judged.indices)
         rest = np.setdiff1d(self.labelled, own, assume_unique=True)
         parts = [(own, 1.0), self._drawn(rest, LABELLED, 1.0)]
         if self.recipe.unlabelled > 0:

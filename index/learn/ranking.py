@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +77,21 @@ def ndcg(parts: Parts, scored: Float32) -> Float64:
     return np.divide(dcg, parts.ideal, out=np.zeros(len(dcg)), where=parts.ideal > 0)
 
 
+class Space(NamedTuple):
+    """Where queries meet keys.
+
+    Attributes:
+        keys: (m, w).
+        queries: takes raw embeddings (q, d) to (q, w).
+    """
+
+    keys: Float32
+    queries: Callable[[Float32], Float32]
+
+
 def parts(
     memory: Memory,
-    fitted: Fitted,
+    fitted: Fitted | Space,
     known: Questions,
     asked: Questions,
     relevant: Sparse,
@@ -92,9 +104,12 @@ def parts(
         asked: the questions to be ranked, at least one.
         relevant: sparse (q, n), how they are judged: all that is known of them.
     """
-    keys = keys_of(memory, fitted)  # (m, d_k)
-    queries = projected(memory, fitted.w_q, asked.embeddings)  # (q, d_k)
-    stored = projected(memory, fitted.w_q, known.embeddings)  # (k, d_k)
+    space = fitted if isinstance(fitted, Space) else space_of(memory, fitted)
+    keys, queries, stored = (
+        space.keys,
+        space.queries(asked.embeddings),
+        space.queries(known.embeddings),
+    )
     step = max(1, BLOCK // max(1, len(factors) * len(keys)))
     rows: list[_Row] = []
     for at in range(0, asked.count, step):
@@ -103,6 +118,11 @@ def parts(
         rows += _rows(asked.lexical[at : at + step], relevant[at : at + step], ways)
     ideal = [_ideal(row(relevant, at).grades) for at in range(asked.count)]
     return _padded(rows, np.array(ideal), asked.coverage, factors)
+
+
+def space_of(memory: Memory, fitted: Fitted) -> Space:
+    """What was fitted, as a space."""
+    return Space(keys_of(memory, fitted), lambda given: projected(memory, fitted.w_q, given))
 
 
 def keys_of(memory: Memory, fitted: Fitted) -> Float32:

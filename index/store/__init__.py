@@ -15,12 +15,15 @@ from index.store.documents import (
     StoredVersion,
 )
 from index.store.examples import Learned, NewExample, Question, moved
+from index.store.facets import Count, Facet
 from index.store.filters import Predicate, compile_filter
 from index.store.lexical import Lexical
 
 __all__ = [
     "Changes",
+    "Count",
     "Entry",
+    "Facet",
     "Hashes",
     "KeyBatch",
     "KeyRow",

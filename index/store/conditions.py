@@ -1,4 +1,4 @@
-"""Single conditions as SQL: each by reading documents, and by looking up an index.
+"""Conditions as SQL: each by reading documents, and by looking up an index.
 
 Texts and numbers that a caller gives are bound parameters, always as JSON: so SQLite reads both
 sides of a comparison alike (whole numbers beyond 64 bits, rounding, unpaired surrogates).
@@ -34,6 +34,49 @@ class Leaf(NamedTuple):
     scan: str
     lookup: str
     parameters: tuple[str, ...]
+
+
+class All(NamedTuple):
+    """Every part holds; true without any."""
+
+    parts: tuple[Node, ...]
+
+
+class Some(NamedTuple):
+    """At least one part holds."""
+
+    parts: tuple[Node, ...]
+
+
+class Not(NamedTuple):
+    """The part does not hold."""
+
+    part: Node
+
+
+Node = Leaf | All | Some | Not
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """The single conditions that a filter is made of."""
+    if isinstance(node, Leaf):
+        return [node]
+    parts = (node.part,) if isinstance(node, Not) else node.parts
+    return [leaf for part in parts for leaf in leaves_of(part)]
+
+
+def scan_sql(node: Node) -> tuple[str, tuple[str, ...]]:
+    """A filter as one SQL condition on `documents`, and its parameters."""
+    if isinstance(node, Leaf):
+        return f"({node.scan})", node.parameters
+    if isinstance(node, Not):
+        sql, parameters = scan_sql(node.part)
+        return f"NOT {sql}", parameters
+    parts = [scan_sql(part) for part in node.parts]
+    word = " AND " if isinstance(node, All) else " OR "
+    # Without any part, an AND holds.
+    sql = word.join(sql for sql, _ in parts) or "1"
+    return f"({sql})", tuple(each for _, parameters in parts for each in parameters)
 
 
 def kind_of(type: str) -> str:
@@ -117,10 +160,12 @@ def has_words(name: str, words: Sequence[str]) -> Leaf:
         return Leaf(name, f"documents.row IN ({found})", found, (query,))
     # The index does not tell one text field from another: where there are others, look closer.
     path = f"$.{json.dumps(name)}".replace("'", "''")
+    # NUL, at which SQLite's JSON ends a text, is a blank as in the index.
+    fields = "replace(documents.fields, '\\u0000', '\\u0020')"
     scan = (
         f"documents.row IN ({found}) AND json_type(documents.fields, '{path}') = 'text' AND "
         f"((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
-        f"has_words(json_extract(documents.fields, '{path}'), ?))"
+        f"has_words(json_extract({fields}, '{path}'), ?))"
     )
     lookup = f"SELECT row FROM documents WHERE {scan}"
     return Leaf(TEXT, f"ifnull({scan}, 0)", lookup, (query, query))

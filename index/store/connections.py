@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from index.errors import Conflict, Damaged, UnknownCollection
+from index.errors import Conflict, Damaged, ReadOnly, UnknownCollection
 from index.store.tokens import TOKENIZER
 
 BUSY_SECONDS = 30.0
@@ -24,14 +24,15 @@ class Connections:
     outlive a power cut as well as a killed process (sqlite.org/pragma.html#pragma_synchronous).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
+        self.read_only = read_only
         self._local = threading.local()
         # Weak: a thread that ends takes its connection with it.
         self._all: weakref.WeakSet[Database] = weakref.WeakSet()
         self._guard = threading.Lock()
         self._write_lock = threading.RLock()
-        self._writer = self._open()
+        self._writer = self._open()  # where nothing is written, it only shows that it opens
         self._inode = path.stat().st_ino
 
     def reader(self) -> Database:
@@ -69,6 +70,7 @@ class Connections:
         IMMEDIATE takes the lock at the start: a transaction that read first and wrote later
         would fail at once, without waiting, if another process had written in between.
         """
+        self.check_writable()
         with self._write_lock:
             connection = self._writer.conn
             try:
@@ -85,6 +87,14 @@ class Connections:
                 connection.rollback()
                 raise
             connection.commit()
+
+    def check_writable(self) -> None:
+        """Raises ReadOnly where it was opened to be read only."""
+        if self.read_only:
+            raise ReadOnly(
+                f"The collection {self.path.parent.name!r} was opened to be read only, and nothing "
+                f"was written. Open it without --read-only to write to it."
+            )
 
     def close(self) -> None:
         with self._guard:
@@ -107,9 +117,14 @@ class Connections:
 
     def _open(self) -> Database:
         try:
-            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+            if self.read_only:
+                connection = connect_to_read(self.path)
+            else:
+                connection = sqlite3.connect(
+                    self.path, timeout=BUSY_SECONDS, check_same_thread=False
+                )
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.create_function("has_words", 2, TOKENIZER.holds, deterministic=True)
         except sqlite3.DatabaseError as error:
@@ -121,3 +136,33 @@ class Connections:
         with self._guard:
             self._all.add(database)
         return database
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, also in a folder that cannot be written to.
+
+    There SQLite cannot make the memory that readers and writers share: a file that has no log of
+    unmerged writes beside it is then read as one that nobody changes
+    (sqlite.org/wal.html#read_only_databases).
+
+    Raises:
+        sqlite3.DatabaseError: it cannot be read.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        return _opened(uri)
+    except sqlite3.OperationalError:
+        log = path.with_name(f"{path.name}-wal")
+        if not path.exists() or (log.exists() and log.stat().st_size):
+            raise
+        return _opened(f"{uri}&immutable=1")
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

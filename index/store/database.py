@@ -13,7 +13,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from index.store import examples as learning
-from index.store import facets, indexes, keys, lexical, statements, versions
+from index.store import facets, field_values, keys, lexical, statements, versions
 from index.store.connections import Connections
 from index.store.documents import (
     Changes,
@@ -47,9 +47,9 @@ class Store:
     Safe to use from many threads; every method that writes is one transaction.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self.connections = Connections(path)
+        self.connections = Connections(path, read_only=read_only)
         self._tokenizer = Tokenizer()
         self._matches = Matches()
         self._indexes = FieldIndexes(self.connections)
@@ -161,12 +161,12 @@ class Store:
     def index_faults(self) -> Mapping[str, int]:
         """Documents with wrong entries, by indexed field; empty where all are sound. Slow."""
         with self.connections.reading() as db:
-            return indexes.check(db)
+            return field_values.check(db)
 
     def drop_indexes(self, names: Sequence[str]) -> None:
         """Let go of the indexes of fields; filters build them anew."""
         with self.connections.writing() as db:
-            indexes.drop(db, names)
+            field_values.drop(db, names)
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """The stored hashes of each id that is stored."""
@@ -360,14 +360,21 @@ class Store:
                 statements.count_change(db)
             return version
 
-    def activate_projection(self, version: int) -> None:
-        """Let a version answer; `rollback` undoes it."""
+    def activate_projection(self, version: int, expected: int | None = None) -> None:
+        """Let a version answer; `rollback` undoes it.
+
+        Args:
+            expected: activate only while this one is active.
+
+        Raises:
+            Conflict: another than the expected one is active by now; nothing was changed.
+        """
         with self.connections.writing() as db:
-            versions.activate(db, version)
+            versions.activate(db, version, expected)
             statements.count_change(db)
 
     def rollback(self) -> int:
-        """Undo the last activation. Returns the version that answers from now on.
+        """Undo the last activation, of all there were. Returns the version that answers now.
 
         Raises:
             Conflict: there is none to undo.

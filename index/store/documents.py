@@ -70,7 +70,8 @@ class StoredKey(NamedTuple):
 class StoredProjection(NamedTuple):
     """A row of the table of projections, without its weights.
 
-    `parent` is the version that answered before this one was activated: rollback leads there.
+    `parent` is the version that answered before this one was last activated: a rollback of it
+    leads there.
     """
 
     version: int

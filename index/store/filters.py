@@ -19,10 +19,21 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from index.errors import InvalidRequest
-from index.store.conditions import TEXT, Leaf, among, has_words, is_null, starts_with, within
+from index.store.conditions import (
+    TEXT,
+    All,
+    Node,
+    Not,
+    Some,
+    among,
+    has_words,
+    is_null,
+    leaves_of,
+    starts_with,
+    within,
+)
 from index.store.tokens import TOKENIZER
 from index.types import Json
 
@@ -31,27 +42,6 @@ MAX_CONDITIONS = 256
 MAX_LISTED = 100_000
 """Values in all lists of one filter together: ids, for the most part."""
 MAX_WORDS = 64
-
-
-class All(NamedTuple):
-    """Every part holds; true without any."""
-
-    parts: tuple[Node, ...]
-
-
-class Some(NamedTuple):
-    """At least one part holds."""
-
-    parts: tuple[Node, ...]
-
-
-class Not(NamedTuple):
-    """The part does not hold."""
-
-    part: Node
-
-
-Node = Leaf | All | Some | Not
 
 
 @dataclass(frozen=True)
@@ -84,14 +74,6 @@ def compile_filter(given: Mapping[str, Json]) -> Predicate:
         )
     written = json.dumps(given, sort_keys=True)
     return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
-
-
-def leaves_of(node: Node) -> list[Leaf]:
-    """The single conditions that a filter is made of."""
-    if isinstance(node, Leaf):
-        return [node]
-    parts = (node.part,) if isinstance(node, Not) else node.parts
-    return [leaf for part in parts for leaf in leaves_of(part)]
 
 
 def _listed(given: Json) -> int:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+
 from sqlite_utils import Database, Migrations
 
 from index.store.conditions import kind_of
@@ -28,6 +30,19 @@ def m002_lexical_examples_versions(db: Database) -> None:
 def m003_field_values(db: Database) -> None:
     for statement in _FIELD_VALUES:
         db.execute(statement)
+
+
+@migrations()
+def m004_activations(db: Database) -> None:
+    # A log from which rollback takes the last: its ids may come again.
+    db.execute(
+        "CREATE TABLE activations "
+        "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, previous INTEGER NOT NULL)"
+    )
+    db.conn.executemany(
+        "INSERT INTO activations (version, previous) VALUES (?, ?)", reversed(_activated(db))
+    )
+    db.execute("ALTER TABLE projections DROP COLUMN parent")
 
 
 _M001 = (
@@ -100,6 +115,12 @@ _REMOVE_TEXT = f"""
     UPDATE settings SET value = value + 1 WHERE name = 'texts' AND old.fields <> '{{}}';
 """
 
+TEXTS = f"""
+    SELECT {_ROW_AND_TEXT.format(row="documents")} FROM documents
+    WHERE fields <> '{{}}' ORDER BY row
+"""
+FILL_LEXICAL = f"INSERT INTO lexical (rowid, text) {TEXTS}"
+
 _LEXICAL = (
     # Contentless: the texts are in `documents`. Before SQLite 3.43 such a table knows no DELETE
     # of its own, hence the command 'delete', which every version understands.
@@ -117,11 +138,7 @@ _LEXICAL = (
     CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
     WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {_REMOVE_TEXT} {_ADD_TEXT} END
     """,
-    f"""
-    INSERT INTO lexical (rowid, text)
-    SELECT {_ROW_AND_TEXT.format(row="documents")} FROM documents
-    WHERE fields <> '{{}}' ORDER BY row
-    """,
+    FILL_LEXICAL,
 )
 
 _EXAMPLE_KEYS = """
@@ -266,3 +283,15 @@ _FIELD_VALUES = (
     END
     """,
 )
+
+
+def _activated(db: Database) -> list[tuple[int, int]]:
+    """(version, parent) as rollback went back while each version knew one parent alone."""
+    parents = dict(db.execute("SELECT version, parent FROM projections WHERE parent NOTNULL"))
+    row = db.execute("SELECT value FROM settings WHERE name = 'projection'").fetchone()
+    version = None if row is None else json.loads(row[0])
+    undone: list[tuple[int, int]] = []
+    while version is not None and version in parents:
+        undone.append((version, parents.pop(version)))  # pop: parents may lead in a circle
+        version = undone[-1][1]
+    return undone

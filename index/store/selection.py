@@ -12,10 +12,11 @@ import numpy as np
 from sqlite_utils import Database
 
 from index.store import facets, statements
-from index.store.conditions import ID, TEXT, Leaf
+from index.store.conditions import ID, TEXT, All, Leaf, Node, Not, Some, leaves_of, scan_sql
 from index.store.facets import Facet
-from index.store.filters import All, Node, Not, Predicate, Some, compile_filter, leaves_of
-from index.store.indexes import FieldIndexes, source
+from index.store.field_values import source
+from index.store.filters import Predicate, compile_filter
+from index.store.indexes import FieldIndexes
 from index.types import Int64
 
 KEPT_ROWS = 4_000_000
@@ -23,6 +24,9 @@ KEPT_ROWS = 4_000_000
 
 OVERHEAD = 100
 """Rows whose memory a kept result takes beside them."""
+
+FEW_ROWS = 200
+"""So many documents are read sooner than all that another condition may lead to are looked up."""
 
 
 class Selection:
@@ -111,6 +115,9 @@ class _Reader:
         """What can be looked up is; the rest of it is read of the documents that are left."""
         parts = node.parts if isinstance(node, All) else (node,)
         served = [part for part in parts if self._is_served(part)]
+        few = self._few(served) if len(parts) > 1 else None
+        if few is not None:
+            return self._scanned(node, few)
         rest = [part for part in parts if not self._is_served(part)]
         found = self._all(served) if served else None
         if rest:
@@ -120,10 +127,22 @@ class _Reader:
     def _is_served(self, node: Node) -> bool:
         return all(_is_served(leaf, self._ready) for leaf in leaves_of(node))
 
+    def _few(self, parts: Sequence[Node]) -> Int64 | None:
+        """What passes a condition that few documents meet, where there is such a one."""
+        for part in parts:
+            if isinstance(part, Leaf):
+                first = f"SELECT DISTINCT row FROM ({self._lookup(part)}) LIMIT {FEW_ROWS + 1}"
+                found = self._read(first, part.parameters)
+                if len(found) <= FEW_ROWS:
+                    return found
+        return None
+
+    def _lookup(self, leaf: Leaf) -> str:
+        return leaf.lookup.replace("{source}", source(leaf.field, self._ready.get(leaf.field)))
+
     def _looked_up(self, node: Node) -> Int64:
         if isinstance(node, Leaf):
-            table = source(node.field, self._ready.get(node.field))
-            return self._read(node.lookup.replace("{source}", table), node.parameters)
+            return self._read(self._lookup(node), node.parameters)
         if isinstance(node, Not):
             return self._all([node])
         if isinstance(node, Some):
@@ -156,20 +175,6 @@ class _Reader:
         rows = np.fromstring(found[0] or "", dtype=np.int64, sep=",")
         # A list may lead to its document more than once.
         return rows if _ascends(rows) else np.unique(rows)
-
-
-def scan_sql(node: Node) -> tuple[str, tuple[str, ...]]:
-    """A filter as one SQL condition on `documents`, and its parameters."""
-    if isinstance(node, Leaf):
-        return f"({node.scan})", node.parameters
-    if isinstance(node, Not):
-        sql, parameters = scan_sql(node.part)
-        return f"NOT {sql}", parameters
-    parts = [scan_sql(part) for part in node.parts]
-    word = " AND " if isinstance(node, All) else " OR "
-    # Without any part, an AND holds.
-    sql = word.join(sql for sql, _ in parts) or "1"
-    return f"({sql})", tuple(each for _, parameters in parts for each in parameters)
 
 
 def _is_served(leaf: Leaf, ready: Mapping[str, int]) -> bool:

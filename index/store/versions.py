@@ -63,13 +63,26 @@ def insert_offsets(db: Database, version: int, offsets: Offsets) -> None:
     )
 
 
-def activate(db: Database, version: int) -> None:
-    """Let a version answer, and remember which one did before."""
+def activate(db: Database, version: int, expected: int | None = None) -> None:
+    """Let a version answer, and log which one did before.
+
+    Args:
+        expected: the version that answers until now, where that matters.
+
+    Raises:
+        Conflict: another than the expected one answers by now.
+    """
     weights(db, version)
-    before = statements.state(db).projection
-    if version == before:
+    previous = statements.state(db).projection
+    if expected is not None and previous != expected:
+        raise Conflict(
+            f"Projection {previous} is active by now, where {expected} was expected, so that "
+            f"{version} was not activated; look at both, then activate one by its number.",
+            field="projection",
+        )
+    if version == previous:
         return
-    db.execute("UPDATE projections SET parent = ? WHERE version = ?", [before, version])
+    db.execute("INSERT INTO activations (version, previous) VALUES (?, ?)", [version, previous])
     statements.put_settings(db, {"projection": version})
 
 
@@ -79,19 +92,19 @@ def rollback(db: Database) -> int:
     Raises:
         Conflict: the active version was there first, or every activation is undone already.
     """
-    active = statements.state(db).projection
-    row = db.execute("SELECT parent FROM projections WHERE version = ?", [active]).fetchone()
-    if row[0] is None:
+    row = db.execute("SELECT id, previous FROM activations ORDER BY id DESC LIMIT 1").fetchone()
+    if row is None:
         raise Conflict(
-            f"Projection {active} is active, and none was before it that could be gone back to; "
-            f"activate a version by its number instead. There are {', '.join(_known(db))}.",
+            f"Projection {statements.state(db).projection} is active, and none was before it that "
+            f"could be gone back to; activate a version by its number instead. There are "
+            f"{', '.join(_known(db))}.",
             field="projection",
         )
     # Undone is undone: else two versions that were each activated after the other would
     # be gone back to in turns, for ever.
-    db.execute("UPDATE projections SET parent = NULL WHERE version = ?", [active])
-    statements.put_settings(db, {"projection": row[0]})
-    return int(row[0])
+    db.execute("DELETE FROM activations WHERE id = ?", [row[0]])
+    statements.put_settings(db, {"projection": row[1]})
+    return int(row[1])
 
 
 def weights(db: Database, version: int) -> bytes:
@@ -117,7 +130,9 @@ def read(db: Database, version: int) -> StoredVersion:
 
 def listed(db: Database) -> list[StoredProjection]:
     found = db.execute(
-        "SELECT version, kind, fingerprint, created, note, tuning, report, parent, "
+        "SELECT version, kind, fingerprint, created, note, tuning, report, "
+        "(SELECT previous FROM activations WHERE activations.version = projections.version "
+        "ORDER BY id DESC LIMIT 1), "
         "version = (SELECT value FROM settings WHERE name = 'projection') "
         "FROM projections ORDER BY version"
     )

@@ -34,7 +34,7 @@ from index.values.conform import is_numbers
 from index.values.decode import Nearest, decode, nearest
 from index.values.kinds import Kind, ValueType, infer, parse_type
 from index.values.objects import blend_for
-from index.values.select import select
+from index.values.select import only, select
 
 __all__ = [
     "Blend",
@@ -46,6 +46,7 @@ __all__ = [
     "infer",
     "is_numbers",
     "nearest",
+    "only",
     "parse_type",
     "select",
 ]

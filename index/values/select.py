@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from index.types import Json
 
@@ -44,3 +45,29 @@ def _follow(tree: Json, path: str) -> Json:
         return tree[path]
     head, dot, rest = path.partition(".")
     return _follow(tree.get(head), rest) if dot else None
+
+
+def only(payload: Mapping[str, Json], paths: Iterable[str]) -> dict[str, Json]:
+    """The parts of a payload that paths lead to, where they were; what is not there is left out.
+
+    >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"])
+    {'price': {'eur': 3}}
+    """
+    kept: dict[str, Json] = {}
+    for path in paths:
+        _keep(kept, payload, path)
+    return kept
+
+
+def _keep(kept: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:
+    if path in tree:
+        kept[path] = tree[path]
+        return
+    head, dot, rest = path.partition(".")
+    inner = tree.get(head)
+    if not dot or not isinstance(inner, Mapping) or kept.get(head) is inner:
+        return
+    below: dict[str, Any] = dict(kept.get(head, {}))
+    _keep(below, inner, rest)
+    if below:
+        kept[head] = below

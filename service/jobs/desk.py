@@ -21,6 +21,13 @@ MAX_ID = 2**63 - 1
 class UnknownJob(NotFound):
     """A job that never was, or is forgotten."""
 
+    def __init__(self, id: int) -> None:
+        super().__init__(
+            f"There is no job {id}; it never was, or is forgotten. GET /v1/jobs lists those "
+            f"there are.",
+            field="job",
+        )
+
 
 class _Open(NamedTuple):
     book: Book
@@ -69,9 +76,10 @@ class Jobs:
             Conflict: a job of this collection waits or runs; the sentence names it.
             QueueFull: too many wait.
         """
-        self._data.collection(collection)
+        # By its own name: an alias may stand for another one when the job's turn comes.
+        name = self._data.collection(collection).name
         opened = self._open()
-        job = opened.book.add(collection, request, self._limit)
+        job = opened.book.add(name, request, self._limit)
         opened.worker.wake()
         return job
 
@@ -83,11 +91,7 @@ class Jobs:
         """Raises UnknownJob."""
         found = self._open().book.find(id) if id <= MAX_ID else None
         if found is None:
-            raise UnknownJob(
-                f"There is no job {id}; it never was, or is forgotten. GET /v1/jobs lists those "
-                f"there are.",
-                field="job",
-            )
+            raise UnknownJob(id)
         return found
 
     def cancel(self, id: int) -> Job | None:
@@ -110,6 +114,7 @@ class Jobs:
 
     def _open(self) -> _Open:
         with self._lock:
+            self._data.check_writable()
             if self._is_stopped:
                 raise Conflict("The server is stopping; ask again after its next start.")
             if self._opened is None:

@@ -1,14 +1,25 @@
 """The views, by subject."""
 
 from service.operations import Operation
-from service.routes import collections, documents, pages, projections, search, training
+from service.routes import (
+    aliases,
+    collections,
+    documents,
+    operation,
+    pages,
+    projections,
+    search,
+    training,
+)
 
 SUBJECTS = (
     collections.operations,
+    aliases.operations,
     documents.operations,
     search.operations,
     training.operations,
     projections.operations,
+    operation.operations,
     pages.operations,
 )
 

@@ -15,6 +15,8 @@ from service.context import context
 from service.operations import Operations
 from service.replies import reply
 from service.schemas import CollectionReply, Summaries
+from service.security.access import visible
+from service.security.limits import check_new_collection
 
 log = logging.getLogger("attend")
 operations = Operations("Collections")
@@ -23,10 +25,10 @@ BY_NAME = "/v1/collections/{collection}"
 EXAMPLE = {"dimension": 3, "normalize": True}
 
 
-@operations.add("GET", "/v1/collections", returns={200: Summaries})
+@operations.add("GET", "/v1/collections", returns={200: Summaries}, own=True)
 def list_collections() -> Response:
     """List the collections."""
-    return reply({"collections": [_summary(name) for name in context().data.names()]})
+    return reply({"collections": [_summary(name) for name in visible(context().data.names())]})
 
 
 @operations.add(
@@ -43,6 +45,8 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
     """
     data = context().data
     is_new = collection not in data.names()
+    if is_new:
+        check_new_collection(data, collection, context().settings.max_collections)
     try:
         made = data.create(collection, **body.model_dump(exclude_unset=True))
     # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
@@ -62,6 +66,7 @@ def drop_collection(collection: str) -> Response:
     """Delete a collection with everything in it; its jobs are cancelled."""
     data = context().data
     data.collection(collection)  # before anything is cancelled, it must be there
+    data.check_droppable(collection)
     context().jobs.cancel_of(collection)
     data.drop(collection)
     return Response(status=204)

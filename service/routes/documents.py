@@ -8,6 +8,7 @@ from typing import Any
 from flask import Response
 
 from index import Collection
+from index.answers import facets_json
 from index.errors import UnknownDocument
 from index.requests import Revision
 from index.store import StoredDocument
@@ -15,10 +16,12 @@ from service.context import context
 from service.operations import Operations
 from service.replies import reply
 from service.schemas import (
+    Counting,
     DeletedReply,
     Deletion,
     DocumentReply,
     DocumentsReply,
+    FacetsReply,
     Listing,
     Upsert,
     WrittenReply,
@@ -28,6 +31,7 @@ operations = Operations("Documents")
 
 ALL = "/v1/collections/{collection}/documents"
 ONE = "/v1/collections/{collection}/documents/{id}"
+FACETS = "/v1/collections/{collection}/documents/facets"
 DELETE = "/v1/collections/{collection}/documents/delete"
 EXAMPLE = {
     "documents": [
@@ -48,7 +52,13 @@ EXAMPLE = {
 
 
 @operations.add(
-    "POST", ALL, body=Upsert, bare="documents", returns={200: WrittenReply}, example=EXAMPLE
+    "POST",
+    ALL,
+    body=Upsert,
+    bare="documents",
+    returns={200: WrittenReply},
+    example=EXAMPLE,
+    scope="write",
 )
 def upsert_documents(collection: str, body: Upsert) -> Response:
     """Insert or replace documents, all or none.
@@ -62,8 +72,8 @@ def upsert_documents(collection: str, body: Upsert) -> Response:
 
 @operations.add("GET", ALL, query=Listing, returns={200: DocumentsReply})
 def list_documents(collection: str, query: Listing) -> Response:
-    """List, scroll or count documents, all or by filter."""
-    found = _collection(collection).page(query.filter, after=query.after, limit=query.limit)
+    """List, scroll or count documents, all or by filter, in the order in which they first came."""
+    found = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(each) for each in found.documents]
     return reply({"documents": documents, "next": found.next, "total": found.total})
 
@@ -80,6 +90,7 @@ def show_document(collection: str, id: str) -> Response:
     body=Revision,
     returns={200: DocumentReply},
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
+    scope="write",
 )
 def revise_document(collection: str, id: str, body: Revision) -> Response:
     """Change a document's value, its payload or both; nothing is encoded.
@@ -90,7 +101,7 @@ def revise_document(collection: str, id: str, body: Revision) -> Response:
     return reply(_document(_collection(collection).revise(id, body)))
 
 
-@operations.add("DELETE", ONE, returns={204: None})
+@operations.add("DELETE", ONE, returns={204: None}, scope="write")
 def delete_document(collection: str, id: str) -> Response:
     """Delete a document."""
     if not _collection(collection).delete([id]):
@@ -102,7 +113,12 @@ def delete_document(collection: str, id: str) -> Response:
 
 
 @operations.add(
-    "POST", DELETE, body=Deletion, returns={200: DeletedReply}, example={"ids": ["moby-dick"]}
+    "POST",
+    DELETE,
+    body=Deletion,
+    returns={200: DeletedReply},
+    example={"ids": ["moby-dick"]},
+    scope="write",
 )
 def delete_documents(collection: str, body: Deletion) -> Response:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
@@ -110,6 +126,21 @@ def delete_documents(collection: str, body: Deletion) -> Response:
     if body.filter is not None:
         return reply({"deleted": found.delete_matching(body.filter)})
     return reply({"deleted": found.delete(body.ids or [])})
+
+
+@operations.add(
+    "POST",
+    FACETS,
+    body=Counting,
+    returns={200: FacetsReply},
+    example={"fields": ["year", "shelf"], "filter": {"year": {"gte": 1800}}, "limit": 5},
+    scope="read",
+)
+def count_values(collection: str, body: Counting) -> Response:
+    """Count the values of fields, over all documents or those that match a filter."""
+    found = _collection(collection)
+    counted = facets_json(found.facets(body.fields, body.filter, limit=body.limit))
+    return reply({"facets": counted, "total": found.page(body.filter, limit=0).total})
 
 
 def _collection(name: str) -> Collection:

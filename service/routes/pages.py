@@ -10,30 +10,33 @@ from service.operations import Operation, Operations
 from service.problems import KINDS
 from service.replies import HTML, base_url, reply
 from service.schemas import HealthReply, ReadinessReply
+from service.security.access import visible
 
 operations = Operations("Server")
 
 
-@operations.add("GET", "/healthz", returns={200: HealthReply})
+@operations.add("GET", "/healthz", returns={200: HealthReply}, scope="open")
 def health() -> Response:
     """Say that the process is alive."""
     return reply({"status": "alive"})
 
 
-@operations.add("GET", "/readyz", returns={200: ReadinessReply, 503: ReadinessReply})
+@operations.add("GET", "/readyz", returns={200: ReadinessReply, 503: ReadinessReply}, scope="open")
 def readiness() -> Response:
     """Say whether to send requests here: 503 while collections are opened, and while stopping."""
     now = context().readiness.now()
-    return reply({"status": now.state, "failed": now.failed}, 200 if now.state == "ready" else 503)
+    # Names of collections are for those who have a key.
+    failed = {} if context().keys.asks() else now.failed
+    return reply({"status": now.state, "failed": failed}, 200 if now.state == "ready" else 503)
 
 
-@operations.add("GET", "/openapi.json", returns={200: None})
+@operations.add("GET", "/openapi.json", returns={200: None}, own=True)
 def openapi_document() -> Response:
     """Give the OpenAPI document of all this."""
     return reply(openapi.document(_operations()))
 
 
-@operations.add("GET", "/docs", returns={200: None}, html=True)
+@operations.add("GET", "/docs", returns={200: None}, html=True, own=True)
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
     known = _operations()
@@ -43,10 +46,11 @@ def docs() -> Response:
     return Response(page, content_type=f"{HTML}; charset=utf-8")
 
 
-@operations.add("GET", "/", returns={200: None}, html=True)
+@operations.add("GET", "/", returns={200: None}, html=True, own=True)
 def home() -> Response:
     """Show where to begin."""
-    page = render_template("home.html", base=base_url(), names=context().data.names())
+    names = visible(context().data.names())
+    page = render_template("home.html", base=base_url(), names=names)
     return Response(page, content_type=f"{HTML}; charset=utf-8")
 
 

@@ -8,13 +8,15 @@ from typing import Any
 from flask import Response, render_template
 
 from index import Collection
+from index.across import AcrossRequest
 from index.errors import AttendError, InvalidRequest
 from index.requests import SearchRequest, parse
 from service.context import context
 from service.operations import Operations
 from service.problems import problem_of
 from service.replies import HTML, reply, wants_page
-from service.schemas import AnswerReply, AnswersReply, Batch, PlainSearch
+from service.schemas import AcrossReply, AnswerReply, AnswersReply, Batch, PlainSearch
+from service.security.access import visible
 
 operations = Operations("Search")
 
@@ -28,12 +30,20 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-@operations.add("POST", SEARCH, body=SearchRequest, returns={200: AnswerReply}, example=EXAMPLE)
+@operations.add(
+    "POST",
+    SEARCH,
+    body=SearchRequest,
+    returns={200: AnswerReply},
+    example=EXAMPLE,
+    scope="read",
+)
 def search(collection: str, body: SearchRequest) -> Response:
     """Answer a query: the documents it attends to, and what they say together.
 
-    `query` is a text, a vector, or {"id": …} for more of the same. `mode` soft blends the
-    values of all attended documents by their weights; hard takes the best document's.
+    `query` is a text, a vector, {"id": …} or {"ids": […]} for more of the same, or {"blend": […]}
+    for several with weights. `mode` soft blends the values of all attended documents by their
+    weights; hard takes the best document's. `next` is the cursor of the following page.
     """
     answer = context().data.collection(collection).search_many([body])[0]
     return reply(answer.json())
@@ -45,6 +55,7 @@ def search(collection: str, body: SearchRequest) -> Response:
     body=Batch,
     returns={200: AnswersReply},
     example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
+    scope="read",
 )
 def search_batch(collection: str, body: Batch) -> Response:
     """Answer up to 256 queries at once.
@@ -61,7 +72,29 @@ def search_batch(collection: str, body: Batch) -> Response:
     return reply(answers)
 
 
-@operations.add("GET", "/search", query=PlainSearch, returns={200: AnswerReply}, html=True)
+@operations.add(
+    "POST",
+    "/v1/search",
+    body=AcrossRequest,
+    returns={200: AcrossReply},
+    example={"collections": ["books"], **EXAMPLE},
+    also=(404, 409, 503),
+    scope="read",
+    own=True,
+)
+def search_collections(body: AcrossRequest) -> Response:
+    """Ask several collections the same, and merge their hits by weight where that is sound.
+
+    Each attends to its own `attend` best, and the weights are one softmax over all of these.
+    That takes logits of one scale: the same encoder, projection, scorer, scale, temperature and
+    tuning. Otherwise `merged` is false, and the answers of the collections stand side by side.
+    """
+    return reply(context().data.search_across(body).json())
+
+
+@operations.add(
+    "GET", "/search", query=PlainSearch, returns={200: AnswerReply}, html=True, own=True
+)
 def plain_search(query: PlainSearch) -> Response:
     """Answer a text, for curl and for a browser.
 
@@ -96,6 +129,6 @@ def _plain_answer(query: PlainSearch) -> dict[str, Any]:
 
 
 def _page(query: PlainSearch) -> str:
-    names = context().data.names()
+    names = visible(context().data.names())
     answer = None if query.q is None else _plain_answer(query)
     return render_template("search.html", query=query, answer=answer, names=names)

@@ -11,7 +11,7 @@ from index import Collection
 from index.teaching import teach
 from index.training import TrainRequest
 from service.context import context
-from service.jobs import Job, QueueFull
+from service.jobs import Job, QueueFull, UnknownJob
 from service.learned import (
     Feedback,
     FeedbackDeletion,
@@ -23,6 +23,7 @@ from service.learned import (
 )
 from service.operations import Operations
 from service.replies import reply
+from service.security.access import is_allowed
 
 operations = Operations("Learning")
 
@@ -50,6 +51,7 @@ EXAMPLE: dict[str, Any] = {
     single=True,
     returns={200: TaughtReply},
     example=EXAMPLE,
+    scope="write",
 )
 def give_feedback(collection: str, body: Feedback) -> Response:
     """Say how well documents answer queries: all of it is taken, or none.
@@ -76,6 +78,7 @@ def show_feedback(collection: str) -> Response:
     body=FeedbackDeletion,
     returns={200: ForgottenReply},
     example={"documents": ["moby-dick"]},
+    scope="write",
 )
 def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
     """Delete feedback, by its ids or all about some documents; unknown ids are passed over.
@@ -112,29 +115,41 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     return accepted
 
 
-@operations.add("GET", JOBS, returns={200: JobsReply})
+@operations.add("GET", JOBS, returns={200: JobsReply}, own=True)
 def list_jobs() -> Response:
     """List the jobs, the newest first, without their results."""
-    return reply({"jobs": [_summary(each) for each in context().jobs.all()]})
+    jobs = [each for each in context().jobs.all() if is_allowed(each.collection)]
+    return reply({"jobs": [_summary(each) for each in jobs]})
 
 
-@operations.add("GET", JOB, returns={200: JobReply}, also=(404,))
+@operations.add("GET", JOB, returns={200: JobReply}, also=(404,), own=True)
 def show_job(job: int) -> Response:
     """Show a job: how far it is, and what came of it."""
-    return reply(_job(context().jobs.find(job)))
+    return reply(_job(_own(job)))
 
 
-@operations.add("DELETE", JOB, returns={200: JobReply, 202: JobReply, 204: None}, also=(404,))
+@operations.add(
+    "DELETE", JOB, returns={200: JobReply, 202: JobReply, 204: None}, also=(404,), own=True
+)
 def cancel_job(job: int) -> Response:
     """Cancel a job, or forget a finished one.
 
     200 for one that waited and is cancelled, 202 for one that runs and stops at its next step,
     204 for a finished one, which is removed. What a training learned stays.
     """
+    _own(job)
     cancelled = context().jobs.cancel(job)
     if cancelled is None:
         return Response(status=204)
     return reply(_job(cancelled), 202 if cancelled.state == "running" else 200)
+
+
+def _own(id: int) -> Job:
+    """A job of a collection that the request's key opens; of another it is as if it were not."""
+    job = context().jobs.find(id)
+    if not is_allowed(job.collection):
+        raise UnknownJob(id)
+    return job
 
 
 def _collection(name: str) -> Collection:

@@ -57,22 +57,22 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
 
 def index_fields(store: Store, names: Iterable[str]) -> None:
     """Index fields at once, as filters that use them have it done in the background."""
-    from index.store import indexes
+    from index.store import field_values
 
     with store.connections.writing() as db:
         for name in names:
-            assert indexes.choose(db, name)
+            assert field_values.choose(db, name)
     finish_indexes(store)
 
 
 def finish_indexes(store: Store) -> None:
     """Do what is left to be built or dropped."""
-    from index.store import indexes
+    from index.store import field_values
 
     more = True
     while more:
         with store.connections.writing() as db:
-            more = indexes.step(db)
+            more = field_values.step(db)
 
 
 def brute_logits(

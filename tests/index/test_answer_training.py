@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.answer_training import folds, gathered
 from index.cli import main
 from index.data import Data
 from index.errors import InvalidRequest
 from index.learn.answers import Matrices
-from index.learn.blended import attended, compared, weights
+from index.learn.blended import weights
 from index.learn.calibrate import expected_error
+from index.learn.held import Fold, attended, compared
 from index.projection import given, split_heads
 from index.requests import SearchRequest, parse
 from index.training import Cancelled, TrainRequest, train
+from index.training.answer_material import gathered
+from index.training.answer_trial import folds
 from index.tuning import Tuning
 from tests.index.helpers import vector_data
 
@@ -156,6 +158,29 @@ def test_training_again_finds_nothing_more_and_a_rollback_undoes_it(learned):
     assert collection.info().projection == report["version"]
 
 
+def test_who_replaces_what_was_trained_for_something_else_says_so(tmp_path):
+    """A version that ranks by examples has no part in one that answers by values, nor back."""
+    rng = np.random.default_rng(21)
+    vectors, labels = told_apart(rng, 300)
+    collection = stored(tmp_path, vectors, named(labels))
+    eye = np.eye(WIDTH, dtype=np.float32)
+    ranks = given(eye, eye, normalize_queries=True, normalize_keys=True)
+    version = collection.store.add_projection(
+        *(ranks.kind, ranks.to_bytes(), ranks.fingerprint, {}),
+        report={"chosen": {"recipe": "known documents", "share": 1.0}},
+    )
+    collection.activate(version)
+    report = train(collection, objective="answers")
+    assert report["promoted"]
+    assert report["previous"] == version
+    assert "It takes the place of version 2, which learned from examples" in report["reason"]
+    assert collection.projections()[-1].report["reason"] == report["reason"]
+    again = train(collection, objective="answers", promote=False)
+    assert again["previous"] == report["version"]
+    assert "takes the place" not in again["reason"]
+    collection.close()
+
+
 def test_the_blend_of_training_is_the_blend_of_a_search(tmp_path):
     """Held-out weights against the public search on a collection of the other documents."""
     rng = np.random.default_rng(4)
@@ -174,7 +199,7 @@ def test_the_blend_of_training_is_the_blend_of_a_search(tmp_path):
         tuning=Tuning(scale=(13.0,), null=(9.0,), attend=100, scorer="dot").stored(),
         activate=True,
     )
-    found = attended(material, compared(material, Matrices(w_q, w_k)), held, members)
+    found = attended(material, compared(material, Matrices(w_q, w_k)), Fold(held, members))
     w, names = weights(found, 13.0), np.array(named(labels))
     for at, answer in enumerate(asked(rest, vectors[held])):
         shares = {

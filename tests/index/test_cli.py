@@ -205,7 +205,9 @@ def test_a_wrong_call_exits_with_2(arguments):
         (["search", "q", "--projection", "7"], "no projection 7 here; there are 1"),
         (["search", "q", "--filter", '{"a": {"near": 1}}'], "near"),
         (["search", ""], "query"),
-        (["search", "q", "--collection", "vectors"], "made for vectors of 2 dimensions"),
+        (["search", "q", "--collection", "vectors"], "made for vectors of 2 dimensions.*--vector"),
+        (["search", "1", "--collection", "vectors"], "but QUERY is '1'; give a JSON list of 2 num"),
+        (["search", "--vector", "[1, 2, 3]", "--collection", "vectors"], "has 3 dim.* have 2"),
         (["search", "[1, 2, 3]", "--collection", "vectors"], "has 3 dimensions.* have 2"),
         (["search", "[1, NaN]", "--collection", "vectors"], "nan was given"),
         (["search", "x" * 1_000_001], "at most 1000000 characters"),
@@ -223,6 +225,36 @@ def test_what_cannot_be_done_exits_with_1_and_a_sentence(library, arguments, sai
     assert result.stdout == ""
     assert result.stderr.startswith("Error: ")
     assert re.search(said, result.stderr), result.stderr
+
+
+def test_a_vector_is_asked_as_query_as_option_and_from_a_file(library, tmp_path):
+    file = tmp_path / "query.json"
+    file.write_text("\ufeff [1.0, -0.5]\n", encoding="utf-8")
+    at = ["--data", library, "--collection", "vectors", "--json"]
+    asked = (["[1.0, -0.5]"], ["--vector", "[1.0, -0.5]"], ["--vector", file])
+    found = [one_object(invoke("search", *each, *at))["hits"] for each in asked]
+    assert [hit["id"] for hit in found[0]] == ["0", "1", "2", "3"]  # 1 - n / 2, the largest first
+    assert found[0] == found[1] == found[2]
+    blended = one_object(invoke("search", "--vector", file, "--like", "3", *at))["hits"]
+    assert [hit["id"] for hit in blended] == ["2", "1", "0"]  # (1, 1.25), without the document
+    texts = invoke("search", "--vector", json.dumps([0.5] * 32), "--data", library, "--json")
+    assert len(one_object(texts)["hits"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--vector", "[1, NaN]"], "'[1, NaN]' is no JSON list of finite numbers"),
+        (["--vector", "nothing.json"], "'nothing.json' is no JSON list, and no file to read"),
+        (["--vector", "{folder}/v.jsonl"], "holds no JSON list of finite numbers"),
+        (["q", "--vector", "[1, 2]"], "two queries; give one of them"),
+    ],
+)
+def test_a_wrong_vector_is_told_with_the_usage(library, given, said):
+    rest = [each.format(folder=library) for each in given]
+    result = invoke("search", *rest, "--data", library, "--collection", "vectors")
+    assert result.exit_code == 2
+    assert said in result.stderr
 
 
 def test_a_list_of_numbers_is_text_where_there_is_an_encoder(library):
@@ -330,3 +362,25 @@ def wait_for_documents(folder, process) -> None:
         assert process.poll() is None
         assert time.monotonic() - started < 120
         time.sleep(0.05)
+
+
+# -- searches ------------------------------------------------------------------------------------
+
+
+def test_a_search_by_document_with_facets_groups_and_marks(library):
+    at = ["search", "--data", library]
+    like = one_object(invoke(*at, "--like", "d0", "--json"))
+    assert "d0" not in [hit["id"] for hit in like["hits"]]
+    both = one_object(invoke(*at, "whale", "--like", "d1", "--like", "d2", "--json", "-k", 9))
+    assert {hit["id"] for hit in both["hits"]} == {"d0", "d3", "d4"}
+    options = ["--facet", "@value", "--group-by", "@id", "--highlight", "-k", 2]
+    told = invoke(*at, "a whale", *options).stdout
+    assert "[whale]" in told
+    assert '(1 in "d0")' in told
+    assert "@value: 0 1, 1 1, 2 1, 3 1, 4 1 (5 values)" in told
+    first = one_object(invoke(*at, "whale", "-k", 3, "--json"))
+    rest = one_object(invoke(*at, "whale", "--cursor", first["next"], "--json"))
+    assert [len(first["hits"]), len(rest["hits"]), rest["next"]] == [3, 2, None]
+    cut = one_object(invoke(*at, "whale", "--min-score", first["hits"][0]["score"], "--json"))
+    assert [hit["id"] for hit in cut["hits"]] == ["d0"]
+    assert invoke(*at).exit_code == 2

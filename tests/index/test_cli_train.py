@@ -395,8 +395,9 @@ def test_every_field_of_a_training_has_an_option():
 
     told = invoke("train", "--help").stdout
     fields = {name.replace("_", "-") for name in TrainRequest.model_fields}
-    missing = {field for field in fields - {"promote"} if f"--{field}" not in told}
+    missing = {field for field in fields - {"promote", "parts"} if f"--{field}" not in told}
     assert not missing
+    assert "--part " in told
     assert "--no-promote" in told
 
 

@@ -276,7 +276,7 @@ def test_a_document_as_a_query_is_the_mean_of_its_keys(tmp_path):
     collection = vector_data(tmp_path).create(dimension=2)
     keys = {"x": [[4.0, 0], [0, 2.0]], "y": [[1, 1]], "z": [[-1, 3]]}
     collection.upsert([several_keys(id, rows) for id, rows in keys.items()])
-    answer = collection.search({"id": "x"}, scale=1.0)
+    answer = collection.search({"id": "x"}, scale=1.0, exclude_self=False)
     check_attended(answer, brute_logits([2.0, 1.0], keys), 100, 1.0)
     with pytest.raises(UnknownDocument, match="'nobody'"):
         collection.search({"id": "nobody"})
@@ -321,7 +321,12 @@ def test_a_batch_answers_each_as_if_it_were_alone(five):
         ([1, 2, 3, 1e300], {}, InvalidRequest, "beyond 1e"),
         ("words", {}, InvalidRequest, "made for vectors of 4 dimensions"),
         ("", {}, InvalidRequest, "query"),
-        ({"id": "a", "text": "b"}, {}, InvalidRequest, "exactly one of text, vector and id"),
+        (
+            {"id": "a", "text": "b"},
+            {},
+            InvalidRequest,
+            "exactly one of text, vector, id, ids and blend",
+        ),
         (QUERY, {"k": 0}, InvalidRequest, "k: .* but 0 was given"),
         (QUERY, {"k": 10**9}, InvalidRequest, "k: .* but 1000000000 was given"),
         (QUERY, {"k": 50, "attend": 20}, InvalidRequest, "k \\+ offset is 50, but only 20"),

@@ -21,6 +21,7 @@ from index.comparing.report import as_json, as_text
 from index.data import Data
 from index.errors import InvalidRequest, SourceError, UnknownProjection
 from index.evaluation import MEASURES, Ranked, Ranking, evaluate
+from index.projection import given as projection_given
 from index.statistics import (
     difference_interval,
     mean_interval,
@@ -28,7 +29,7 @@ from index.statistics import (
     paired_randomisation,
     reliability,
 )
-from tests.index.helpers import write_jsonl
+from tests.index.helpers import vector_data, write_jsonl
 
 # -- statistics ----------------------------------------------------------------------------------
 
@@ -443,3 +444,23 @@ def test_wrong_usage_is_told(shelf, arguments, status, said):
     assert result.exit_code == status, result.stdout
     assert said in result.stderr
     assert result.stdout == ""
+
+
+def test_a_collection_of_vectors_is_compared_with_real_grades(tmp_path):
+    """The README's steps without an encoder: teach's files serve evaluate, and --compare."""
+    made = vector_data(tmp_path).create(dimension=2)
+    made.upsert([{"id": f"d{n}", "vector": [1, n]} for n in range(4)])
+    turned = projection_given(np.float32([[1, 0], [0, -1]]), np.eye(2, dtype=np.float32))
+    assert made.add_projection(turned) == 2  # the other way round: d0 is first
+    write_jsonl(tmp_path / "q.jsonl", [{"_id": "a", "vector": [0, 1]}])
+    (tmp_path / "qrels.tsv").write_text("a\td0\t0.5\na\td3\t0.25\na\td1\t-0.5\n")
+    files = ("--data", tmp_path, "--queries", tmp_path / "q.jsonl", "--qrels")
+    plain = json.loads(invoke("evaluate", *files, tmp_path / "qrels.tsv", "--json").stdout)
+    ideal = 0.5 + 0.25 / math.log2(3)
+    assert plain["ndcg@10"] == pytest.approx((0.25 + 0.5 / math.log2(5)) / ideal, abs=1e-5)
+    compared = ("evaluate", *files, tmp_path / "qrels.tsv", "--compare", 1, 2)
+    (gained,) = json.loads(invoke(*compared, "--json").stdout)["most_gained"]
+    assert gained["text"] == "[0, 1]"
+    assert gained["after"] == pytest.approx((0.5 + 0.25 / math.log2(5)) / ideal, abs=1e-5)
+    assert [each["grade"] for each in gained["documents_after"]] == [0.5, -0.5, None]
+    assert "d0 (grade 0.5)" in invoke(*compared).stdout

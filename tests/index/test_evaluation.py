@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
+import ir_measures
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from index.data import Data
-from index.errors import SourceError
+from index.errors import InvalidRequest, SourceError
 from index.evaluation import MEASURES, evaluate, measure, rank, read_qrels, read_queries
-from tests.index.helpers import run_index, vector_data
+from index.examples import read_judgements
+from tests.index.helpers import run_index, vector_data, write_jsonl
 
 CONALA = Path(__file__).parents[3] / "shared" / "data" / "conala"
 
@@ -104,6 +107,36 @@ def test_measures_by_formula(collection, ranking, grades):
     assert found == pytest.approx(_formulas(ranking[:100], grades), abs=1e-6)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 149), max_size=120, unique=True),
+    st.dictionaries(
+        st.integers(0, 149), st.fractions(-1, 3, max_denominator=8), min_size=1, max_size=20
+    ),
+)
+def test_real_grades_are_those_of_trec_eval_in_smaller_units(collection, ranking, grades):
+    """It takes whole ones alone: every n/8, n/7, … is whole in units of 1/840."""
+    unit = Fraction(1, math.lcm(*range(1, 9)))
+    whole = {"q": {f"d{n}": max(0, int(grade / unit)) for n, grade in grades.items()}}
+    real = {"q": {f"d{n}": float(grade) for n, grade in grades.items()}}
+    run = {"q": by_rank(*(f"d{n}" for n in ranking[:100]))}
+    found = measure(real, run, collection).measures
+    names = {ir_measures.parse_measure(each): name for name, each in MEASURES.items()}
+    wanted = {
+        names[each]: value
+        for each, value in ir_measures.calc_aggregate(list(names), whole, run).items()
+    }
+    assert found == pytest.approx(wanted if ranking else dict.fromkeys(MEASURES, 0), abs=1e-9)
+
+
+def test_half_a_grade_is_relevant_and_half_the_gain(collection):
+    run = {"q": by_rank("d1", "d2", "d3")}
+    found = measure({"q": {"d1": 0.5, "d2": 1.0, "d3": -0.5}}, run, collection)
+    ideal = 1 + 0.5 / math.log2(3)
+    assert found.measures["ndcg@10"] == pytest.approx((0.5 + 1 / math.log2(3)) / ideal)
+    assert (found.measures["precision@1"], found.measures["recall@10"]) == (1, 1)
+
+
 def _formulas(ranking: list[int], grades: dict[int, int]) -> dict[str, float]:
     gains = np.array([grades.get(n, 0) for n in ranking] + [0] * 200, dtype=np.float64)
     best = np.array(sorted(grades.values(), reverse=True) + [0] * 200, dtype=np.float64)
@@ -148,6 +181,16 @@ def test_a_collection_is_ranked_by_its_own_search(tmp_path, tiny_encoder):
     assert set(found.by_query) == {"a", "b"}
     with pytest.raises(SourceError, match="None of the 1 queries has a judgement among the 1"):
         evaluate(collection, {"a": "whale"}, {"b": {"d1": 1}})
+
+
+def test_queries_may_be_vectors(collection):
+    queries = {"a": [0, -1], "b": np.float32([1, 1])}
+    qrels = {"a": {"d7": 1}, "b": {"d149": 1}}  # of the keys (1, n), the shortest and the longest
+    with pytest.raises(InvalidRequest, match=r"'c' has 3 dimensions, but this collection's have 2"):
+        evaluate(collection, {**queries, "c": [1, 0, 0]}, {**qrels, "c": {"d1": 1}})
+    found = evaluate(collection, queries, qrels)
+    reached = [found.by_query[id]["mrr@10"] for id in queries]
+    assert reached == pytest.approx([1 / 8, 1])
 
 
 def test_a_ranking_says_what_the_search_said(tmp_path, tiny_encoder):
@@ -202,7 +245,8 @@ def test_qrels_may_be_separated_by_spaces(tmp_path):
         ("q1\td1\t1\nq1\td2\thigh\n", ":2 "),
         ("query-id\tcorpus-id\tscore\nquery-id\tcorpus-id\tscore\n", ":2 "),
         ("q1\td1\n", ":1 "),
-        ("q1\td1\t1.5\n", ":1 "),
+        ("q1\td1\t1e7\n", ":1 "),
+        ("q1\td1\t1\nq1\td2\t-1e300\n", ":2 "),
         ("q1\td1\t1\nq1\td2\tnan\n", ":2 "),
         ("q1\td1\t1\nq1\td2\tinf\n", ":2 "),
         ("q1\t0\td1\t1\textra\n", ":1 "),
@@ -216,6 +260,31 @@ def test_a_broken_judgement_is_told_with_its_line(tmp_path, content, place):
     with pytest.raises(SourceError) as error:
         read_qrels(path)
     assert f"{path}{place}" in str(error.value) or f"{path} {place}" in str(error.value)
+
+
+def test_grades_may_be_any_numbers(tmp_path):
+    path = tmp_path / "qrels.tsv"
+    path.write_text("\ufeffq1\td1\t0.5\nq1\td2\t-1.25\nq1\td3\t3\n", encoding="utf-8")
+    found = read_qrels(path)
+    assert found == {"q1": {"d1": 0.5, "d2": -1.25, "d3": 3}}
+    assert isinstance(found["q1"]["d3"], int)  # so that it is told as it was given
+
+
+def test_what_is_taught_can_be_evaluated(tmp_path):
+    """One pair of files serves both."""
+    queries = tmp_path / "queries.jsonl"
+    rows = [{"_id": "a", "vector": [1, 0.5]}, {"query_id": 7, "query_vector": "[0.25, 1]"}]
+    write_jsonl(queries, rows)
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\na\td1\t0.5\n7\td2\t-1\n")
+    found = read_queries(queries, vectors=True)
+    assert {id: list(vector) for id, vector in found.items()} == {"a": [1, 0.5], "7": [0.25, 1]}
+    grades = read_qrels(tmp_path / "qrels.tsv")
+    for each in read_judgements(queries, tmp_path / "qrels.tsv", vectors=True):
+        assert list(found[each.query_id]) == list(each.query)
+        assert grades[each.query_id] == {each.document: each.weight}
+    write_jsonl(queries, [{"_id": "a", "text": "a whale"}])
+    with pytest.raises(SourceError, match=r"queries\.jsonl:1 is no query: .* a list of finite num"):
+        read_queries(queries, vectors=True)
 
 
 def test_queries_by_either_name_of_the_id(tmp_path):

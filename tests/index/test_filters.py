@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from index.errors import InvalidRequest
-from index.store import compile_filter
+from index.store import compile_filter, selection
 from index.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
 from tests.index.helpers import entry, fresh_store, index_fields
 
@@ -131,13 +131,16 @@ def _field(document: dict[str, Any], name: str) -> Any:
 INDEXED = [*NAMES, "@value", "a.b", "b.a", "é.a", "a.é"]
 
 
-@pytest.fixture(scope="module", params=["scanned", "indexed"])
+@pytest.fixture(scope="module", params=["scanned", "indexed", "indexed, never few"])
 def store(request, tmp_path_factory):
-    """A store without indexes, and one in which triggers keep those of most fields."""
+    """A store without indexes, and such in which triggers keep those of most fields."""
     opened = fresh_store(tmp_path_factory.mktemp("filters") / "documents.db")
-    if request.param == "indexed":
+    if request.param != "scanned":
         index_fields(opened, INDEXED)
-    yield opened
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "indexed, never few":
+            patch.setattr(selection, "FEW_ROWS", -1)
+        yield opened
     opened.close()
 
 

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from index.store import Store, compile_filter, indexes
-from index.store.filters import leaves_of
+from index.store import Store, compile_filter, field_values, indexes
+from index.store.conditions import leaves_of
 from index.store.indexes import FieldIndexes
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 
@@ -46,12 +46,12 @@ def store(tmp_path):
 
 def states(store) -> dict[str, str]:
     with store.connections.reading() as db:
-        return {each.name: each.state for each in indexes.fields(db)}
+        return {each.name: each.state for each in field_values.fields(db)}
 
 
-def age(store, days: str = "2000-01-01") -> None:
+def age(store, day: str = "2000-01-01") -> None:
     with store.connections.writing() as db:
-        db.execute("UPDATE indexed_fields SET used = ?", [days])
+        db.execute("UPDATE indexed_fields SET used = ?", [day])
 
 
 def test_an_index_of_old_documents_finds_what_a_scan_finds(store):
@@ -63,10 +63,10 @@ def test_an_index_of_old_documents_finds_what_a_scan_finds(store):
 
 
 def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
-    monkeypatch.setattr(indexes, "STEP_ROWS", 100)
+    monkeypatch.setattr(field_values, "STEP_ROWS", 100)
     rng = random.Random(2)
     with store.connections.writing() as db:
-        indexes.choose(db, "tags")
+        field_values.choose(db, "tags")
     more = True
     while more:
         store.write([document(rng.randrange(2600), rng) for _ in range(5)])
@@ -74,7 +74,7 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
         store.delete_matching(compile_filter({"@id": f"d{rng.randrange(2600)}"}))
         store.revise("d7", lambda old: old._replace(payload={"tags": ["b"]}), lambda *_: b"")
         with store.connections.writing() as db:
-            more = indexes.step(db)
+            more = field_values.step(db)
     assert states(store) == {"tags": "ready"}
     assert not store.index_faults()
     indexed = all_rows(store)
@@ -97,7 +97,7 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
 )
 def test_sqlite_searches_the_index_and_reads_no_document(store, condition, expected):
     (leaf,) = leaves_of(compile_filter(condition).node)
-    sql = leaf.lookup.replace("{source}", indexes.source(leaf.field, 7))
+    sql = leaf.lookup.replace("{source}", field_values.source(leaf.field, 7))
     plan = store._read().execute(f"EXPLAIN QUERY PLAN {sql}", leaf.parameters).fetchall()
     assert any(expected in row[3] for row in plan), plan
     assert not any("SCAN documents" in row[3] or "SCAN field" in row[3] for row in plan)
@@ -109,19 +109,19 @@ def test_what_is_scanned_for_often_gets_an_index(store, monkeypatch):
     expected = store.matching(compile_filter({"tags": "a"})).tolist()
     for at in range(200):
         store.matching(compile_filter({"tags": "a", "n": {"ne": at}, "@id": {"ne": "d1"}}))
-        if states(store):
+        store._indexes.wait()
+        if len(states(store)) == 2:
             break
-    store._indexes.wait()
     assert states(store) == {"tags": "ready", "n": "ready"}
     assert store.matching(compile_filter({"tags": "a"})).tolist() == expected
     assert not store.index_faults()
 
 
 def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(indexes, "STEP_ROWS", 500)
+    monkeypatch.setattr(field_values, "STEP_ROWS", 500)
     with store.connections.writing() as db:
-        indexes.choose(db, "n")
-        indexes.step(db)
+        field_values.choose(db, "n")
+        field_values.step(db)
     scanned = all_rows(store)
     other = Store(tmp_path / "documents.db")
     other._indexes._start()
@@ -132,24 +132,24 @@ def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch)
 
 
 def test_closing_in_the_middle_of_a_build_is_quiet(store, monkeypatch):
-    monkeypatch.setattr(indexes, "STEP_ROWS", 1)
+    monkeypatch.setattr(field_values, "STEP_ROWS", 1)
     with store.connections.writing() as db:
-        indexes.choose(db, "n")
+        field_values.choose(db, "n")
     store._indexes._start()
     store.close()
     assert not store._indexes._worker.is_alive()
 
 
 def test_only_so_many_fields_have_indexes_and_the_idle_make_room(store, monkeypatch):
-    monkeypatch.setattr(indexes, "MAX_FIELDS", 2)
+    monkeypatch.setattr(field_values, "MAX_FIELDS", 2)
     index_fields(store, ["n", "tags"])
     with store.connections.writing() as db:
-        assert not indexes.choose(db, "word")
-        assert indexes.choose(db, "n")
-    age(store)
+        assert not field_values.choose(db, "word")
+        assert field_values.choose(db, "n")
     scanned = all_rows(store)
+    age(store, field_values.day(ago=1))
     with store.connections.writing() as db:
-        indexes.touch(db, {"n"})
+        field_values.touch(db, {"n"})
     index_fields(store, ["word"])
     assert states(store) == {"n": "ready", "word": "ready"}
     assert all_rows(store) == scanned
@@ -170,7 +170,7 @@ def test_long_texts_get_no_index(tmp_path):
     store = fresh_store(tmp_path / "documents.db")
     store.write([entry("a", payload={"short": "x", "long": "x" * 300})])
     db = store._read()
-    short = [name for name in ("short", "long", "nowhere") if indexes.is_short(db, name)]
+    short = [name for name in ("short", "long", "nowhere") if field_values.is_short(db, name)]
     assert short == ["short"]
     store.close()
 
@@ -214,10 +214,10 @@ def test_kept_results_have_a_bound(store, monkeypatch):
 
 def test_threads_that_read_write_and_index_agree(store, monkeypatch):
     """`n` and `copy` are always equal: whatever the state, filters on either find the same."""
-    monkeypatch.setattr(indexes, "STEP_ROWS", 50)
+    monkeypatch.setattr(field_values, "STEP_ROWS", 50)
     store.write([entry(f"t{at}", payload={"p": at % 5, "copy": at % 5}) for at in range(300)])
     with store.connections.writing() as db:
-        indexes.choose(db, "p")
+        field_values.choose(db, "p")
     done, wrong = threading.Event(), []
 
     def read() -> None:
@@ -268,7 +268,7 @@ def test_faults_are_found_and_mended_by_dropping(store):
 
 
 def test_refusals_are_remembered(store, monkeypatch):
-    monkeypatch.setattr(indexes, "MAX_FIELDS", 1)
+    monkeypatch.setattr(field_values, "MAX_FIELDS", 1)
     index_fields(store, ["tags"])
     fields = FieldIndexes(store.connections)
     fields.scanned(["n"], 10.0)

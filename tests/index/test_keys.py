@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 
 import faiss
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.keys import DenseVectors, Keys, Segment, Snapshot
+from index.keys import snapshot as snapshot_module
 from index.keys.segment import FlatVectors
 from index.keys.snapshot import BLOCK_KEYS
 
@@ -84,15 +86,25 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(CASES, st.integers(1, 150), st.booleans())
-def test_the_attended_documents_are_always_among_the_candidates(case, attend, filtered):
+@settings(max_examples=300, deadline=None)
+@given(CASES, st.integers(1, 150), st.booleans(), st.booleans())
+def test_the_attended_documents_are_always_among_the_candidates(case, attend, filtered, fetched):
+    with pytest.MonkeyPatch.context() as patch:
+        if fetched:  # and scanned only where that found too few
+            patch.setattr(snapshot_module, "FETCH_SHARE", 0)
+            patch.setattr(snapshot_module, "EXTRA", 0)
+        check_candidates(case, attend, filtered)
+
+
+def check_candidates(case: Case, attend: int, filtered: bool) -> None:
     snapshot = case.snapshot()
     rows = case.rows[case.chosen] if filtered else None
     for at, found in enumerate(snapshot.search(case.queries[:, None, :], rows, attend)):
-        assert set(case.best(at, filtered, attend)) <= set(found.documents.tolist())
-        assert set(found.documents) <= set(case.rows[case.passing(filtered)])
-        check_whole(case, found)
+        assert set(case.best(at, filtered, attend)) <= set(found.tolist())
+        assert set(found) <= set(case.rows[case.passing(filtered)])
+        assert len(np.unique(found)) == len(found)
+        for block in snapshot.blocks(found):
+            check_whole(case, block)
 
 
 def check_whole(case: Case, found) -> None:
@@ -156,17 +168,85 @@ def test_equal_keys_are_all_found():
     segment = Segment.of(flat(case), np.arange(1000), np.arange(1000))
     snapshot = Snapshot((segment,), 0, 0, 0)
     found = snapshot.search(case[:1, None], None, 1000)[0]
-    assert found.documents.tolist() == list(range(1000))
+    assert found.tolist() == list(range(1000))
 
 
-def test_a_document_of_many_near_keys_does_not_hide_the_others():
-    """The first fetch meets one document only, and has to be widened."""
-    keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2)]).astype(np.float32)
-    of = np.array([1] * 500 + [2, 3])
-    snapshot = Snapshot((Segment.of(flat(keys), np.arange(502), of),), 0, 0, 0)
-    query = np.array([[[1.0, 0.5]]], dtype=np.float32)
-    assert snapshot.search(query, None, 3)[0].documents.tolist() == [1, 2, 3]
-    assert snapshot.search(query, np.array([1, 3]), 2)[0].documents.tolist() == [1, 3]
+class Counted(FlatVectors):
+    """An index that remembers how many queries it was asked, and for how many keys each."""
+
+    def __init__(self, vectors) -> None:
+        super().__init__(flat(vectors).index)
+        self.asked: list[tuple[int, int]] = []
+
+    def search(self, queries, k, allowed):
+        self.asked.append((len(queries), k))
+        return super().search(queries, k, allowed)
+
+
+@pytest.mark.parametrize("share", [0, 1000])
+def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, share):
+    """A fetch meets one document only, for one of three queries; that one alone is scanned."""
+    monkeypatch.setattr(snapshot_module, "FETCH_SHARE", share)
+    monkeypatch.setattr(snapshot_module, "EXTRA", 0)
+    keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2), -np.eye(2)]).astype(np.float32)
+    of = np.array([1] * 500 + [2, 3, 4, 5])
+    vectors = Counted(keys)
+    snapshot = Snapshot((Segment.of(vectors, np.arange(504), of),), 0, 0, 0)
+    queries = np.array([[[-1, -2]], [[1, 0.5]], [[-2, -1]]], dtype=np.float32)
+    found = snapshot.search(queries, None, 2)
+    assert [each.tolist() for each in found] == [[4, 5], [1, 2], [4, 5]]
+    chosen = snapshot.search(queries, np.array([1, 3]), 2)
+    assert [each.tolist() for each in chosen] == [[1, 3]] * 3
+    assert vectors.asked == ([(3, 253)] * 2 if share == 0 else [])
+
+
+def test_no_more_documents_are_candidates_than_were_asked_for():
+    """Forty keys a document, in a cloud of its own; one query lies amid four thousand keys."""
+    rng = np.random.default_rng(4)
+    centres, documents, each = rng.normal(size=(2000, 8)), 2000, 40
+    keys = np.repeat(centres, each, axis=0) + rng.normal(scale=0.3, size=(documents * each, 8))
+    keys = keys.astype(np.float32)
+    vectors = Counted(keys)
+    of = np.repeat(np.arange(documents), each)
+    snapshot = Snapshot((Segment.of(vectors, np.arange(len(of)), of),), 0, 0, 0)
+    queries = rng.normal(size=(100, 1, 8)).astype(np.float32)
+    for query, found in zip(queries, snapshot.search(queries, None, 50), strict=True):
+        products = (keys.astype(float) @ query[0]).reshape(documents, each).max(axis=1)
+        assert set(np.argsort(-products)[:50]) <= set(found.tolist())
+        assert len(found) == 50 + snapshot_module.EXTRA
+    # In blocks of queries, and never again for more.
+    assert [count for count, _ in vectors.asked] == [64, 36]
+
+
+def test_equal_in_rounding_are_candidates_too():
+    """Float32 takes the two best for equal: both stand among candidates, to be scored again."""
+    keys = np.array([[1, 0], [1, 2e-8], [0.5, 0]] + [[0, 0]] * 97, dtype=np.float32)
+    of = np.arange(100)
+    snapshot = Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0)
+    found = snapshot.search(np.array([[[1, 1]]], dtype=np.float32), None, 1)[0]
+    assert {0, 1, 2} <= set(found.tolist())
+
+
+@pytest.mark.parametrize("share", [0, 1000])
+def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, share):
+    """Three thousand documents of two hundred keys; every query fetches or scans many."""
+    monkeypatch.setattr(snapshot_module, "FETCH_SHARE", share)
+    rng = np.random.default_rng(4)
+    of = np.repeat(np.arange(300), 200)
+    keys = rng.normal(size=(len(of), 4)).astype(np.float32)
+    snapshot = Snapshot((Segment.of(flat(keys), np.arange(len(of)), of),), 0, 0, 0)
+
+    def peak(count: int) -> int:
+        queries = rng.normal(size=(count, 1, 4)).astype(np.float32)
+        tracemalloc.start()
+        try:
+            assert len(snapshot.search(queries, None, 100)) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(1)  # the ordinals of keys are made once
+    assert peak(1024) < 1.3 * peak(64) + 1024 * 2000
 
 
 @pytest.mark.parametrize("keys_each", [1, 3, 5000, BLOCK_KEYS + 1])
@@ -187,7 +267,7 @@ def test_each_head_finds_its_own_best():
     keys = np.array([[9, 0], [0, 9], [5, 5], [1, 1]], dtype=np.float32)
     snapshot = Snapshot((Segment.of(flat(keys), np.arange(4), np.arange(4)),), 0, 0, 0)
     heads = np.array([[[1, 0], [0, 1]]], dtype=np.float32)  # (1, 2, 2)
-    assert {0, 1} <= set(snapshot.search(heads, None, 1)[0].documents.tolist())
+    assert {0, 1} <= set(snapshot.search(heads, None, 1)[0].tolist())
 
 
 def test_what_was_read_outlives_the_snapshot():

@@ -10,23 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import minimize_scalar
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, logit, logsumexp, softmax
 
 from index.errors import Conflict
-from index.learn.answers import Answers, Matrices, Recipe, Targets, _Fit, fit
+from index.learn.answers import Matrices, Recipe, _Fit, fit
 from index.learn.blended import (
-    Held,
-    attended,
     auroc,
     calibrate_answers,
-    compared,
     fit_scale,
     gains,
     guards,
-    joined,
     likeliest,
 )
+from index.learn.calibrate import UNANSWERED
 from index.learn.data import Memory
+from index.learn.held import Fold, Held, Words, attended, compared, joined
+from index.learn.targets import Answers, Targets
 
 SURE = Recipe("without chance", drop=0.0, null=0.3)
 
@@ -167,7 +166,9 @@ def test_learning_sees_what_tells_answers_apart():
     eye = np.eye(32, dtype=np.float32)
     learned = fit(answers, members, Recipe("", drop=0.1), start=eye)
     before, after = (
-        fit_scale(attended(answers, compared(answers, each), held, members), answers.targets, 20)
+        fit_scale(
+            attended(answers, compared(answers, each), Fold(held, members)), answers.targets, 20
+        )
         for each in (Matrices(eye, eye), learned)
     )
     assert after[1] > before[1] + 0.05
@@ -210,7 +211,7 @@ def test_what_is_attended_to_is_what_a_loop_finds(seed, attend, unit):
     answers = made(labelled(rng.integers(0, 3, 9).tolist()), counts, rng, unit=unit)
     w_q, w_k = (rng.standard_normal((4, 5)).astype(np.float32) for _ in range(2))
     asked, members = np.array([1, 4]), np.array([0, 2, 3, 5, 6, 8])
-    held = attended(answers, compared(answers, Matrices(w_q, w_k)), asked, members, attend)
+    held = attended(answers, compared(answers, Matrices(w_q, w_k)), Fold(asked, members), attend)
     scores = oracle_scores(answers, w_q.astype(float), w_k.astype(float), asked, members)
     labels = answers.targets.shares.toarray().argmax(axis=1)
     for at, one in enumerate(asked):
@@ -222,6 +223,25 @@ def test_what_is_attended_to_is_what_a_loop_finds(seed, attend, unit):
         left = held.hidden[at][np.isfinite(held.hidden[at])]
         np.testing.assert_allclose(left, others, rtol=1e-4, atol=1e-5)
         assert held.known[at] == (labels[members] == labels[one]).any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.0, 0.5, 1.0]))
+def test_words_move_what_is_attended_to(seed, gamma):
+    rng = np.random.default_rng(seed)
+    answers = made(labelled(rng.integers(0, 3, 9).tolist()), rng.integers(1, 4, 9), rng)
+    eye = np.eye(5, dtype=np.float32)
+    asked, members = np.array([1, 4]), np.array([0, 2, 3, 5, 6, 8])
+    shares, coverage = rng.random((2, 6)), rng.random(2)
+    words = Words(shares.astype(np.float16), coverage.astype(np.float32))
+    scores = compared(answers, Matrices(eye, eye), 0.4, gamma)
+    held = attended(answers, scores, Fold(asked, members, words), 4)
+    plain = oracle_scores(answers, np.eye(5), np.eye(5), asked, members)
+    for at in range(2):
+        expected = plain[at] + 0.4 * coverage[at] ** gamma * shares[at]
+        np.testing.assert_allclose(held.scores[at], np.sort(expected)[::-1][:4], atol=1e-3)
+        places = np.searchsorted(members, held.documents[at])
+        np.testing.assert_allclose(held.scores[at], expected[places], atol=1e-3)
 
 
 def drawn(rng, count=4000, scale=9.0) -> tuple[Held, Targets]:
@@ -249,21 +269,65 @@ def test_the_scale_that_answers_were_drawn_by_is_found():
     assert found.nll_after < found.nll_before
 
 
+def likeliest_null(known, hidden) -> float:
+    """The maximum of a logistic regression's likelihood, one view counted more than the other."""
+
+    def loss(null):
+        right, wrong = np.log(expit(known - null)).mean(), np.log(expit(null - hidden)).mean()
+        return -((1 - UNANSWERED) * right + UNANSWERED * wrong)
+
+    bounds = (min(known.min(), hidden.min()) - 9, known.max() + 9)
+    return float(minimize_scalar(loss, bounds=bounds, method="bounded").x)
+
+
 def test_the_null_is_that_of_a_logistic_regression_and_refuses_its_share():
     held, targets = drawn(np.random.default_rng(1), count=500)
     found = calibrate_answers(held, targets, 20.0, 0.1)
     known = logsumexp(found.scale * held.scores, axis=1)
     hidden = logsumexp(found.scale * held.hidden, axis=1)
-
-    def loss(null):
-        return -(np.log(expit(known - null)).sum() + np.log(expit(null - hidden)).sum())
-
-    best = minimize_scalar(loss, bounds=(known.min() - 9, known.max() + 9), method="bounded")
-    assert found.null == pytest.approx(best.x, abs=1e-3)
+    assert found.null == pytest.approx(likeliest_null(known, hidden), abs=1e-3)
     assert (expit(known - found.null) < found.threshold).mean() == pytest.approx(0.1, abs=0.005)
     assert auroc(known, hidden) == pytest.approx(
         np.mean((known[:, None] > hidden) + 0.5 * (known[:, None] == hidden))
     )
+
+
+@pytest.mark.parametrize("labels", [6, 50])
+@pytest.mark.parametrize("share", [0.5, 2 / 3])
+def test_null_and_threshold_are_those_of_the_whole_memory(share, labels):
+    """A memory of which a share was there, against new queries with all of it there.
+
+    Of six labels each has twenty documents; of fifty, two or three, so that with a part of them
+    a label goes unanswered.
+    """
+    rng = np.random.default_rng(8)
+    queries, documents = 4000, 120
+    of = np.arange(documents) % labels
+    truth = rng.integers(0, labels, queries)
+    targets = Targets(
+        shares=sparse.csr_array(np.eye(labels, dtype=np.float32)[np.append(of, truth)])
+    )
+
+    def seen(there):
+        alike = of[None] == truth[:, None]
+        scores = np.where(there, rng.normal(0.35 * alike + 0.2, 0.15), -np.inf)
+        right = (alike & there).astype(float)
+        hidden = np.where(right > 0, -np.inf, scores)
+        at = np.tile(np.arange(documents), (queries, 1))
+        return Held(documents + np.arange(queries), at, scores, right, hidden, right.any(axis=1))
+
+    part, whole = (seen(rng.random((queries, documents)) < each) for each in (share, 1.0))
+    found = calibrate_answers(part, targets, 20.0, 0.05, share)
+    stale = calibrate_answers(part, targets, 20.0, 0.05)
+    known, hidden = (logsumexp(found.scale * each, axis=1) for each in (whole.scores, whole.hidden))
+    right, least = likeliest_null(known, hidden), np.quantile(known, 0.05)
+    assert abs(found.null - right) < 0.4 * abs(stale.null - right)
+
+    def away(fitted):
+        """How far the threshold lies from where 5 % would be refused, as a logit."""
+        return abs(fitted.null + logit(fitted.threshold) - least)
+
+    assert away(found) < 0.4 * away(stale)
 
 
 def test_everything_right_leaves_nothing_for_a_null():
@@ -279,7 +343,7 @@ def test_numbers_are_judged_by_their_blended_mean():
     answers = made(numbered(rng.standard_normal((30, 2))), [1] * 30, rng)
     eye = np.eye(5, dtype=np.float32)
     asked, members = np.arange(10), np.arange(10, 30)
-    held = attended(answers, compared(answers, Matrices(eye, eye)), asked, members, 7)
+    held = attended(answers, compared(answers, Matrices(eye, eye)), Fold(asked, members), 7)
     for at, one in enumerate(asked):
         w = softmax(3.0 * held.scores[at])
         mean = w @ answers.targets.numbers[held.documents[at]].astype(float)
@@ -293,8 +357,8 @@ def test_folds_are_joined_whatever_their_widths():
     answers = made(labelled(rng.integers(0, 3, 12).tolist()), [1] * 12, rng)
     scores = compared(answers, Matrices(*(np.eye(5, dtype=np.float32),) * 2))
     parts = [
-        attended(answers, scores, np.array([0, 1]), np.arange(2, 5)),
-        attended(answers, scores, np.array([2]), np.arange(3, 12)),
+        attended(answers, scores, Fold(np.array([0, 1]), np.arange(2, 5))),
+        attended(answers, scores, Fold(np.array([2]), np.arange(3, 12))),
     ]
     both = joined(parts)
     assert both.scores.shape == (3, 9)

@@ -85,15 +85,27 @@ def test_a_row_of_labels():
 
 def brute_groups(vectors: np.ndarray, cosine: float) -> set[frozenset[int]]:
     """Connected components, joined pair by pair until nothing changes."""
+    away, same = products(vectors)
     groups = [{at} for at in range(len(vectors))]
-    for i, a in enumerate(vectors):
-        for j, b in enumerate(vectors):
-            lengths = np.sqrt((a @ a) * (b @ b))
-            if lengths > 0 and a @ b / lengths > cosine:
+    for i in range(len(vectors)):
+        for j in range(len(vectors)):
+            if away[i, j] > cosine or same[i, j] > data.SAME_COSINE:
                 merged = groups[i] | groups[j]
                 for at in merged:
                     groups[at] = merged
     return {frozenset(group) for group in groups}
+
+
+def products(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines (q, q) less the mean direction, and as they are; 0 for what has no length."""
+    same = directed(vectors)
+    away = directed(same - same.mean(axis=0))
+    return away @ away.T, same @ same.T
+
+
+def directed(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-9)
 
 
 def as_sets(groups: np.ndarray) -> set[frozenset[int]]:
@@ -114,19 +126,43 @@ def test_twins_against_brute_force(seed, count, noise, cosine, block):
     vectors = (near + noise * rng.normal(size=(count, 3))) * rng.uniform(0.1, 9, (count, 1))
     vectors[rng.random(count) < 0.1] = 0
     vectors = vectors.astype(np.float32)
-    products = unit(vectors.astype(float)) @ unit(vectors.astype(float)).T
-    assume((np.abs(products - cosine) > 1e-5).all())
+    away, same = products(vectors.astype(float))
+    # All in one place but for rounding: their differences have no direction to speak of.
+    assume(count > 1 and np.abs(away.diagonal() - 1).max() < 1e-9)
+    assume((np.abs(away - cosine) > 1e-4).all() and (np.abs(same - data.SAME_COSINE) > 1e-5).all())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "BLOCK", block)
+        patch.setattr(data, "PAIRS", block)
         groups = twins(vectors, cosine)
     assert groups.shape == (count,)
     assert as_sets(groups) == brute_groups(vectors.astype(float), cosine)
 
 
 def test_twins_by_way_of_others_are_one_group():
-    angles = np.radians([0, 20, 40, 60, 150])
+    angles = np.radians([0, 20, 40, 60, 150, 270])
     vectors = np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
-    assert as_sets(twins(vectors)) == {frozenset({0, 1, 2, 3}), frozenset({4})}
+    vectors = np.vstack([vectors, -vectors])  # their mean is zero
+    # 20 degrees are .94 apart; 0 and 60 degrees are not near, but for those between them.
+    groups = twins(vectors, 0.9)[:6]
+    assert as_sets(groups) == {frozenset({0, 1, 2, 3}), frozenset({4}), frozenset({5})}
+
+
+def test_an_encoder_that_places_all_texts_near_each_other_makes_no_twins():
+    """Cosines above .9 throughout, yet what differs differs."""
+    rng = np.random.default_rng(0)
+    vectors = (4 * np.ones(64) / 8 + unit(rng.normal(size=(200, 64)))).astype(np.float32)
+    vectors[1] = vectors[0]
+    vectors[3] = vectors[2] + 0.02 * rng.normal(size=64)
+    unit_vectors = directed(vectors.astype(float))
+    assert np.median(unit_vectors @ unit_vectors.T) > 0.9
+    found = as_sets(twins(vectors))
+    assert len(found) == 198
+    assert {frozenset({0, 1}), frozenset({2, 3})} <= found
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_one_question_many_times_is_one_group(count):
+    vectors = np.tile(np.random.default_rng(1).normal(size=(1, 32)), (count, 1))
+    assert as_sets(twins(vectors.astype(np.float32))) == {frozenset(range(count))}
 
 
 def test_no_questions_have_no_twins():

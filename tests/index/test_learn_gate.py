@@ -123,3 +123,28 @@ def test_a_question_in_both_views_is_one_question():
     verdict = decide({"random": both, "unseen": both}, 0.5, "ndcg@10")
     assert verdict.views["mix"]["queries"] == 5
     assert verdict.views["mix"]["p"] == pytest.approx(scipy_p(gains), abs=1e-12)
+
+
+def test_questions_in_other_words_are_one_observation():
+    """Ten groups of twenty that gain or lose together: certain by question, which it is not."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(10), 20)
+    gains = np.array([0.2, 0.15, -0.1, 0.12, -0.08, 0.1, -0.05, 0.08, -0.1, 0.05])
+    shift = gains[groups] + rng.normal(0, 0.01, 200)
+    view = {"random": outcome(np.full(200, 0.5), 0.5 + shift)}
+    alone, together = decide(view, 0.5, "ndcg@10"), decide(view, 0.5, "ndcg@10", groups)
+    sums = np.array([shift[groups == group].sum() for group in range(10)])
+    for name in ("random", "mix"):
+        figures = together.views[name]
+        assert figures["difference"] == pytest.approx(shift.mean(), abs=1e-12)
+        assert figures["p"] == pytest.approx(scipy_p(sums), abs=0.02)
+        assert (figures["queries"], figures["groups"]) == (200, 10)
+    assert alone.promote
+    assert not together.promote
+
+
+def test_what_was_not_measured_is_not_said():
+    rng = np.random.default_rng(0)
+    verdict = decide({"random": outcome(np.full(40, 0.2), 0.5 + rng.normal(0, 0.1, 40))}, 0.5, "n")
+    assert verdict.promote
+    assert "could not be measured" in verdict.reason

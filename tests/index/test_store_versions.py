@@ -12,11 +12,12 @@ from sqlite_utils import Database
 
 from index.errors import Conflict, InvalidRequest, UnknownProjection
 from index.ingest import value_hash
+from index.projection import identity
 from index.settings import Settings
 from index.store import Entry, NewExample, Question, Store
 from index.store.migrations import migrations
 from index.types import Document
-from tests.index.helpers import entry, fresh_store
+from tests.index.helpers import entry, fresh_store, vector_data
 
 
 @pytest.fixture
@@ -165,6 +166,44 @@ def test_going_to_and_fro_by_number_is_undone_and_comes_to_an_end(store):
         store.rollback()
 
 
+def test_rollback_goes_back_all_the_way_whatever_came_twice(store):
+    add(store), add(store)
+    history = [1, 2, 3, 2, 1, 3, 2]
+    for version in history[1:]:
+        store.activate_projection(version)
+    while len(history) > 1:
+        (answers,) = [each for each in store.projections() if each.active]
+        assert (answers.version, answers.parent) == (history.pop(), history[-1])
+        assert store.rollback() == active(store) == history[-1]
+    assert [each.parent for each in store.projections()] == [None] * 3
+    with pytest.raises(Conflict, match="none was before it"):
+        store.rollback()
+
+
+def test_a_version_is_activated_only_in_place_of_the_expected_one(store):
+    add(store), add(store)
+    store.activate_projection(2, expected=1)
+    before = store.state()
+    with pytest.raises(Conflict, match=r"Projection 2 is active by now, where 1 was expected") as e:
+        store.activate_projection(3, expected=1)
+    assert e.value.field == "projection"
+    assert store.state() == before
+    with pytest.raises(Conflict):
+        store.activate_projection(2, expected=1)
+    store.activate_projection(2, expected=2)  # nothing to do, and nothing to undo
+    store.activate_projection(3, expected=2)
+    assert [store.rollback(), store.rollback()] == [2, 1]
+
+
+def test_of_two_that_take_the_place_of_one_version_the_later_is_told(tmp_path):
+    collection = vector_data(tmp_path).create(dimension=2)
+    two, three = (collection.add_projection(identity(2, normalize=True)) for _ in range(2))
+    collection.activate(two, expected=1)
+    with pytest.raises(Conflict, match="Projection 2 is active by now, where 1 was expected"):
+        collection.activate(three, 1)
+    assert collection.search([1, 0]).projection == two
+
+
 def test_an_unknown_version_changes_nothing(store):
     before = store.state()
     with pytest.raises(UnknownProjection):
@@ -224,6 +263,40 @@ def test_a_database_of_before_is_brought_up_to_date(tmp_path):
     assert store.example_count() == 1
     store.activate_projection(add(store))
     assert store.rollback() == 1
+    assert store.integrity() == []
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("parents", "undone"),
+    [
+        ({}, []),
+        ({3: 2, 2: 1}, [2, 1]),
+        ({3: 2, 2: 3}, [2, 3]),  # 2, 3, 2, 3: the first activations were forgotten
+        ({3: 1, 1: 2, 2: 1}, [1, 2, 1]),
+        ({2: 1}, []),  # 3 is active, and came first or was undone
+    ],
+)
+def test_versions_that_knew_one_parent_each_are_rolled_back_as_before(tmp_path, parents, undone):
+    path = tmp_path / "documents.db"
+    connection = sqlite3.connect(path)
+    migrations.apply(Database(connection, execute_plugins=False), stop_before="m004_activations")
+    settings = {**Settings(encoder=None, dimension=2).stored(), "uuid": "u", "published": []}
+    settings |= {"projection": 3, "change": 0}
+    rows = [(name, json.dumps(value)) for name, value in settings.items()]
+    connection.executemany("INSERT INTO settings VALUES (?, ?)", rows)
+    connection.executemany(
+        "INSERT INTO projections (kind, weights, fingerprint, created, note, parent) "
+        "VALUES ('identity', x'01', 'f', 'now', '{}', ?)",
+        [(parents.get(version),) for version in (1, 2, 3)],
+    )
+    connection.commit()
+    connection.close()
+    store = Store(path)
+    assert [each.parent for each in store.projections()][2] == parents.get(3)
+    assert [store.rollback() for _ in undone] == undone
+    with pytest.raises(Conflict):
+        store.rollback()
     assert store.integrity() == []
     store.close()
 

@@ -97,6 +97,17 @@ def test_items_land_in_the_store_with_their_embeddings(collection, tiny_encoder)
     np.testing.assert_allclose(collection.store.learned().embeddings, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("weight", [1e300, -1.1e6, float("nan"), float("inf")])
+def test_an_examples_label_is_as_bounded_as_an_items(collection, weight):
+    good, bad = Example("a hunt", "d0"), Example("a hunt", "d1", weight)
+    assert list(unfit(collection, [good, bad])) == [1]
+    with pytest.raises(InvalidRequest, match=r"label is .* between -1e\+06 and 1e\+06") as caught:
+        teach(collection, [good, bad])
+    assert caught.value.field == "items.1.label"
+    assert stored(collection) == []
+    assert teach(collection, [good, bad._replace(weight=-1e6)]).added == 2
+
+
 def test_taught_again_replaces_and_the_last_of_one_call_counts(collection):
     item = {"query": "a hunt", "id": "d0"}
     assert teach(collection, [item]) == (1, 0, 1, 1)

@@ -10,6 +10,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -20,19 +22,20 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
-from index import training
 from index.data import Data
 from index.errors import Conflict, InvalidRequest
 from index.learn import trial
 from index.learn.choose import Choice
 from index.learn.data import answerable
-from index.learn.fit import fit
+from index.learn.fit import fit, unlearned
 from index.learn.gate import Verdict
 from index.learn.ranking import Weights, parts, scores
 from index.projection import Projection
 from index.statistics import paired_randomisation
 from index.teaching import teach
-from index.training import MEASURE, Cancelled, TrainRequest, gathered, train
+from index.training import Cancelled, TrainRequest, ranking, train
+from index.training.gather import gathered, start_of
+from index.training.ranking import MEASURE
 from index.tuning import Tuning
 from index.versions import Version
 from tests.index.helpers import several_keys, vector_data
@@ -108,7 +111,7 @@ def quick(monkeypatch):
     shorter = {name: replace(each, steps=(12, 12)) for name, each in trial.RECIPES.items()}
     shorter = dict(list(shorter.items())[:2])
     monkeypatch.setattr(trial, "RECIPES", shorter)
-    monkeypatch.setattr(training, "RECIPES", shorter)
+    monkeypatch.setattr(ranking, "RECIPES", shorter)
 
 
 @pytest.fixture
@@ -298,18 +301,18 @@ def forced(monkeypatch, choice: Choice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     figures = {"before": 0.0, "after": 1.0}
     verdict = Verdict(True, "as the test has it", {"mix": figures})
-    monkeypatch.setattr(training, "best", lambda judged, share: choice)
-    monkeypatch.setattr(training, "decide", lambda *given: verdict)
+    monkeypatch.setattr(ranking, "best", lambda judged, share: choice)
+    monkeypatch.setattr(ranking, "decide", lambda *given: verdict)
 
 
 def held_in(collection, choice: Choice) -> np.ndarray:
     """Scores (q, n) by index.learn of all questions, under the choice fitted to all of them."""
     material = gathered(collection, -1, TrainRequest())
     memory, questions = material.memory, material.questions
-    start = training._start(memory, 5 if choice is CHOICES["learned"] else None)
-    fitted = training.unlearned(memory, start)
+    start = start_of(memory, 5 if choice is CHOICES["learned"] else None)
+    fitted = unlearned(memory, start)
     if choice.recipe is not None:
-        recipe = training.RECIPES[choice.recipe]
+        recipe = ranking.RECIPES[choice.recipe]
         with trial.one_thread_each() as workers:
             learning = questions.some(answerable(questions))
             job = workers.submit(fit, memory, learning, recipe, start=start, seed=0)
@@ -322,6 +325,15 @@ def held_in(collection, choice: Choice) -> np.ndarray:
         dense[at, documents[documents >= 0]] = scored[at][documents >= 0]
     assert np.isfinite(dense).all()
     return dense
+
+
+def test_asking_what_can_be_asked_for_loads_no_learning():
+    loaded = "import sys, index.training; print(*(name in sys.modules for name in sys.argv[1:]))"
+    names = ["torch", "index.training.ranking", "index.training.answers", "index.learn.fit"]
+    ran = subprocess.run(
+        [sys.executable, "-c", loaded, *names], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["False"] * 4
 
 
 # -- what is asked for -----------------------------------------------------------------------------
@@ -574,7 +586,7 @@ def rash(monkeypatch):
     far = {"rate": 2e-2, "offset_rate": 5e-2, "steps": (12, 12)}
     recipes = {name: replace(each, **far) for name, each in list(trial.RECIPES.items())[:2]}
     monkeypatch.setattr(trial, "RECIPES", recipes)
-    monkeypatch.setattr(training, "RECIPES", recipes)
+    monkeypatch.setattr(ranking, "RECIPES", recipes)
 
 
 @pytest.mark.parametrize(("noise", "shuffled"), [(0.2, True), (0.02, False)])

@@ -219,12 +219,12 @@ def test_revisions_of_different_members_at_once_all_survive(app: Flask, books: F
 
 def test_scrolling_meets_every_document_once(books: FlaskClient) -> None:
     post(books, DOCUMENTS, [{"id": str(at), "vector": [at, 1, 0]} for at in range(20)])
-    seen, after = [], 0
-    while after is not None:
-        page = get(books, f"{DOCUMENTS}?limit=7&after={after}")
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = get(books, f"{DOCUMENTS}?limit=7&cursor={cursor}")
         assert page["total"] == 23
         seen += [document["id"] for document in page["documents"]]
-        after = page["next"]
+        cursor = page["next"]
     assert len(seen) == len(set(seen)) == 23
 
 

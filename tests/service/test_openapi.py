@@ -87,7 +87,12 @@ def test_every_operation_says_what_it_does() -> None:
 def test_the_documented_example_works_and_answers_as_documented(
     prepared: FlaskClient, operation: Operation
 ) -> None:
+    if operation.name in ("show_alias", "delete_alias"):  # a collection with one stays
+        assert call(prepared, next(each for each in OPERATIONS if each.name == "set_alias"))
     response = call(prepared, operation)
+    if operation.upload is not None:  # what is sent there is no JSON, and has no example
+        assert response.status_code == 415
+        return
     if operation.name == "plain_search":  # the example's collection takes vectors alone
         assert response.status_code == 422
         return
@@ -95,6 +100,7 @@ def test_the_documented_example_works_and_answers_as_documented(
     model = operation.returns[response.status_code]
     if model is not None:
         model.model_validate_json(response.data)
+    response.close()
 
 
 def test_an_error_is_as_documented(client: FlaskClient) -> None:

@@ -56,7 +56,9 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:
-    arguments = command("--data", str(folder), "--port", "0", "--json")
+    # Nobody reads stderr meanwhile: a line for each request would fill the pipe.
+    quiet = ("--log-level", "warning")
+    arguments = command("--data", str(folder), "--port", "0", "--json", *quiet)
     process = subprocess.Popen(
         arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

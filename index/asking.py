@@ -1,0 +1,142 @@
+"""Queries as a search takes them: embeddings, words, and the documents they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from index.errors import InvalidRequest, UnknownDocument
+from index.ingest import own_vector
+from index.queries import Query, QueryPart
+from index.settings import Settings
+from index.store import Store
+from index.types import Float32
+
+
+class Said(NamedTuple):
+    """A text of a query, and its share of the query's words."""
+
+    text: str
+    share: float
+
+
+class Asked(NamedTuple):
+    """A query on its way to a view.
+
+    Attributes:
+        said: its texts; none for vectors and documents.
+        own: rows of the documents that it is made of.
+    """
+
+    embedding: Float32  # (d,)
+    said: tuple[Said, ...]
+    own: tuple[int, ...]
+
+
+class QueryEncoder(Protocol):
+    """What asking needs of an encoder."""
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32: ...
+
+
+class Asking:
+    """Turns queries of one collection into embeddings."""
+
+    def __init__(
+        self, store: Store, settings: Settings, encoder: Callable[[], QueryEncoder]
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._encoder = encoder
+
+    def asked(self, queries: Sequence[Query]) -> list[Asked]:
+        """Queries with their embeddings; all texts among them meet the encoder in one call.
+
+        Raises:
+            UnknownDocument: a query names a document that is not there.
+            InvalidRequest: a text where there is no encoder, or a blend without a direction.
+        """
+        made_of = [query.parts() for query in queries]
+        every = [part for parts in made_of for part in parts]
+        rows = known(self._store, [part.id for part in every if part.id is not None], "query")
+        embeddings = iter(self._embeddings(every, rows))
+        return [
+            Asked(
+                self._blended([next(embeddings) for _ in parts], parts),
+                tuple(_said(parts)),
+                tuple(rows[part.id] for part in parts if part.id is not None),
+            )
+            for parts in made_of
+        ]
+
+    def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
+        """Parts as embeddings (p, d)."""
+        embeddings = np.empty((len(parts), self._settings.dimension), dtype=np.float32)
+        texts = {at: part.text for at, part in enumerate(parts) if part.text is not None}
+        if texts:
+            self._check_takes_text()
+            embeddings[list(texts)] = self._encoder().encode_queries(list(texts.values()))
+        for at, part in enumerate(parts):
+            if part.vector is not None:
+                embeddings[at] = own_vector(part.vector, self._settings)
+            elif part.id is not None:
+                embeddings[at] = self._embedding_of(rows[part.id])
+        return embeddings
+
+    def _embedding_of(self, row: int) -> Float32:
+        """A document as a query: the mean of its keys, at length one where keys have it."""
+        mean: Float32 = self._store.embeddings_of(row).mean(axis=0)
+        length = float(np.linalg.norm(mean))
+        return mean / length if self._settings.unit_embeddings and length > 0 else mean
+
+    def _blended(self, embeddings: Sequence[Float32], parts: Sequence[QueryPart]) -> Float32:
+        """One embedding (d,): the weighted mean, at length one where embeddings have it."""
+        if len(parts) == 1 and parts[0].weight == 1:
+            return embeddings[0]
+        weights = np.array([part.weight for part in parts])
+        mean = weights @ np.stack(embeddings).astype(np.float64)  # (p,) @ (p, d) -> (d,)
+        if not self._settings.unit_embeddings:
+            return mean.astype(np.float32)
+        length = float(np.linalg.norm(mean))
+        if length < 1e-6:
+            raise InvalidRequest(
+                "The parts of the blend cancel each other out, so that it has no direction; give "
+                "other weights.",
+                field="query",
+            )
+        return (mean / length).astype(np.float32)
+
+    def _check_takes_text(self) -> None:
+        if self._settings.encoder is None:
+            raise InvalidRequest(
+                f"The query is text, but this collection was made for vectors of "
+                f"{self._settings.dimension} dimensions; send such a vector.",
+                field="query",
+            )
+
+
+def known(store: Store, ids: Sequence[str], field: str) -> dict[str, int]:
+    """Rows by id.
+
+    Raises:
+        UnknownDocument: naming the first that is not there.
+    """
+    if not ids:
+        return {}
+    found = store.find(ids)
+    unknown = [id for id in ids if id not in found]
+    if unknown:
+        more = f" (nor {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        raise UnknownDocument(
+            f"The {field} names {unknown[0]!r}{more}, and no document has that id; "
+            f"correct it or leave it out.",
+            field=field,
+        )
+    return {id: document.row for id, document in found.items()}
+
+
+def _said(parts: Sequence[QueryPart]) -> list[Said]:
+    """The texts that are asked for; what pushes away has no words."""
+    return [Said(part.text, part.weight) for part in parts if part.text and part.weight > 0]

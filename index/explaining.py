@@ -1,0 +1,92 @@
+"""Why a document is listed: the key that matched, its passage, and what made its logit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from index.answers import Highlight
+from index.attending import Attention
+from index.highlighting import HIGHLIGHTER
+from index.store import Store, StoredKey
+from index.types import Float64, Int64, Json
+
+
+class Vanished(Exception):
+    """A document went between the search and the reading of its value."""
+
+
+class Match(NamedTuple):
+    """The key by which a document was found, and its text; None where it was no text."""
+
+    key: StoredKey
+    passage: str | None
+
+    def json(self) -> dict[str, Json]:
+        return {
+            "field": self.key.field,
+            "start": self.key.start,
+            "stop": self.key.stop,
+            "passage": self.passage,
+        }
+
+
+def matches(store: Store, attention: Attention, query: int, rows: Int64) -> list[Match]:
+    """For each document of `rows` the key that matched the query best.
+
+    Raises:
+        Vanished: a document is no longer there.
+    """
+    best = attention.focus.best_keys(query, rows)
+    keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
+    documents = store.documents(rows)
+    found = []
+    for row in rows.tolist():
+        key = keys.get(best.get(row, 0))
+        if key is None or row not in documents:
+            raise Vanished
+        text = documents[row].fields.get(key.field)
+        found.append(Match(key, None if text is None else text[key.start : key.stop]))
+    return found
+
+
+def highlights(found: Sequence[Match], said: Sequence[str]) -> list[Highlight]:
+    """The passages that matched, with the places in them of the words that were said."""
+    spans = HIGHLIGHTER.spans(said, [match.passage or "" for match in found])
+    return [
+        Highlight(match.key.field, match.key.start, match.key.stop, match.passage, places)
+        for match, places in zip(found, spans, strict=True)
+    ]
+
+
+def explanations(
+    attention: Attention, query: int, at: Int64, found: Sequence[Match]
+) -> list[dict[str, Json]]:
+    """What made the logits of the attended documents at some positions (k,)."""
+    attended, focus = attention.attended[query], attention.focus
+    lexical = focus.lexical(query, attended.documents)  # (n,)
+    dense = focus.mechanism.gates @ attended.logits - lexical  # (n,)
+    before = _ranks(dense)
+    return [
+        {
+            **match.json(),
+            "question": match.key.question,
+            "rank": position + 1,
+            "rank_before_words": int(before[position]),
+            "logits": attended.logits[:, position].tolist(),
+            "weights": attended.head_weights[:, position].tolist(),
+            "lexical": float(lexical[position]),
+            "dense": float(dense[position]),
+            "terms": list(focus.terms(query)),
+        }
+        for position, match in zip(at.tolist(), found, strict=True)
+    ]
+
+
+def _ranks(scores: Float64) -> Int64:
+    """Each score's rank, from 1 for the highest; equals as they stand."""
+    ranks = np.empty(len(scores), dtype=np.int64)
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    return ranks

@@ -1,0 +1,106 @@
+"""Queries: a text, a vector, documents that are there, or a weighted blend of these."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+
+from index.validation import DocumentId, Request, Text, Vector
+
+MAX_PARTS = 1000
+"""Documents or parts of one query."""
+
+
+class QueryPart(Request):
+    """One part of a blend: exactly one of text, vector or document id, and its weight."""
+
+    text: Text | None = None
+    vector: Vector | None = None
+    id: DocumentId | None = None
+    weight: FiniteFloat = Field(
+        1.0,
+        ge=-1e6,
+        le=1e6,
+        description="Its share, relative to the others'; below zero it pushes away.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> QueryPart:
+        _check_one(self, "a part of a blend", ("text", "vector", "id"))
+        return self
+
+
+def _spelled_out(given: object) -> object:
+    """Text and vectors may stand for themselves."""
+    if isinstance(given, str):
+        return {"text": given}
+    return {"vector": given} if isinstance(given, list | tuple | np.ndarray) else given
+
+
+Parts = Annotated[
+    list[
+        Annotated[
+            QueryPart,
+            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | QueryPart),
+        ]
+    ],
+    Field(min_length=1, max_length=MAX_PARTS),
+]
+
+
+class Query(Request):
+    """A query spelled out: exactly one of text, vector, id, ids and blend."""
+
+    text: Text | None = None
+    vector: Vector | None = None
+    id: DocumentId | None = Field(None, description="More like this document.")
+    ids: list[DocumentId] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PARTS,
+        description="More like these documents: a blend of them, with equal weights.",
+    )
+    blend: Parts | None = Field(
+        None,
+        description="Several queries as one: the weighted mean of their embeddings, and of what "
+        "the words of each add.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Query:
+        _check_one(self, "a query", ("text", "vector", "id", "ids", "blend"))
+        if self.blend is not None and not any(part.weight for part in self.blend):
+            raise ValueError("every weight of the blend is zero; give one that is not")
+        return self
+
+    def parts(self) -> list[QueryPart]:
+        """What the query is made of; the absolute weights sum to one."""
+        if self.blend is not None:
+            total = math.fsum(abs(part.weight) for part in self.blend)
+            shares = [(part, part.weight / total) for part in self.blend]
+            return [part.model_copy(update={"weight": share}) for part, share in shares]
+        if self.ids is not None:
+            share = 1 / len(self.ids)
+            return [QueryPart(id=id, weight=share) for id in self.ids]
+        return [QueryPart.model_construct(text=self.text, vector=self.vector, id=self.id)]
+
+
+def _check_one(given: Query | QueryPart, what: str, names: tuple[str, ...]) -> None:
+    found = [name for name in names if getattr(given, name) is not None]
+    if len(found) != 1:
+        known = f"{', '.join(names[:-1])} and {names[-1]}"
+        named = " and ".join(found) or "none of them"
+        raise ValueError(f"{what} has exactly one of {known}; {named} was given")
+
+
+AnyQuery = Annotated[
+    Query,
+    BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | Query),
+    Field(
+        description='Text, a vector, or one of {"text": …}, {"vector": […]}, {"id": …}, '
+        '{"ids": […]} and {"blend": [{"text": …, "weight": 2}, {"id": …, "weight": -1}]}.'
+    ),
+]

@@ -1,0 +1,62 @@
+"""Training: from what is stored to a version that answers, if held-out questions say so.
+
+`ranking` learns from examples what should be found; `answers` from the documents' own values what
+makes the blended value right. Both try ways to answer on what is held out, and `publish` stores
+what a fit to everything found, with the report that says why it answers from now on, or why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from index.collection import Collection
+from index.requests import parse
+from index.training.request import (
+    FEWEST_QUESTIONS,
+    Cancelled,
+    Progress,
+    Task,
+    TrainRequest,
+    Watch,
+)
+from index.types import Json
+
+__all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
+
+
+def train(
+    collection: Collection,
+    *,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    **fields: Any,
+) -> dict[str, Json]:
+    """Learn from what is stored, and answer by it from now on if that is better beyond doubt.
+
+    Nothing is changed before the end: a training that stops leaves everything as it was.
+
+    Args:
+        progress: told the stage and how far it is, 0 to 1.
+        cancelled: asked often; true stops the training.
+        fields: those of `TrainRequest`.
+
+    Returns: promoted, reason, version, previous (the version that was active), before, after,
+        views, chosen, calibration, figures of what was learned from, seconds.
+
+    Raises:
+        InvalidRequest: a field out of range, or a collection that cannot be learned.
+        Cancelled: `cancelled` said so.
+    """
+    request = parse(TrainRequest, fields)
+    watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
+    active = next(each for each in collection.store.projections() if each.active)
+    task = Task(collection, request, watch, active)
+    if request.objective == "answers":
+        # Here, as the other: who only wants to know what can be asked for need not wait for SciPy.
+        from index.training.answers import train_answers
+
+        return train_answers(task)
+    from index.training.ranking import train_ranking
+
+    return train_ranking(task)

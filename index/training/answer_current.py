@@ -1,0 +1,114 @@
+"""What answers now, on held-out documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import logsumexp
+
+from index.attention import default_scale, resolve_scale
+from index.learn.data import Memory
+from index.learn.held import Fold, Held, attended, best_keys
+from index.learn.targets import Answers
+from index.training.answer_trial import Choice, Trial
+from index.training.publish import objective_of
+from index.training.request import Task
+from index.types import Float32, Float64
+from index.versions import Version
+
+
+def before_of(
+    task: Task, answers: Answers, trial: Trial, divided: Sequence[Fold]
+) -> list[tuple[Held, float]]:
+    """What the active version attends to, with its scale; one for each fold.
+
+    A version that was learned from these values has seen them: it stands trial as it came about,
+    by its recipe fitted without the documents that judge.
+    """
+    came = _came_about(task)
+    if came in trial.held:
+        tuning = task.active.tuning.get("scale") or [answers.memory.scale]
+        return [(held, float(tuning[0])) for held in trial.held[came]]
+    current = Current(task, answers)
+    return [(attended(current.answers, current, fold), 1.0) for fold in divided]
+
+
+def _came_about(task: Task) -> Choice | None:
+    """The choice that the active version was learned by, from the same values in the same way."""
+    chosen, request = task.active.report.get("chosen") or {}, task.request
+    asked = {"value": request.value, "dimensions": request.dimensions}
+    if objective_of(task.active) != "answers" or any(
+        chosen.get(name) != given for name, given in asked.items()
+    ):
+        return None
+    share = 0.0 if chosen.get("recipe") == "none" else float(chosen["share"])
+    return Choice(share, float(chosen.get("lexical", 0.0)))
+
+
+class Current:
+    """How the active version scores documents, with its offsets, its example keys, and its words.
+
+    Scores are logits over the temperature; of several heads the logs of their mixed weights.
+    """
+
+    def __init__(self, task: Task, answers: Answers) -> None:
+        collection, number = task.collection, task.active.version
+        stored = collection.store.version(number)
+        version = Version.of(number, stored, "cosine")
+        projection, self.tuning = version.projection, version.tuning
+        memory = _keys(task, version, answers)
+        queries = projection.queries(answers.queries)  # (n, H, d)
+        keys = memory.embeddings.reshape(len(memory.embeddings), -1, queries.shape[2])
+        if collection.settings.scorer == "cosine" and not projection.normalized:
+            queries, keys = _unit(queries), _unit(keys)
+        self.answers = replace(answers, memory=memory)
+        self.queries, self.keys = queries, keys  # (n, H, d), (m, Hk, d)
+        self.gates = projection.gates
+        unit = collection.settings.unit_embeddings or projection.normalized
+        usual = default_scale(collection.settings.scorer, unit, projection.d_k)
+        own = resolve_scale(collection.settings.scale, usual, projection.d_k)
+        self.scales = np.broadcast_to(self.tuning.scale or (own,), len(self.gates))
+
+    def __call__(self, fold: Fold, part: slice) -> Float32:
+        z = np.stack([self._head(fold, part, head) for head in range(len(self.gates))], axis=1)
+        z = z / np.float32(self.tuning.temperature)  # (b, H, m)
+        if len(self.gates) == 1:
+            return z[:, 0]
+        logs = z - logsumexp(z, axis=2, keepdims=True) + np.log(self.gates)[:, None]
+        mixed: Float32 = logsumexp(logs, axis=1).astype(np.float32)
+        return mixed
+
+    def _head(self, fold: Fold, part: slice, head: int) -> Float32:
+        """(b, m) logits of one head."""
+        memory, scale = self.answers.memory, np.float32(self.scales[head])
+        keys = self.keys[memory.positions(fold.members), min(head, self.keys.shape[1] - 1)]
+        by_key = scale * (self.queries[fold.held[part], head] @ keys.T)
+        if self.tuning.pool == "sum":
+            counts = memory.counts[fold.members]
+            z = np.logaddexp.reduceat(by_key, np.cumsum(counts) - counts, axis=1)
+        else:
+            z = best_keys(by_key, memory, fold.members)
+        if self.tuning.lexical and fold.words is not None:
+            z = z + scale * fold.words.term(part, self.tuning.lexical, self.tuning.coverage)
+        return z
+
+
+def _keys(task: Task, version: Version, answers: Answers) -> Memory:
+    """The version's own keys of the documents to learn from, all heads side by side."""
+    with task.collection.store.all_keys(examples=version.examples) as (_, batches):
+        made = [version.keys(batch) for batch in batches]
+    vectors, ids, rows = (
+        np.concatenate([getattr(each, name) for each in made])
+        for name in ("vectors", "ids", "documents")
+    )
+    kept = np.flatnonzero(np.isin(rows, answers.memory.rows))
+    order = kept[np.argsort(rows[kept], kind="stable")]
+    _, starts = np.unique(rows[order], return_index=True)
+    return Memory(vectors[order], starts, ids[order], answers.memory.rows, True)
+
+
+def _unit(vectors: Float32) -> Float32:
+    length: Float64 = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.divide(vectors, np.where(length == 0, 1, length), dtype=np.float32)

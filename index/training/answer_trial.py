@@ -1,0 +1,176 @@
+"""Trying ways to answer on held-out documents: one fit for each fold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from index.learn.answers import Matrices, Recipe, fit
+from index.learn.blended import fit_scale, gains, guards
+from index.learn.fit import Watch
+from index.learn.held import Fold, Held, attended, compared, joined
+from index.learn.targets import Answers
+from index.learn.trial import one_thread_each
+from index.training.answer_material import sampled
+from index.types import Float32, Float64, Int64
+
+MOST_HELD = 2500
+"""Documents by which a fold is judged."""
+
+RECIPE = Recipe("leave one out")
+
+SHARES = (0.5, 1.0)
+"""How far from the start to what was learned."""
+
+LEXICAL = (0.0, 0.1, 0.2)
+"""λ, tried where documents have texts; with a γ of 0, which was never worse on a training set."""
+
+Result = TypeVar("Result")
+
+
+class Choice(NamedTuple):
+    """How far from the start to what the recipe learns, 0 for not at all; and λ."""
+
+    share: float
+    lexical: float = 0.0
+
+
+class Judged(NamedTuple):
+    """Every held-out document, by the active version and by what the other folds would choose."""
+
+    before: Float64
+    after: Float64
+    guard_before: Float64
+    guard_after: Float64
+
+
+class Trial:
+    """Held-out documents under every choice.
+
+    Attributes:
+        held: of each choice, what every fold's documents attend to.
+    """
+
+    def __init__(self, answers: Answers, start: Float32, seed: int) -> None:
+        self.answers, self.start, self.seed = answers, start, seed
+        self.frozen = Matrices(start, start)
+        self.held: dict[Choice, list[Held]] = {}
+
+    def run(self, divided: Sequence[Fold], watch: Watch) -> None:
+        """One fit for each fold, looked at under every choice; and none."""
+        tries = (self._untrained, self._trained)
+        jobs = [partial(each, fold) for each in tries for fold in divided]
+        for found in together(jobs, watch):
+            for choice, held in found.items():
+                self.held.setdefault(choice, []).append(held)
+
+    def final(self, choice: Choice, watch: Watch) -> Matrices:
+        """The choice, fitted to all documents."""
+        if choice.share == 0:
+            return self.frozen
+        everything = np.arange(self.answers.memory.documents)
+        fitted = together([partial(self._fitted, everything)], watch)[0]
+        return fitted.mixed(self.start, choice.share)
+
+    def best(self, by: Sequence[int]) -> tuple[Choice, float]:
+        """The choice under which the documents of some folds are answered best, and its scale."""
+        found = {}
+        for choice, held in self.held.items():
+            scale, gain = fit_scale(
+                joined([held[at] for at in by]), self.answers.targets, self.answers.memory.scale
+            )
+            found[choice] = gain, scale
+        fewest = {each: (each.share == 0) + (each.lexical == 0) for each in found}
+        choice = max(found, key=lambda each: (found[each][0], fewest[each]))
+        return choice, found[choice][1]
+
+    def judged(self, before: Sequence[tuple[Held, float]]) -> Judged:
+        """Each fold by the choice and the scale of the others: what a choice looks like on the
+        documents that it was made by is better than it is."""
+        targets = self.answers.targets
+        columns: list[tuple[Float64, ...]] = []
+        for at, (held, scale) in enumerate(before):
+            choice, own = self.best([other for other in range(len(before)) if other != at])
+            chosen = self.held[choice][at]
+            columns.append(
+                (
+                    gains(held, targets, scale),
+                    gains(chosen, targets, own),
+                    guards(held, targets, scale),
+                    guards(chosen, targets, own),
+                )
+            )
+        return Judged(*(np.concatenate(each) for each in zip(*columns, strict=True)))
+
+    def _untrained(self, fold: Fold, watch: Watch) -> dict[Choice, Held]:
+        found = self._looked_at(0.0, self.frozen, fold)
+        watch(1.0)
+        return found
+
+    def _trained(self, fold: Fold, watch: Watch) -> dict[Choice, Held]:
+        matrices = self._fitted(fold.members, watch)
+        found: dict[Choice, Held] = {}
+        for share in SHARES:
+            found |= self._looked_at(share, matrices.mixed(self.start, share), fold)
+        return found
+
+    def _fitted(self, members: Int64, watch: Watch) -> Matrices:
+        return fit(self.answers, members, RECIPE, start=self.start, seed=self.seed, watch=watch)
+
+    def _looked_at(self, share: float, matrices: Matrices, fold: Fold) -> dict[Choice, Held]:
+        """One fold under every λ."""
+        tried = LEXICAL if fold.words is not None else LEXICAL[:1]
+        return {
+            Choice(share, each): attended(
+                self.answers, compared(self.answers, matrices, each), fold
+            )
+            for each in tried
+        }
+
+
+def together(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> list[Result]:
+    """The results of jobs that run at once, each told how to say how far it is.
+
+    What one of them raises, or `watch` does, stops the others.
+    """
+    lock, done, stopped = threading.Lock(), [0.0] * len(jobs), threading.Event()
+
+    def told(at: int) -> Watch:
+        def say(share: float) -> None:
+            if stopped.is_set():
+                raise InterruptedError
+            with lock:
+                done[at] = max(done[at], share)
+                watch(sum(done) / len(jobs))
+
+        return say
+
+    with one_thread_each() as workers:
+        running = [workers.submit(job, told(at)) for at, job in enumerate(jobs)]
+        try:
+            return [each.result() for each in running]
+        except BaseException:
+            stopped.set()
+            raise
+
+
+def folds(groups: Int64, count: int, seed: int) -> list[Fold]:
+    """Documents in folds as large as each other; those of one group are never divided."""
+    random = np.random.default_rng(seed)
+    names, of = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(of)
+    order = random.permutation(len(names))
+    fold_of = np.empty(len(names), dtype=np.int64)
+    fold_of[order] = (np.cumsum(sizes[order]) - 1) * count // max(1, sizes.sum())
+    by_document = fold_of[of]
+    found = []
+    for at in range(count):
+        held = np.flatnonzero(by_document == at)
+        members = np.flatnonzero(by_document != at)
+        if len(held) and len(members):
+            found.append(Fold(sampled(held, MOST_HELD, random), members))
+    return found

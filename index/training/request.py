@@ -1,0 +1,121 @@
+"""What a training is asked for, how far it is, and how it is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
+
+from index.collection import Collection
+from index.errors import InvalidRequest
+from index.learn.data import PARTS, Part
+from index.requests import Request
+from index.store import StoredProjection
+
+FEWEST_QUESTIONS = 20
+"""Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
+
+STAGES: Mapping[str, tuple[float, float]] = {
+    "reading": (0.0, 0.02),
+    "trying": (0.02, 0.85),
+    "judging": (0.85, 0.86),
+    "fitting": (0.86, 0.96),
+    "calibrating": (0.96, 0.97),
+    "storing": (0.97, 0.98),
+    "activating": (0.98, 1.0),
+    "done": (1.0, 1.0),
+}
+"""About which part of the whole each stage takes."""
+
+Progress = Callable[[str, float], None]
+
+
+class TrainRequest(Request):
+    """How to train; every field has a default."""
+
+    objective: Literal["ranking", "answers"] = Field(
+        "ranking",
+        description="ranking: find what examples call relevant; answers: make the blended value "
+        "right, learned from the stored values themselves.",
+    )
+    value: str | None = Field(
+        None, max_length=256, description="With answers: a field of the value, else all of it."
+    )
+    share_seen: float = Field(
+        0.5, ge=0, le=1, description="Of queries in use, those about documents in the examples."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, le=65_536, description="Width of projected keys; that of embeddings if absent."
+    )
+    parts: list[Part] = Field(
+        list(PARTS),
+        min_length=1,
+        max_length=len(PARTS),
+        description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
+        "example keys, shared words. With matrices alone, all of it can be exported.",
+    )
+    error_rate: float = Field(
+        0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Of all that is drawn.")
+    promote: bool = Field(True, description="False: store what was learned, activate nothing.")
+
+
+class Cancelled(InvalidRequest):
+    """The training was stopped by whoever asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__("The training was stopped; nothing was promoted, and nothing was lost.")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Where progress goes, and where a stop comes from."""
+
+    progress: Progress
+    cancelled: Callable[[], bool]
+
+    def __call__(self, stage: str, done: float) -> None:
+        """Say how far a stage is, unless the training is to stop."""
+        if self.cancelled():
+            raise Cancelled
+        self.tell(stage, done)
+
+    def tell(self, stage: str, done: float) -> None:
+        """The same without asking: for when something is stored, and a stop comes too late."""
+        begin, end = STAGES[stage]
+        self.progress(stage, begin + (end - begin) * done)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training: what it is of, what is asked for, and since when it runs.
+
+    Attributes:
+        active: the version that answers as it begins: what it has to be better than.
+
+    Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
+    """
+
+    collection: Collection
+    request: TrainRequest
+    watch: Watch
+    active: StoredProjection
+    began: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        scorer = self.collection.settings.scorer
+        if scorer not in ("dot", "cosine"):
+            raise InvalidRequest(
+                f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
+                f"learned for 'dot' and 'cosine'. Make a collection with one of these.",
+                field="scorer",
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return round(time.perf_counter() - self.began, 3)

@@ -1,0 +1,253 @@
+"""`/metrics`: what the server does and holds, as Prometheus reads it.
+
+No label's values grow without end: routes are those there are, statuses are few, and only the
+first collections have figures of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from flask import Flask
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from index import Collection, Data
+from index.errors import AttendError
+from index.timings import listen
+from service.jobs import Jobs, State
+from service.readiness import Readiness
+
+log = logging.getLogger("attend")
+
+EXTENSION = "attend-metrics"
+
+MEDIA_TYPE = CONTENT_TYPE_LATEST
+
+MAX_COLLECTIONS = 100
+"""Collections with figures of their own, the first by name; `attend_collections` counts all."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""A client may make up others, and each would be a line for ever."""
+
+JOB_STATES: tuple[State, ...] = ("queued", "running", "done", "failed", "cancelled")
+
+REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
+STAGE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
+
+BY_COLLECTION: Mapping[str, str] = {
+    "attend_documents": "Documents stored.",
+    "attend_keys": "Keys stored, without those of examples.",
+    "attend_generation": "Changes committed: `generation` of a response.",
+    "attend_projection": "The projection version that answers.",
+    "attend_index_generation": "Merges into the published index; 0 where none was.",
+    "attend_index_keys": "Keys in the published index.",
+    "attend_index_fresh_keys": "Keys that wait for the next merge.",
+    "attend_index_bytes": "The published indexes on disk, in bytes.",
+    "attend_database_bytes": "The database on disk with its log, in bytes.",
+    "attend_last_merge_timestamp_seconds": "When the index was last published; 0 where never.",
+    "attend_index_exact": "Whether search is exact (1), or estimated (0).",
+    "attend_recall_estimate": "The share of the true nearest keys that a search finds.",
+}
+
+
+class Metrics:
+    """What is counted of one application, and what is looked up at each reading."""
+
+    def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "attend_requests",
+            "Requests answered.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "attend_request_seconds",
+            "From the first look at a request to its answer, without the wait for a thread.",
+            ["route"],
+            buckets=REQUEST_SECONDS,
+            registry=self._registry,
+        )
+        self._stages = Histogram(
+            "attend_stage_seconds",
+            "Of a search, by its stages.",
+            ["stage"],
+            buckets=STAGE_SECONDS,
+            registry=self._registry,
+        )
+        self.queue = QueueState(lambda: 0, lambda: 0)
+        self._registry.register(_State(data, readiness, jobs, lambda: self.queue))
+        ProcessCollector(registry=self._registry)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered.
+
+        Args:
+            route: the path as it is written in the API, never the one that was sent.
+        """
+        self._requests.labels(method if method in METHODS else "other", route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def stages(self, spent: Mapping[str, float]) -> None:
+        """Count a search's seconds by stage."""
+        for stage, seconds in spent.items():
+            self._stages.labels(stage).observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it, of this moment."""
+        return generate_latest(self._registry)
+
+
+def metrics_of(app: Flask) -> Metrics:
+    """Those of an application."""
+    return cast(Metrics, app.extensions[EXTENSION])
+
+
+@contextmanager
+def listening_to_stages(metrics: Metrics) -> Iterator[None]:
+    """Count the stages of every search of this process, for as long as the block runs."""
+    stop = listen(metrics.stages)
+    try:
+        yield
+    finally:
+        stop()
+
+
+class QueueState(NamedTuple):
+    """How to ask for the requests that wait for a thread, and those that were refused so far."""
+
+    waiting: Callable[[], int]
+    refused: Callable[[], int]
+
+
+class _State(Collector):
+    """What is looked up when it is asked for."""
+
+    def __init__(
+        self, data: Data, readiness: Readiness, jobs: Jobs, queue: Callable[[], QueueState]
+    ) -> None:
+        self._data = data
+        self._readiness = readiness
+        self._jobs = jobs
+        self._queue = queue
+        self._counts = _Counts()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._server()
+        yield from self._job_states()
+        yield from self._collections()
+
+    def _server(self) -> Iterator[Metric]:
+        ready = float(self._readiness.now().state == "ready")
+        yield GaugeMetricFamily("attend_ready", "Whether requests should be sent here.", ready)
+        queue = self._queue()
+        waiting = float(queue.waiting())
+        yield GaugeMetricFamily("attend_queue_length", "Requests without a thread.", waiting)
+        refused = float(queue.refused())
+        yield CounterMetricFamily("attend_queue_refused", "Requests refused: 429.", refused)
+        cache = self._data.embeddings.usage()
+        yield CounterMetricFamily("attend_cache_hits", "Texts found embedded.", cache.hits)
+        yield CounterMetricFamily("attend_cache_misses", "Texts to be embedded.", cache.misses)
+        yield GaugeMetricFamily("attend_cache_entries", "Embeddings kept.", cache.entries)
+        yield GaugeMetricFamily("attend_cache_bytes", "What they take.", cache.size)
+
+    def _job_states(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily("attend_jobs", "Jobs remembered.", labels=["state"])
+        try:
+            states = Tally(job.state for job in self._jobs.all())
+        # A server that stops, or only reads, has none to tell of.
+        except AttendError:
+            return
+        for state in JOB_STATES:
+            family.add_metric([state], states.get(state, 0))
+        yield family
+
+    def _collections(self) -> Iterator[Metric]:
+        names = self._data.names()
+        yield GaugeMetricFamily("attend_collections", "Collections there are.", len(names))
+        families = {
+            name: GaugeMetricFamily(name, text, labels=["collection"])
+            for name, text in BY_COLLECTION.items()
+        }
+        failed = 0
+        for name in names[:MAX_COLLECTIONS]:
+            try:
+                figures = self._figures(self._data.collection(name))
+            # One that cannot be opened must not hide the others.
+            except Exception as error:
+                log.warning("The collection %r has no figures: %s", name, error)
+                failed += 1
+                continue
+            for metric, figure in figures.items():
+                families[metric].add_metric([name], figure)
+        yield GaugeMetricFamily("attend_collections_failed", "Those that do not open.", failed)
+        yield from families.values()
+
+    def _figures(self, collection: Collection) -> dict[str, float]:
+        view = collection.views.current()
+        base, delta = view.keys.segments
+        documents, keys = self._counts.of(collection, view.change)
+        folder = collection.folder
+        return {
+            "attend_documents": documents,
+            "attend_keys": keys,
+            "attend_generation": view.change,
+            "attend_projection": view.version,
+            "attend_index_generation": view.keys.generation,
+            "attend_index_keys": base.keys,
+            "attend_index_fresh_keys": delta.keys,
+            "attend_index_bytes": _bytes(folder / "keys"),
+            "attend_database_bytes": sum(map(_size, folder.glob("documents.db*"))),
+            "attend_last_merge_timestamp_seconds": _last_merge(folder),
+            "attend_index_exact": 1,
+            "attend_recall_estimate": 1,
+        }
+
+
+class _Counts:
+    """Documents and keys of each collection, counted again only after a change."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, collection: Collection, change: int) -> tuple[int, int]:
+        with self._lock:
+            known = self._known.get(collection.folder)
+        if known is not None and known[0] == change:
+            return known[1]
+        counts = collection.store.counts()
+        with self._lock:
+            self._known[collection.folder] = change, counts
+        return counts
+
+
+def _bytes(folder: Path) -> int:
+    return sum(_size(path) for path in folder.rglob("*"))
+
+
+def _size(path: Path) -> int:
+    """0 for what a merge has just swept away, and for folders."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _last_merge(folder: Path) -> float:
+    times = []
+    for path in folder.glob("keys/*/current"):
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)

@@ -1,0 +1,119 @@
+"""Searches over several collections: merged as one collection would answer, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index.errors import InvalidRequest, UnknownCollection
+from index.measure import Measure, shares_of
+from index.projection import identity
+from tests.index.helpers import vector_data
+
+WIDTH = 3
+
+
+def documents(rng, prefix: str, count: int) -> list[dict]:
+    return [
+        {"id": f"{prefix}{at}", "vector": rng.normal(size=WIDTH).tolist(), "value": at}
+        for at in range(count)
+    ]
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two collections, and one that holds what both do."""
+    rng = np.random.default_rng(5)
+    made = vector_data(tmp_path)
+    parts = {"a": documents(rng, "a", 9), "b": documents(rng, "b", 14)}
+    parts["both"] = parts["a"] + parts["b"]
+    for name, part in parts.items():
+        made.create(name, dimension=WIDTH).upsert(part)
+    return made
+
+
+QUERY = [0.5, -1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.5}, {"scorer": "cosine"}, {"attend": 50}]
+)
+def test_merged_they_answer_as_one_collection(data, options):
+    found = data.search(QUERY, ["a", "b"], k=7, offset=2, **options)
+    whole = data.collection("both").search(QUERY, k=7, offset=2, **options)
+    assert found.merged
+    assert [each.hit.id for each in found.hits] == [hit.id for hit in whole.hits]
+    assert [each.collection for each in found.hits] == [hit.id[0] for hit in whole.hits]
+    weights = [each.hit.weight for each in found.hits]
+    assert weights == pytest.approx([hit.weight for hit in whole.hits], abs=1e-9)
+    everyone = data.collection("both").search(QUERY, k=23, **options).hits
+    for name in "ab":
+        share = sum(hit.weight for hit in everyone if hit.id[0] == name)
+        assert found.shares[name] == pytest.approx(share)
+    assert sum(found.shares.values()) == pytest.approx(found.confidence) == pytest.approx(1)
+
+
+def test_each_answers_for_itself_too(data):
+    found = data.search(QUERY, ["b", "a"], k=3, mode="soft")
+    for name in ("a", "b"):
+        alone = data.collection(name).search(QUERY, k=3, mode="soft")
+        assert list(found.answers) == ["b", "a"]
+        assert found.answers[name].hits == alone.hits
+        assert found.answers[name].answer == alone.answer
+
+
+def test_other_scales_are_not_merged(data):
+    b = data.collection("b")
+    b.activate(b.add_projection(identity(WIDTH, normalize=True)))
+    found = data.search(QUERY, ["a", "b"])
+    assert (found.merged, found.hits, found.shares, found.confidence) == (False, [], None, None)
+    assert {name: len(answer.hits) for name, answer in found.answers.items()} == {"a": 9, "b": 10}
+    assert data.search(QUERY, ["a", "both"]).merged
+
+
+def test_nothing_attended_has_no_share(data):
+    data.create("none", dimension=WIDTH)
+    found = data.search(QUERY, ["none", "a"], k=3)
+    assert found.shares == pytest.approx({"none": 0, "a": 1})
+    empty = data.search(QUERY, ["none"])
+    assert (empty.hits, empty.shares, empty.confidence) == ([], {"none": 0.0}, 0.0)
+
+
+def test_an_alias_is_its_collection_and_counts_once(data):
+    data.set_alias("live", "a")
+    found = data.search(QUERY, ["live", "a"], k=3)
+    assert list(found.answers) == ["a"]
+    assert found.shares == pytest.approx({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "error", "said"),
+    [
+        ([], {}, InvalidRequest, "collections"),
+        (["a", "x"], {}, UnknownCollection, "'x'"),
+        (["a/b"], {}, InvalidRequest, "collections.0"),
+        (["a"], {"group_by": "x"}, InvalidRequest, "group_by is for one collection"),
+        (["a"], {"cursor": "x"}, InvalidRequest, "cursor is for one collection"),
+        (["a"], {"k": 90, "offset": 20}, InvalidRequest, r"k \+ offset is 110"),
+    ],
+)
+def test_what_cannot_be_asked_of_several(data, names, options, error, said):
+    with pytest.raises(error, match=said):
+        data.search(QUERY, names, **options)
+
+
+@given(
+    st.lists(st.floats(-50, 50) | st.just(-np.inf), min_size=1, max_size=5),
+    st.none() | st.floats(-50, 50),
+)
+@settings(deadline=None)
+def test_shares_are_one_softmax_with_one_null(masses, null):
+    shares = shares_of([Measure("same", mass, null) for mass in masses])
+    parts = np.exp(np.array([*masses, -np.inf if null is None else null], dtype=np.longdouble))
+    expected = parts / parts.sum() if parts.sum() else parts
+    assert shares.of == pytest.approx(expected[:-1].astype(float).tolist())
+    assert shares.confidence == pytest.approx(float(expected[:-1].sum()))
+    assert shares_of([Measure("same", 0.0, null), Measure("other", 0.0, null)]) is None
+    assert shares_of([Measure(None, 0.0, null)] * 2) is None

@@ -1,0 +1,139 @@
+"""What the answer objective takes for granted of a store: its words, and what answers now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from index.data import Data
+from index.learn.held import Fold, Words
+from index.projection import given, identity, split_heads
+from index.requests import parse
+from index.teaching import teach
+from index.training import TrainRequest
+from index.training.answer_current import Current
+from index.training.answer_material import gathered
+from index.training.answer_words import with_words
+from index.training.request import Task, Watch
+from index.tuning import Tuning
+from tests.index.world import WORDS, words
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory, tiny_encoder):
+    """Documents of two keys each, examples, and values."""
+    rng = np.random.default_rng(3)
+    data = Data(tmp_path_factory.mktemp("library"), load_encoder=lambda name: tiny_encoder)
+    collection = data.create()
+    documents = [
+        {
+            "id": f"d{at}",
+            "fields": {"title": words(rng, 3), "body": words(rng, 9)},
+            "value": str(rng.choice(["red", "green"])),
+        }
+        for at in range(40)
+    ]
+    collection.upsert(documents)
+    asked = sorted({" ".join(rng.choice(WORDS, 3)) for _ in range(30)})
+    teach(collection, [{"query": q, "id": f"d{at}", "label": 1} for at, q in enumerate(asked)])
+    yield collection
+    data.close()
+
+
+def task_of(collection) -> Task:
+    request = parse(TrainRequest, {"objective": "answers"})
+    watch = Watch(lambda stage, done: None, lambda: False)
+    active = next(each for each in collection.store.projections() if each.active)
+    return Task(collection, request, watch, active)
+
+
+def texts_of(collection) -> list[str]:
+    return ["\n".join(each.fields.values()) for each in collection.store.scroll(0, 100)]
+
+
+def test_words_are_those_of_a_search_among_the_members(library):
+    material = gathered(library, TrainRequest())
+    rows, texts = material.answers.memory.rows, texts_of(library)
+    assert list(material.texts) == texts
+    held, members = np.arange(0, 40, 3), np.setdiff1d(np.arange(40), np.arange(0, 40, 3))
+    seen = []
+    fold = with_words(Fold(held, members), library.store, rows, texts, lambda: seen.append(1))
+    assert seen
+    assert fold.words.shares.max() == 1
+    for at, one in enumerate(held):
+        found = library.store.lexical(texts[one])
+        scores = dict(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
+        among = np.array([scores.get(int(rows[each]), 0.0) for each in members])
+        np.testing.assert_allclose(fold.words.shares[at], among / among.max(), atol=1e-3)
+        assert fold.words.coverage[at] == pytest.approx(among.max() / found.ideal)
+
+
+def test_a_text_that_nothing_shares_a_word_with(library):
+    rows = gathered(library, TrainRequest()).answers.memory.rows
+    texts = ["zzzz", *texts_of(library)[1:]]
+    fold = with_words(Fold(np.array([0]), np.arange(1, 40)), library.store, rows, texts, list)
+    assert not fold.words.shares.any()
+    assert not fold.words.coverage.any()
+
+
+def versions(width: int):
+    rng = np.random.default_rng(4)
+    w_q, w_k = (
+        (np.eye(width) + 0.2 * rng.standard_normal((width, width))).astype(np.float32)
+        for _ in range(2)
+    )
+    turned = given(w_q, w_k, normalize_queries=True, normalize_keys=True)
+    plain = Tuning(scale=(11.0,), attend=100, scorer="dot")
+    return {
+        "untrained": (identity(width), Tuning()),
+        "learned": (turned, plain),
+        "words": (turned, replace(plain, lexical=0.4, coverage=0.5)),
+        "examples": (turned, replace(plain, examples=0.9)),
+        "votes": (
+            turned,
+            replace(plain, examples=0.9, pool="sum", temperature=1.7, lexical=0.4, coverage=0.5),
+        ),
+        "heads": (split_heads(width, 2), replace(plain, scale=(9.0, 14.0), lexical=0.3)),
+    }
+
+
+@pytest.mark.parametrize("name", versions(32))
+def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
+    """A text that is asked, against the same text as a held-out document."""
+    projection, tuning = versions(32)[name]
+    rows = np.array([each.row for each in library.store.scroll(0, 100)])
+    version = library.store.add_projection(
+        *(projection.kind, projection.to_bytes(), projection.fingerprint, {}),
+        tuning=tuning.stored(),
+        offsets=None if name in ("untrained", "heads") else offsets(library),
+    )
+    library.activate(version)
+    answers = gathered(library, TrainRequest()).answers
+    text = "whale of the sea " + " ".join(WORDS[:4])
+    found = library.store.lexical(text)
+    scores = np.zeros(40)
+    scores[np.searchsorted(rows, found.rows)] = found.scores / found.maximum
+    shares = Words(
+        scores[None].astype(np.float16), np.array([found.maximum / found.ideal], dtype=np.float32)
+    )
+    asked = library.encoder().encode_queries([text])
+    answers = replace(answers, queries=np.repeat(asked, 40, axis=0))
+    current = Current(task_of(library), answers)
+    # As if the document asked for were not among the members: all forty are.
+    fold = Fold(np.array([0]), np.arange(40), shares)
+    mine = current(fold, slice(0, 1))[0]
+    answer = library.search(text, attend="all", k=40)
+    ids = [each.id for each in library.page(limit=40).documents]
+    weights = {hit.id: hit.weight for hit in answer.hits}
+    expected = np.log([weights[id] for id in ids])
+    # A null key takes its part of every weight alike, and so does the partition.
+    np.testing.assert_allclose(mine - mine.mean(), expected - expected.mean(), atol=5e-3)
+
+
+def offsets(collection):
+    with collection.store.all_keys() as (_, batches):
+        ids = np.concatenate([batch.ids for batch in batches])[:7]
+    deltas = 0.2 * np.random.default_rng(5).standard_normal((7, 32))
+    return np.sort(ids), deltas.astype(np.float32)

@@ -1,0 +1,135 @@
+"""The files to deploy by: against the code, and by their linters where these are installed."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from service.__main__ import serve
+from service.configuration import in_force
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "service" / "deploy"
+ENVIRONMENT = {str(each.envvar) for each in serve.params if isinstance(each, click.Option)}
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = (DEPLOY / "Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in joined.splitlines()]
+
+
+def values(instruction: str) -> list[str]:
+    return [given for name, given in instructions() if name == instruction]
+
+
+def test_the_image_runs_as_nobody_in_particular_and_says_how_it_is() -> None:
+    assert values("FROM") == ["python:3.11-slim"]
+    assert values("USER") == ["10001"]
+    names = [name for name, _ in instructions()]
+    assert names.index("RUN") < names.index("USER") < names.index("CMD")
+    assert values("VOLUME") == ["/data"]
+    assert "/healthz" in values("HEALTHCHECK")[0]
+    assert values("STOPSIGNAL") == ["SIGTERM"]
+    assert values("CMD")[0].startswith("[")  # no shell between the signal and the server
+    for copied in values("COPY"):
+        assert (ROOT / copied.split()[0]).exists()
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == {
+        copied.split()[0] for copied in values("COPY")
+    }
+
+
+def test_the_image_sets_only_settings_that_there_are() -> None:
+    given = [each.split("=")[0] for each in shlex.split(" ".join(values("ENV")))]
+    set_here = {name for name in given if name.startswith("ATTEND_")}
+    assert set_here
+    assert set_here <= ENVIRONMENT
+
+
+def test_the_health_check_is_python_that_compiles() -> None:
+    command = re.search(r"CMD (\[.*\])", values("HEALTHCHECK")[0])
+    assert command
+    code = tomllib.loads(f"command = {command[1]}")["command"][2]
+    compile(code, "healthcheck", "exec")
+
+
+@pytest.mark.parametrize("linter", ["hadolint"])
+def test_the_image_passes_its_linter(linter: str) -> None:
+    beside = Path(sys.executable).parent / linter
+    found = str(beside) if beside.exists() else shutil.which(linter)
+    if found is None:
+        pytest.skip("hadolint is not installed")
+    done = subprocess.run(
+        [found, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(DEPLOY / "attend.service")
+    return parser
+
+
+def test_the_unit_starts_the_server_with_settings_that_there_are() -> None:
+    service = unit()["Service"]
+    assert service["ExecStart"].endswith("python -m service")
+    text = (DEPLOY / "attend.service").read_text()
+    given = set(re.findall(r"(ATTEND_\w+)=", text))
+    assert given == {"ATTEND_DATA", "ATTEND_CONFIG"}
+    assert given <= ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DynamicUser", "yes"),
+        ("NoNewPrivileges", "yes"),
+        ("CapabilityBoundingSet", ""),
+        ("ProtectSystem", "strict"),
+        ("ProtectHome", "yes"),
+        ("PrivateTmp", "yes"),
+        ("RestrictNamespaces", "yes"),
+        ("SystemCallArchitectures", "native"),
+        ("UMask", "0077"),
+        ("Restart", "on-failure"),
+    ],
+)
+def test_the_unit_is_confined(name: str, value: str) -> None:
+    assert unit()["Service"][name] == value
+
+
+def test_the_unit_passes_systemds_own_check(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    copy = tmp_path / "attend.service"
+    text = (DEPLOY / "attend.service").read_text()
+    # All but the programs, which are elsewhere here.
+    copy.write_text(text.replace("/opt/attend/.venv/bin/python", sys.executable))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_example_configuration_is_taken() -> None:
+    path = DEPLOY / "attend.toml"
+    context = serve.make_context("serve", ["--config", str(path), "--data", "x"])
+    found = {each.name: each for each in in_force(context)}
+    for name, value in tomllib.loads(path.read_text()).items():
+        assert found[name].value == value
+        assert found[name].whence == f"file {path}"

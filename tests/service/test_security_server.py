@@ -1,0 +1,239 @@
+"""Keys, limits and slow clients over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from waitress import wasyncore
+from waitress.server import create_server
+
+from index import Data
+from service.app import create_app
+from service.security.keys import FILE, KeyFile
+from service.security.limits import MAX_HEADERS, SlowClients
+from service.security.refusals import Channel
+from service.server import CannotServe, Refused, ServerOptions, _check_reach, _settings
+from tests.service.test_server import LIMIT, ROOT, command, finished
+from tests.test_readme import blocks, run
+
+ELSEWHERE = "192.0.2.1"
+Place = tuple[str, int]
+
+
+@contextmanager
+def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Place]]:
+    process = subprocess.Popen(
+        command("--data", str(folder), "--port", "0", "--json", *arguments),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        address = urlsplit(json.loads(line)["address"])
+        yield process, (str(address.hostname), int(address.port or 0))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def status(
+    place: Place, path: str, headers: Mapping[str, str] = {}, method: str = "GET"
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*place, timeout=LIMIT)
+    connection.request(method, path, headers=dict(headers))
+    response = connection.getresponse()
+    content = response.read().decode()
+    connection.close()
+    return response.status, content
+
+
+def test_keys_are_heeded_by_a_server_that_runs(tmp_path: Path) -> None:
+    file, path = KeyFile(tmp_path), "/v1/collections"
+    with served(tmp_path) as (process, place):
+        assert status(place, path)[0] == 200
+        added = subprocess.run(
+            [sys.executable, "-m", "service", "keys", "add", "--data", str(tmp_path), "--json"],
+            cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT,
+        )  # fmt: skip
+        made = json.loads(added.stdout)
+        key = {"Authorization": f"Bearer {made['key']}"}
+        assert status(place, path)[0] == 401
+        assert status(place, path, key)[0] == 200
+        assert status(place, path, {"X-Api-Key": made["key"]})[0] == 200
+        assert status(place, "/v1/collections/books", key, "DELETE")[0] == 403
+        wrong = made["key"][:-3] + "zzz"
+        assert status(place, path, {"X-Api-Key": wrong})[0] == 401
+        file.remove(made["id"])
+        assert status(place, path, key)[0] == 401
+        assert status(place, path)[0] == 401, "without its last key it is open to everyone"
+        assert status(place, "/healthz")[0] == 200
+        process.terminate()
+        _, told = process.communicate(timeout=LIMIT)
+    assert told.count("a key was refused: GET /v1/collections from 127.0.0.1") == 2
+    assert made["key"].split("_", 2)[2][:10] not in told
+
+
+def test_keys_may_be_asked_for_before_there_are_any(tmp_path: Path) -> None:
+    with served(tmp_path, "--require-keys") as (_, place):
+        assert status(place, "/v1/collections")[0] == 401
+        key = KeyFile(tmp_path).add()
+        assert status(place, "/v1/collections", {"X-Api-Key": key.text})[0] == 200
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, (host, port)):
+        script = blocks("API keys", "sh")[0].replace("library", str(tmp_path))
+        script = script.replace("localhost:8000/v1/collections/default", f"{host}:{port}/v1/jobs")
+        told = run(script, ROOT)
+    assert '{"jobs":[]}' in told
+    assert "write  all collections, until 20" in told
+    assert "Removed. No key is left" in told
+    assert KeyFile(tmp_path).all() == []
+
+
+def test_headers_have_a_limit(tmp_path: Path) -> None:
+    with served(tmp_path) as (_, place):
+        fits, large = ({"X-Filler": "x" * size} for size in (MAX_HEADERS // 2, MAX_HEADERS))
+        assert status(place, "/healthz", fits)[0] == 200
+        code, sentence = status(place, "/healthz", large)
+        assert code == 431
+        assert str(MAX_HEADERS) in json.loads(sentence)["detail"]
+        odd = {"Transfer-Encoding": "gzip"}
+        code, sentence = status(place, "/healthz", odd)
+        assert (code, json.loads(sentence)["status"]) == (501, 501)
+
+
+def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
+    done = finished("--data", str(tmp_path), "--port", "0", "--cors-origin", "*")
+    assert done.returncode == 2
+    assert "'*' is no origin" in done.stderr
+
+
+# -- where it listens ---------------------------------------------------------------------------
+
+
+def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
+    for near in ("127.0.0.1", "127.3.2.1", "::1"):
+        _check_reach(near, ServerOptions(), tmp_path)
+    with pytest.raises(Refused, match="--allow-remote-without-keys"):
+        _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    _check_reach(ELSEWHERE, ServerOptions(allow_remote=True), tmp_path)
+    _check_reach(ELSEWHERE, ServerOptions(require_keys=True), tmp_path)
+    key = KeyFile(tmp_path).add().key
+    _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    KeyFile(tmp_path).remove(key.id)
+    with pytest.raises(Refused, match="keys add"):
+        _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(CannotServe, match="cannot be read as API keys"):
+        _check_reach("127.0.0.1", ServerOptions(), tmp_path)
+
+
+class Listener:
+    """A socket, as far as the settings ask it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def getsockname(self) -> Place:
+        return self.address, 8000
+
+
+def settings_at(address: str, **options: Any) -> Any:
+    return _settings(ServerOptions(**options), Listener(address))  # type: ignore[arg-type]
+
+
+def test_a_server_elsewhere_is_not_opened_by_the_removal_of_its_last_key() -> None:
+    assert settings_at(ELSEWHERE).require_keys
+    assert not settings_at(ELSEWHERE, allow_remote=True).require_keys
+    assert not settings_at("127.0.0.1").require_keys
+    assert settings_at("127.0.0.1", require_keys=True).require_keys
+
+
+def test_a_server_on_loopback_answers_to_its_own_names_alone() -> None:
+    assert "localhost" in settings_at("127.0.0.1", allow_remote=True).trusted_hosts
+    assert settings_at(ELSEWHERE).trusted_hosts is None
+    named = settings_at(ELSEWHERE, trusted_hosts=("a.example",)).trusted_hosts
+    assert {"a.example", ELSEWHERE} <= set(named)
+
+
+# -- slow clients -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hurried(tmp_path: Path) -> Iterator[Place]:
+    """A server that waits half a second for headers, and a second for a request."""
+    data = Data(tmp_path)
+    server = create_server(create_app(data), host="127.0.0.1", port=0, threads=1)
+    server.channel_class = Channel
+    slow, stop = SlowClients(0.5, 1.0), threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            wasyncore.loop(timeout=0.05, map=server._map, use_poll=True, count=1)
+            slow.sweep(server.active_channels.values())
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    yield "127.0.0.1", server.effective_port
+    stop.set()
+    thread.join()
+    server.task_dispatcher.shutdown()
+    wasyncore.close_all(server._map)
+    data.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: ",
+        b"POST /v1/collections HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n",
+        b"POST /v1/collections HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"5000\r\n",
+    ],
+    ids=["headers", "body", "chunks"],
+)
+def test_a_byte_now_and_then_keeps_no_connection(hurried: Place, head: bytes) -> None:
+    with socket.create_connection(hurried, timeout=0.1) as client:
+        client.sendall(head)
+        answer = b""
+        until = time.monotonic() + LIMIT
+        while time.monotonic() < until:
+            try:
+                client.sendall(b"x")
+                received = client.recv(10_000)
+            except TimeoutError:
+                continue
+            except OSError:  # closed, and what was sent since is thrown back
+                break
+            if not received:
+                break
+            answer += received
+        assert time.monotonic() < until
+    assert answer.startswith(b"HTTP/1.0 408" if b"GET" in head else b"HTTP/1.1 408")
+    assert b"application/problem+json" in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["status"] == 408
+    assert b"did not arrive in time" in answer
+    assert status(hurried, "/healthz")[0] == 200
+
+
+def test_a_connection_may_rest_between_requests(hurried: Place) -> None:
+    connection = http.client.HTTPConnection(*hurried, timeout=LIMIT)
+    for _ in range(2):
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b'{"status":"alive"}'
+        time.sleep(2.2)
+    connection.close()

@@ -1,0 +1,299 @@
+"""Load for some minutes, then load and `kill -9` again and again; every answer is checked."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tests.soak import tiny
+from tests.soak.client import LIMIT, ROOT, Client, Server, Start
+from tests.soak.load import GONE, Reader, Worker, World, Writer
+from tests.soak.serve import REAL
+
+VECTORS_WIDTH = 16
+WRITERS = 2
+PAGE = 1000
+BATCH = 5000
+QUESTIONS = 60
+"""Queries with feedback: enough for a training."""
+
+READY_SECONDS = 5.0
+"""After the imports and the encoders, a server answers within this, killed or not."""
+
+GROWTH = 1.10
+"""Memory at the end, as a multiple of that at minute 2."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Report:
+    """What was done and seen, for whoever ran it."""
+
+    searches: int = 0
+    writes: int = 0
+    merges: int = 0
+    trainings: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    memory: list[tuple[float, int]] = field(default_factory=list)
+    kills: int = 0
+    landed: int = 0
+    starts: list[Start] = field(default_factory=list)
+
+    def grown(self) -> float:
+        """Memory in the last minute over that in the third, as medians."""
+        end = self.memory[-1][0]
+        early = [size for at, size in self.memory if 120 <= at < 180]
+        late = [size for at, size in self.memory if at >= end - 60]
+        return median(late) / median(early) if early else 1.0
+
+    def slowest_start(self) -> float:
+        """Seconds from listening until ready, without those of loading encoders."""
+        return max((start.opening for start in self.starts), default=0.0)
+
+    def told(self) -> str:
+        sizes = [size >> 20 for _, size in self.memory] or [0]
+        return (
+            f"{self.searches} searches and {self.writes} writes, all as they should be (the "
+            f"slowest {self.slowest:.2f} s); {self.merges} merges; trainings: {self.trainings}; "
+            f"memory {sizes[0]} to {sizes[-1]} MiB, {self.grown():.3f} of minute 2; "
+            f"{self.kills} kills, of {self.landed} of which an unanswered write had landed; "
+            f"ready {self.slowest_start():.2f} s after the encoders' load at the slowest"
+        )
+
+
+class Soak:
+    """A data folder with two collections, what is known of them, and the server on it."""
+
+    def __init__(self, folder: Path, seed: int, say: Say) -> None:
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.say = say
+        self.report = Report()
+        self.worlds = [
+            World("vectors", VECTORS_WIDTH, WRITERS),
+            World("texts", tiny.WIDTH, WRITERS, tiny.embed),
+        ]
+        self._random = random.Random(seed)
+        self._model = folder / "model"
+
+    def start(self) -> Server:
+        server = Server(self.data, self.log, "tests.soak.serve")
+        self.report.starts.append(server.start)
+        return server
+
+    def fill(self, server: Server, keys: int) -> None:
+        """Make the collections, with so many vectors that nobody changes, and feedback on them."""
+        vectors, texts = self.worlds
+        client = Client(server.address)
+        vectors.make(client, {"dimension": VECTORS_WIDTH, "normalize": True})
+        texts.make(client, {"encoder": str(self._model)})
+        writer = Writer([vectors], 0, server.address, threading.Event(), seed=0)
+        for first in range(0, keys, BATCH):
+            count = min(BATCH, keys - first)
+            writer.upsert(vectors, [f"base-{at}" for at in range(first, first + count)])
+        items = [
+            {"query": vectors.query(writer.rng)[1], "id": f"base-{at}", "label": 1}
+            for at in range(min(keys, QUESTIONS))
+        ]
+        client.ask("POST", f"{vectors.path}/feedback", {"items": items})
+        writer.client.close()
+        client.close()
+
+    def save_model(self) -> None:
+        self.data.mkdir(parents=True)
+        tiny.save(self._model)
+
+    # -- load -------------------------------------------------------------------------------
+
+    def load(self, server: Server, seconds: float, readers: int, merge_every: float) -> None:
+        """Readers, writers, merges, and in the middle trainings; raises what went wrong."""
+        stop = threading.Event()
+        workers = self._workers(server, readers, stop)
+        writers = [worker for worker in workers if isinstance(worker, Writer)]
+        began, merged, trained = time.monotonic(), 0, False
+        generations = self._generation(server)
+        for worker in workers:
+            worker.start()
+        while (now := time.monotonic() - began) < seconds and not any(w.error for w in workers):
+            if now >= merged * merge_every:
+                writers[merged % len(writers)].bulk.set()
+                merged += 1
+            if not trained and now >= seconds / 3:
+                trained = True
+                self._train(server, real=seconds >= 60)
+            self.report.memory.append((now, server.memory()))
+            time.sleep(min(1.0, seconds / 20))
+        stop.set()
+        self._finish(workers)
+        self.report.merges += self._generation(server) - generations
+
+    def _workers(self, server: Server, readers: int, stop: threading.Event) -> list[Worker]:
+        seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
+        reading = [Reader(self.worlds, server.address, stop, next(seeds)) for _ in range(readers)]
+        writing = [
+            Writer(self.worlds, number, server.address, stop, next(seeds))
+            for number in range(WRITERS)
+        ]
+        return [*reading, *writing]
+
+    def _finish(self, workers: Sequence[Worker], *, killed: bool = False) -> None:
+        for worker in workers:
+            worker.join(LIMIT)
+            error = worker.error
+            if error is not None and not (killed and isinstance(error, GONE)):
+                raise AssertionError(f"{type(worker).__name__}: {error!r}") from error
+            self.report.slowest = max(self.report.slowest, worker.slowest)
+        self.report.searches += sum(w.steps for w in workers if isinstance(w, Reader))
+        self.report.writes += sum(w.steps for w in workers if isinstance(w, Writer))
+
+    def _train(self, server: Server, *, real: bool) -> None:
+        """A rotation of each collection, and with `real` a training that promotes nothing."""
+        client = Client(server.address)
+        asked = [(world, {}) for world in self.worlds]
+        asked += [(self.worlds[0], {"seed": REAL, "promote": False})] if real else []
+        for world, body in asked:
+            job = client.ask("POST", f"{world.path}/train", body)["id"]
+            while (found := client.ask("GET", f"/v1/jobs/{job}"))["state"] in ("queued", "running"):
+                time.sleep(0.05)
+            assert found["state"] == "done", found
+            self.report.trainings.append(f"{world.name}: {found['result']['reason'][:60]}")
+        client.close()
+
+    def _generation(self, server: Server) -> int:
+        client = Client(server.address)
+        found = [client.ask("GET", world.path)["index"]["published"] for world in self.worlds]
+        client.close()
+        return sum(found)
+
+    # -- kills ------------------------------------------------------------------------------
+
+    def kill_once(self, server: Server, readers: int, longest: float) -> Server:
+        """Load, `kill -9` at a random moment, start again, and see that nothing is lost."""
+        stop = threading.Event()
+        workers = self._workers(server, readers, stop)
+        writers = [worker for worker in workers if isinstance(worker, Writer)]
+        if self._random.random() < 0.3:  # in the middle of a large write, or of the merge after it
+            writers[0].bulk.set()
+        if self._random.random() < 0.2:
+            self._submit(server)
+        for worker in workers:
+            worker.start()
+        time.sleep(self._random.uniform(0.02, longest))
+        stop.set()
+        server.kill()
+        self._finish(workers, killed=True)
+        again = self.start()
+        self.report.kills += 1
+        self.settle(again)
+        return again
+
+    def _submit(self, server: Server) -> None:
+        client = Client(server.address)
+        client.ask("POST", f"{self._random.choice(self.worlds).path}/train", {})
+        client.close()
+
+    def settle(self, server: Server) -> None:
+        """Compare all that is stored with what was acknowledged.
+
+        What was under way for each writer is there whole, or not at all.
+        """
+        client = Client(server.address)
+        for world in self.worlds:
+            oracle = world.oracle
+            stored = self._stored(client, world)
+            for writer in range(WRITERS):
+                if not oracle.pending(writer):
+                    continue
+                under_way = oracle.under_way(writer)
+                landed = all(stored.get(id) == stamp for id, stamp in under_way.items())
+                self.report.landed += landed
+                (oracle.acknowledge if landed else oracle.forget)(writer)
+            self._compare(world, stored)
+        client.close()
+
+    def _compare(self, world: World, stored: Mapping[str, Any]) -> None:
+        known = world.oracle.present()
+        if stored != known:
+            lost = known.keys() - stored.keys()
+            strange = stored.keys() - known.keys()
+            other = [id for id in known.keys() & stored.keys() if known[id] != stored[id]]
+            raise AssertionError(
+                f"{world.name}: {len(lost)} documents are lost {sorted(lost)[:5]}, {len(strange)} "
+                f"are there that should not {sorted(strange)[:5]}, {len(other)} have another "
+                f"value {other[:5]}"
+            )
+
+    def _stored(self, client: Client, world: World) -> dict[str, Any]:
+        found, cursor = {}, ""
+        while cursor is not None:
+            page = client.ask("GET", f"{world.path}/documents?limit={PAGE}&cursor={cursor}")
+            found |= {each["id"]: each["value"] for each in page["documents"]}
+            cursor = page["next"]
+        return found
+
+    def verify(self) -> None:
+        """The command that checks every invariant finds nothing."""
+        for world in self.worlds:
+            command = [sys.executable, "-m", "index", "verify", "--data", str(self.data)]
+            done = subprocess.run(
+                [*command, "--collection", world.name, "--json"],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{world.name}: {done.stdout} {done.stderr}"
+
+
+def run(
+    folder: Path,
+    *,
+    minutes: float,
+    kills: int,
+    keys: int,
+    readers: int = 8,
+    merge_every: float = 60.0,
+    longest: float = 2.0,
+    seed: int = 0,
+    say: Say = print,
+) -> Report:
+    """The whole of it; raises AssertionError at the first thing that is not as it should be.
+
+    Args:
+        kills: how often the server is killed after the minutes of load.
+        keys: vectors that lie there while all else changes.
+        merge_every: seconds between two writes so large that the index is merged.
+        longest: seconds of load before a kill, at most.
+    """
+    soak = Soak(folder, seed, say)
+    soak.save_model()
+    server = soak.start()
+    try:
+        soak.fill(server, keys)
+        say(f"{keys} keys are there; load for {minutes:g} minutes.")
+        soak.load(server, minutes * 60, readers, merge_every)
+        soak.settle(server)
+        say(soak.report.told())
+        for at in range(kills):
+            server = soak.kill_once(server, readers, longest)
+            if at % 10 == 9:
+                say(f"{at + 1} kills: {soak.report.told()}")
+        assert server.stop() == 0
+        soak.verify()
+    except BaseException:
+        say(f"The server's log ends:\n{soak.log.read_text()[-5000:]}")
+        raise
+    finally:
+        server.kill()
+    assert soak.report.grown() <= GROWTH, soak.report.told()
+    assert soak.report.slowest_start() <= READY_SECONDS, soak.report.told()
+    return soak.report
