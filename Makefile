@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PORT   ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check soak bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,13 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+soak: $(VENV)/installed-tests  ## Ten minutes of load, then 200 kills under load
+	$(BIN)/python -m tests.soak --minutes 10 --kills 200
+
 bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
-	@for each in benchmarks/[a-z]*.py; do $(BIN)/python $$each $(if $(QUICK),--quick) || exit 1; done
+	@for each in build learning http; do \
+	  $(BIN)/python benchmarks/$$each.py $(if $(QUICK),--quick) || exit 1; \
+	done
 
 clean:  ## Remove what was installed and built here
 	rm -rf $(VENV) demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis

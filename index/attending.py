@@ -89,8 +89,7 @@ def attend(
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
-    # With examples, the nearest keys by the thousand may be those of a few documents.
-    if cheap and (worded or not focus.native or view.made.examples):
+    if cheap and (worded or not focus.native):
         return Attention(_scanned(focus, rows, options.attend), True, focus)
     if overlaps is not None and worded and focus.native:
         return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)

@@ -81,7 +81,8 @@ HTTP = {
 TOO_SLOW = Kind(408, "too-slow", "The request did not arrive in time")
 HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The headers are larger than a limit")
 NOT_DONE = Kind(501, "not-done", "Not done by this server")
-UNREAD = (TOO_SLOW, HEADERS_TOO_LARGE, NOT_DONE)
+BUSY = Kind(429, "too-many-requests", "Too many requests wait already")
+UNREAD = (TOO_SLOW, BUSY, HEADERS_TOO_LARGE, NOT_DONE)
 """Kinds of requests that never come as far as an operation."""
 
 INTERRUPTED = Kind(503, "interrupted", "The server ended while the job ran")

@@ -14,10 +14,8 @@ from typing import Any
 from waitress.task import ThreadedTaskDispatcher
 from waitress.utilities import Error
 
-from service.problems import Kind, Problem
+from service.problems import BUSY, Problem
 from service.replies import PROBLEM, to_json
-
-BUSY = Kind(429, "too-many-requests", "Too many requests wait already")
 
 RETRY_SECONDS = 1
 """A queue of a hundred searches is worked off in less."""

@@ -25,6 +25,9 @@ EXTRA = 8
 FETCH_SHARE = 8
 """A fetch of more than one key in so many costs as much as a scan, which finds documents."""
 
+CROWDED = 8
+"""Keys a document from which on a scan is no slower than a fetch, and for a batch much faster."""
+
 FETCHED = 1_000_000
 """Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
 
@@ -138,9 +141,10 @@ def _nearest(segment: Segment, queries: Float32, rows: Int64 | None, attend: int
     wanted = min(attend + EXTRA, available)
     if wanted == 0:
         return [np.empty(0, dtype=np.int64)] * len(queries)
-    fetch = int(wanted * segment.keys / len(segment.rows) * OVERFETCH) + 1
+    crowd = segment.keys / len(segment.rows)
+    fetch = int(wanted * crowd * OVERFETCH) + 1
     found: list[Int64 | None] = [None] * len(queries)
-    if fetch * FETCH_SHARE < segment.keys:
+    if crowd < CROWDED and fetch * FETCH_SHARE < segment.keys:
         found = _fetched(segment, queries, allowed, wanted, fetch)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
     short = [at for at, each in enumerate(found) if each is None]
@@ -171,17 +175,19 @@ def _scanned(
     segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
 ) -> Iterator[Int64]:
     """Ordinals of the `wanted` best documents for each query, by the product with all keys."""
-    ordinals = np.arange(len(segment.rows)) if allowed is None else np.flatnonzero(allowed)
+    few = allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed)
+    ordinals = np.flatnonzero(allowed) if few else np.arange(len(segment.rows))
     largest = int(np.diff(segment.starts).max())
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
     for at in range(0, len(queries), step):
-        best = np.concatenate(
-            [
-                np.maximum.reduceat(queries[at : at + step] @ found.keys.T, found.starts, axis=1)
-                for found in _blocks(segment, ordinals)
-            ],
-            axis=1,
-        )  # (q, documents)
+        part = queries[at : at + step]
+        products = [
+            np.maximum.reduceat(part @ found.keys.T, found.starts, axis=1)
+            for found in _blocks(segment, ordinals)
+        ]
+        best = np.concatenate(products, axis=1)  # (q, documents)
+        if allowed is not None and not few:  # then a product is cheaper than a copy without them
+            best[:, ~allowed] = -np.inf
         yield from ordinals[np.argpartition(best, -wanted, axis=1)[:, -wanted:]]
 
 

@@ -219,7 +219,7 @@ def test_no_more_documents_are_candidates_than_were_asked_for():
 
 
 def test_equal_in_rounding_are_candidates_too():
-    """Float32 takes the two best for equal: both stand among candidates, to be scored again."""
+    """Float32 takes the best two for equal: both are candidates, for who scores them again."""
     keys = np.array([[1, 0], [1, 2e-8], [0.5, 0]] + [[0, 0]] * 97, dtype=np.float32)
     of = np.arange(100)
     snapshot = Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0)
@@ -229,7 +229,7 @@ def test_equal_in_rounding_are_candidates_too():
 
 @pytest.mark.parametrize("share", [0, 1000])
 def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, share):
-    """Three thousand documents of two hundred keys; every query fetches or scans many."""
+    """Three hundred documents of two hundred keys; every query fetches or scans many."""
     monkeypatch.setattr(snapshot_module, "FETCH_SHARE", share)
     rng = np.random.default_rng(4)
     of = np.repeat(np.arange(300), 200)

@@ -30,7 +30,7 @@ from index.learn.data import answerable
 from index.learn.fit import fit, unlearned
 from index.learn.gate import Verdict
 from index.learn.ranking import Weights, parts, scores
-from index.projection import Projection
+from index.projection import Projection, given
 from index.statistics import paired_randomisation
 from index.teaching import teach
 from index.training import Cancelled, TrainRequest, ranking, train
@@ -336,7 +336,74 @@ def test_asking_what_can_be_asked_for_loads_no_learning():
     assert ran.stdout.split() == ["False"] * 4
 
 
+# -- what it has to be better than -----------------------------------------------------------------
+
+
+FORMS = {
+    "plain": {},
+    "biases": {"b_q": np.zeros(WIDTH), "b_k": np.zeros(WIDTH)},
+    "centre": {"center": np.zeros(WIDTH)},
+}
+
+
+@pytest.mark.parametrize("form", [*FORMS, "heads"])
+def test_a_version_that_is_right_already_stands_trial_as_it_is(tmp_path, quick, form):
+    planted = Planted(6, 100, 0.8, 0.0)
+    collection = planted.collection(tmp_path)
+    planted.teach(collection, 60)
+    w_q, w_k = planted.turned.T, np.eye(WIDTH)
+    if form == "heads":
+        # Both heads see all, so that their mean is what one sees.
+        made = given(np.stack([w_q, w_q]), np.stack([w_k, w_k]), heads=2)
+    else:
+        made = given(w_q, w_k, **FORMS[form])
+    collection.activate(collection.add_projection(made))
+    report = train(collection)
+    assert report["before"]["ndcg@10"] == pytest.approx(1, abs=1e-6)
+    assert not report["promoted"]
+
+
+def test_who_switches_versions_meanwhile_is_not_overruled(small):
+    _, collection = small
+    other = collection.add_projection(given(np.eye(WIDTH)[:4], np.eye(WIDTH)[:4]))
+
+    def switch(stage: str, done: float) -> None:
+        if stage == "calibrating":
+            collection.activate(other)
+
+    report = train(collection, progress=switch)
+    assert not report["promoted"]
+    assert f"Projection {other} is active by now" in report["reason"]
+    assert versions(collection) == [(1, False), (other, True), (report["version"], False)]
+
+
+def test_a_document_that_goes_while_a_training_reads_takes_its_labels_along(small, monkeypatch):
+    _, collection = small
+    read = collection.store.learned
+
+    def learned():
+        found = read()
+        other = vector_data(collection.folder.parent.parent).collection()
+        other.delete(["d99"])
+        return found
+
+    monkeypatch.setattr(collection.store, "learned", learned)
+    report = train(collection)
+    assert report["documents"] == 100  # all of one moment: the deletion comes after it
+    assert collection.store.counts()[0] == 99
+
+
 # -- what is asked for -----------------------------------------------------------------------------
+
+
+def test_parts_that_are_not_asked_for_take_no_part(small):
+    _, collection = small
+    report = train(collection, parts=["matrices"], promote=False)
+    chosen = report["chosen"]
+    assert (chosen["examples"], chosen["lexical"], chosen["parts"]) == (0, 0, ["matrices"])
+    assert chosen["recipe"] != "none"
+    stored = collection.store.version(report["version"])
+    assert len(stored.offsets[0]) == 0
 
 
 def test_promote_false_stores_and_activates_nothing(small):

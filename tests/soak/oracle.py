@@ -183,7 +183,7 @@ class Oracle:
         last = min(hits.values()) if len(hits) == asked.k else -np.inf
         passed = np.flatnonzero(np.isfinite(logits) & (logits > last + TOLERANCE)).tolist()
         missed = set(passed) - hits.keys() - unsettled
-        return f"{[self._ids[slot] for slot in missed]} are better and not among them" * bool(missed)
+        return f"{[self._ids[slot] for slot in missed]} are better, and absent" if missed else ""
 
     def _check_values(
         self, hits: Sequence[Mapping[str, Any]], recent: Sequence[Sequence[Write]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 from tests.soak import tiny
 from tests.soak.client import LIMIT, ROOT, Client, Server, Start
