@@ -15,6 +15,7 @@ AttendError
 │   ├── EncoderMismatch   the collection was built by another encoder
 │   ├── ReadOnly          it was opened to be read only
 │   └── ManifestMismatch  an index file and the database disagree
+├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── LimitExceeded         larger than a stated limit
 ├── SourceError           a source that cannot be read at all
 ├── EncoderError          a model that cannot be loaded or is not the one expected
@@ -109,6 +110,10 @@ class ReadOnly(Conflict):
 
 class ManifestMismatch(Conflict):
     """A published index and the database disagree."""
+
+
+class CannotWrite(AttendError):
+    """The disk does not take it; nothing of it was stored."""
 
 
 class LimitExceeded(AttendError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from index.errors import Damaged
 from index.types import Json
 
 
@@ -42,4 +43,10 @@ class Settings:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Settings:
         """From the store, where other things stand beside the settings."""
+        missing = cls.__dataclass_fields__.keys() - stored.keys()
+        if missing:
+            raise Damaged(
+                f"The database has no settings {', '.join(sorted(missing))}: it is no collection "
+                f"that this program wrote. Restore it from a copy, or remove its folder."
+            )
         return cls(**{name: stored[name] for name in cls.__dataclass_fields__})

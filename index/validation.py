@@ -32,7 +32,14 @@ def _numbers(given: object) -> object:
     return list(given) if isinstance(given, tuple) else given
 
 
-DocumentId = Annotated[str, BeforeValidator(_id_text), Field(min_length=1, max_length=MAX_ID)]
+DocumentId = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID),
+    BeforeValidator(
+        _id_text,
+        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_ID)] | int,
+    ),
+]
 Vector = Annotated[
     list[FiniteFloat],
     Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True),
@@ -47,14 +54,17 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def parse(model: type[Model], given: Mapping[str, Any]) -> Model:
+def parse(model: type[Model], given: Mapping[str, Any], *, strict: bool = False) -> Model:
     """Validate `given` as `model`.
+
+    Args:
+        strict: a text is no number and a number no truth value, as JSON has them.
 
     Raises:
         InvalidRequest: its sentence lists every field that is wrong, and why.
     """
     try:
-        return model.model_validate(given)
+        return model.model_validate(given, strict=strict or None)
     except ValidationError as error:
         raise invalid(error) from None
 

@@ -60,6 +60,11 @@ class Version:
             Tuning.of(stored.tuning),
             Offsets(*stored.offsets),
         )
+        if whole.projection.fingerprint != stored.fingerprint:
+            raise Damaged(
+                f"Projection {number} has other matrices than were stored; activate another "
+                f"version, train again, or restore the collection from a copy."
+            )
         if whole.moved:
             return whole
         return cls(number, whole.projection.form_for(scorer), whole.tuning)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.errors import Damaged
+from index.errors import CannotWrite, Conflict, Damaged
 from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
 from index.projection import Projection
 from index.store import State, Store
@@ -189,7 +189,11 @@ class Views:
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.segments[0]) and not self._read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
-            self._write(made)
+            try:
+                self._write(made)
+            # Where the disk is full there is still an answer.
+            except (CannotWrite, Conflict, OSError) as error:
+                log.warning("The index was not written, and is held in memory: %s", error)
             base = self._load_published(made)
         return self._advance(View(made, base, NEVER))
 

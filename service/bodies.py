@@ -37,7 +37,7 @@ def read_body(model: type[Model], bare: str | None = None, *, single: bool = Fal
         raise InvalidRequest(
             f"The body is {_kind(given)}, but an object {{…}} was expected.", field="body"
         )
-    return parse(model, given)
+    return parse(model, given, strict=True)
 
 
 def read_query(model: type[Model]) -> Model:

@@ -12,7 +12,7 @@ from index import __version__
 from index.requests import NAME_PATTERN, Request
 from service.bodies import structured
 from service.operations import Operation
-from service.problems import ANSWERED, KINDS
+from service.problems import KINDS
 from service.replies import HTML, JSON, PROBLEM
 from service.schemas import MAX_ROW, ProblemReply
 
@@ -178,7 +178,7 @@ def _response(status: int, model: type[BaseModel] | None, operation: Operation) 
 
 
 def _problem_reference(status: int) -> dict[str, str]:
-    slug = next(kind.slug for kind in ANSWERED if kind.status == status)
+    slug = next(kind.slug for kind in KINDS if kind.status == status)
     return {"$ref": f"#/components/responses/{slug}"}
 
 

@@ -113,8 +113,10 @@ class Operation:
             possible |= {400, 413, 415, 422}
         if self.query is not None or self.parameters:
             possible |= {422}
+        if self.writes:
+            possible |= {507}
         if self.query is not None:
-            possible |= {414}
+            possible |= {414, 431}
         if "collection" in self.parameters or self.query is not None:
             possible |= {404, 409, 503}
         return tuple(sorted(possible))

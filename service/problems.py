@@ -19,6 +19,7 @@ from werkzeug.exceptions import NotFound as NoSuchPath
 
 from index.errors import (
     AttendError,
+    CannotWrite,
     Conflict,
     Detail,
     EncoderError,
@@ -68,6 +69,7 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (NotFound, NO_PATH),
     (ReadOnly, NOT_ALLOWED),
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
+    (CannotWrite, Kind(507, "cannot-write", "The disk does not take it")),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
     (AttendError, INTERNAL),
 )
@@ -171,6 +173,8 @@ def _told(error: AttendError) -> str:
 def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
+    if isinstance(error, CannotWrite):
+        return "The server's disk does not take it, and nothing of it was stored; try again later."
     return "The data on the server's disk cannot be used."
 
 

@@ -75,7 +75,8 @@ class BoundedDispatcher(ThreadedTaskDispatcher):  # type: ignore[misc]
     def add_task(self, task: Any) -> None:
         """Take a connection whose next request is complete."""
         request = task.requests[0]
-        if request.path in EXEMPT:
+        # What cannot be read as a request has no path.
+        if getattr(request, "path", None) in EXEMPT:
             self._express.add_task(task)
         elif self.is_full and not request.error:
             self.refused += 1

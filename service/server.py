@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import threading
@@ -105,6 +106,11 @@ def run(
             f"There is no data folder {folder}. Build one with 'python -m index build', or make "
             f"an empty one to fill over HTTP."
         )
+    if not options.read_only and not os.access(folder, os.W_OK):
+        raise CannotServe(
+            f"The data folder {folder} cannot be written to. Serve it with --read-only, or change "
+            f"its permissions."
+        )
     with _listening(options, folder) as listener, _stop_signals() as stop:
         data = Data(folder, cache_bytes=options.cache_mib * MEBIBYTE, read_only=options.read_only)
         readiness = Readiness()
@@ -135,9 +141,12 @@ def run(
             _answer(server, stop)
             readiness.drain()
             _drain(server)
+        idle = not _is_busy(server)
         warming.join()
         jobs.stop(STOP_SECONDS)
-        data.close()
+        # SQLite does not survive a connection that is closed under a thread that uses it.
+        if idle:
+            data.close()
 
 
 def _warm(data: Data, readiness: Readiness, jobs: Jobs) -> None:

@@ -56,7 +56,8 @@ def find(name: str) -> Origin:
     if name in ALIASES:
         return Origin(DEFAULT, str(_checked_default()))
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    # Not Path.is_dir(), which raises where the name is longer than a path can be.
+    if os.path.isdir(folder):
         return Origin(str(folder.resolve()), str(folder.resolve()))
     return Origin(name, name)
 
@@ -105,7 +106,7 @@ def _read(origin: Origin, device: str) -> SentenceTransformer:
 
 
 def _why_unreadable(origin: Origin, error: Exception) -> str:
-    if Path(origin.place).is_dir():
+    if os.path.isdir(origin.place):
         return (
             f"The encoder {origin.name!r} could not be read from its folder "
             f"({_first_line(error)}). Give a folder with modules.json and model.safetensors."

@@ -246,7 +246,10 @@ def _write_index(
         key_ids.append(ids)
         documents.append(rows)
     index = index or faiss.IndexFlatIP(dimension)
-    faiss.write_index(index, str(folder / VECTORS))
+    try:
+        faiss.write_index(index, str(folder / VECTORS))
+    except RuntimeError as error:
+        raise OSError(f"{folder / VECTORS} cannot be written ({error}).") from error
     sync_file(folder / VECTORS)
     empty = [np.empty(0, dtype=np.int64)]
     for name, parts in ((KEYS, key_ids), (DOCUMENTS, documents)):

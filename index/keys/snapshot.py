@@ -25,8 +25,9 @@ EXTRA = 8
 FETCH_SHARE = 8
 """A fetch of more than one key in so many costs as much as a scan, which finds documents."""
 
-CROWDED = 8
-"""Keys a document from which on a scan is no slower than a fetch, and for a batch much faster."""
+CROWDED = 32
+"""Queries at once, times keys a document, from which on a scan is faster than fetches: it reads
+the keys once for many queries, and ranks documents instead of thousands of keys of a few."""
 
 FETCHED = 1_000_000
 """Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
@@ -35,14 +36,14 @@ QUERIES = 64
 """Queries searched at once at most: enough to share what they read of the keys."""
 
 SCANNED = 4_000_000
-"""Scores held at once where keys are scanned for a block of queries: 50 MB with their order."""
+"""Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
 
 FEW = 8
 """Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
 class Candidates(NamedTuple):
-    """Whole documents with all of their keys, for one query."""
+    """Whole documents with all of their keys."""
 
     documents: Int64  # (n,) rows
     starts: Int64  # (n,) first key of each document
@@ -88,6 +89,9 @@ class Snapshot:
 
     def search(self, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
         """Rows of at least the `attend` documents whose best key has the largest inner product.
+
+        Ascending, for each query; of equals those of the lower rows. Memory is bounded whatever
+        the number of queries.
 
         Args:
             queries: (q, H, d) in the space of the keys; documents are found for each head.
@@ -144,7 +148,7 @@ def _nearest(segment: Segment, queries: Float32, rows: Int64 | None, attend: int
     crowd = segment.keys / len(segment.rows)
     fetch = int(wanted * crowd * OVERFETCH) + 1
     found: list[Int64 | None] = [None] * len(queries)
-    if crowd < CROWDED and fetch * FETCH_SHARE < segment.keys:
+    if crowd * len(queries) < CROWDED and fetch * FETCH_SHARE < segment.keys:
         found = _fetched(segment, queries, allowed, wanted, fetch)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
     short = [at for at, each in enumerate(found) if each is None]
@@ -158,37 +162,63 @@ def _fetched(
     """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
     keys = None if allowed is None else allowed[segment.ordinals]
     step = max(1, min(QUERIES, FETCHED // fetch))
-    return [
-        _first(segment.ordinals[hits[hits >= 0]], wanted)
-        for at in range(0, len(queries), step)
-        for hits in segment.vectors.search(queries[at : at + step], fetch, keys).positions
-    ]
+    found = []
+    for at in range(0, len(queries), step):
+        nearest = segment.vectors.search(queries[at : at + step], fetch, keys)
+        for scores, positions in zip(*nearest, strict=True):
+            met = positions >= 0
+            found.append(_first(segment.ordinals[positions[met]], scores, wanted))
+    return found
 
 
-def _first(ordinals: Int64, wanted: int) -> Int64 | None:
-    """The first distinct ones in the order of rank; None where there are too few."""
-    _, places = np.unique(ordinals, return_index=True)
-    return None if len(places) < wanted else ordinals[np.sort(places)[:wanted]]
+def _first(ordinals: Int64, scores: Float32, wanted: int) -> Int64 | None:
+    """The best distinct ones of the documents of keys by rank; None where more must be known."""
+    documents, places = np.unique(ordinals, return_index=True)
+    if len(documents) < wanted:
+        return None
+    # The worst key that was fetched may have equals that were not.
+    more = len(ordinals) == len(scores) and scores[np.sort(places)[wanted - 1]] == scores[-1]
+    return None if more else _best(documents, scores[places], wanted)
+
+
+def _best(ordinals: Int64, scores: Float32, wanted: int) -> Int64:
+    """The `wanted` documents of the largest scores; of equals those that come first.
+
+    Equals are common: one question is an example of all that answers it.
+    """
+    last = np.partition(scores, -wanted)[-wanted]
+    kept: Bool = scores > last
+    kept[np.flatnonzero(scores == last)[: wanted - np.count_nonzero(kept)]] = True
+    return ordinals[kept]
 
 
 def _scanned(
     segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
 ) -> Iterator[Int64]:
     """Ordinals of the `wanted` best documents for each query, by the product with all keys."""
-    few = allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed)
-    ordinals = np.flatnonzero(allowed) if few else np.arange(len(segment.rows))
+    ordinals = np.arange(len(segment.rows))
+    if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
+        ordinals = np.flatnonzero(allowed)
     largest = int(np.diff(segment.starts).max())
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
     for at in range(0, len(queries), step):
         part = queries[at : at + step]
         products = [
-            np.maximum.reduceat(part @ found.keys.T, found.starts, axis=1)
+            _by_document(part @ found.keys.T, found.starts)  # (q, d) @ (d, m) -> (q, documents)
             for found in _blocks(segment, ordinals)
         ]
-        best = np.concatenate(products, axis=1)  # (q, documents)
-        if allowed is not None and not few:  # then a product is cheaper than a copy without them
-            best[:, ~allowed] = -np.inf
-        yield from ordinals[np.argpartition(best, -wanted, axis=1)[:, -wanted:]]
+        best = np.concatenate(products, axis=1)
+        if allowed is not None and len(ordinals) == len(allowed):
+            best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
+        yield from (_best(ordinals, scores, wanted) for scores in best)
+
+
+def _by_document(products: Float32, starts: Int64) -> Float32:
+    """Each document's best key: (q, m) -> (q, documents)."""
+    if len(starts) == products.shape[1]:
+        return products
+    best: Float32 = np.maximum.reduceat(products, starts, axis=1)
+    return best
 
 
 def _chosen(segment: Segment, rows: Int64 | None) -> Int64:

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from index.errors import Conflict, Damaged, ReadOnly, UnknownCollection
+from index.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
 from index.store.tokens import TOKENIZER
 
 BUSY_SECONDS = 30.0
+
+UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+"""Primary codes of what the disk does not take."""
 
 
 class Connections:
@@ -83,10 +86,15 @@ class Connections:
             try:
                 self._check_there()
                 yield self._writer
-            except BaseException:
+                connection.commit()
+            except BaseException as error:
                 connection.rollback()
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF in UNWRITABLE:
+                    raise CannotWrite(
+                        f"{self.path} cannot be written to ({error}), and nothing of it was "
+                        f"stored. Make room on the disk, or check the folder's permissions."
+                    ) from error
                 raise
-            connection.commit()
 
     def check_writable(self) -> None:
         """Raises ReadOnly where it was opened to be read only."""

@@ -86,11 +86,15 @@ class StoredProjection(NamedTuple):
 
 
 class StoredVersion(NamedTuple):
-    """All that a version consists of. Offsets are key ids (m,), ascending, and deltas (m, d)."""
+    """All that a version consists of. Offsets are key ids (m,), ascending, and deltas (m, d).
+
+    `fingerprint` is what `weights` had when they were stored.
+    """
 
     weights: bytes
     tuning: Mapping[str, Any]
     offsets: tuple[Int64, Float32]
+    fingerprint: str
 
 
 class State(NamedTuple):

@@ -120,12 +120,15 @@ def weights(db: Database, version: int) -> bytes:
 def read(db: Database, version: int) -> StoredVersion:
     """All that a version consists of; read it within one transaction."""
     matrices = weights(db, version)
-    row = db.execute("SELECT tuning FROM projections WHERE version = ?", [version]).fetchone()
+    row = db.execute(
+        "SELECT fingerprint, tuning FROM projections WHERE version = ?", [version]
+    ).fetchone()
     found = db.execute(
         "SELECT key, delta FROM offsets WHERE projection = ? ORDER BY key", [version]
     ).fetchall()
     keys = np.array([key for key, _ in found], dtype=np.int64)
-    return StoredVersion(matrices, json.loads(row[0]), (keys, stacked([each[1] for each in found])))
+    deltas = stacked([each[1] for each in found])
+    return StoredVersion(matrices, json.loads(row[1]), (keys, deltas), row[0])
 
 
 def listed(db: Database) -> list[StoredProjection]:

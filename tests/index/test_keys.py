@@ -91,9 +91,14 @@ CASES = st.builds(
 def test_the_attended_documents_are_always_among_the_candidates(case, attend, filtered, fetched):
     with pytest.MonkeyPatch.context() as patch:
         if fetched:  # and scanned only where that found too few
-            patch.setattr(snapshot_module, "FETCH_SHARE", 0)
+            fetch_always(patch)
             patch.setattr(snapshot_module, "EXTRA", 0)
         check_candidates(case, attend, filtered)
+
+
+def fetch_always(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(snapshot_module, "CROWDED", 10**9)
+    patch.setattr(snapshot_module, "FETCH_SHARE", 0)
 
 
 def check_candidates(case: Case, attend: int, filtered: bool) -> None:
@@ -183,10 +188,29 @@ class Counted(FlatVectors):
         return super().search(queries, k, allowed)
 
 
-@pytest.mark.parametrize("share", [0, 1000])
-def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, share):
+@pytest.mark.parametrize("fetched", [True, False])
+def test_of_equal_documents_the_first_are_found(monkeypatch, fetched):
+    """One question taught for 60 documents: whichever way they are found, they are the same."""
+    if fetched:
+        fetch_always(monkeypatch)
+    monkeypatch.setattr(snapshot_module, "EXTRA", 0)
+    of = np.repeat(np.random.default_rng(2).permutation(200), 1 + np.arange(200) % 2)
+    keys = np.random.default_rng(3).normal(size=(len(of), 6)).astype(np.float32)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    order = np.argsort(of, kind="stable")
+    taught = of[order] % 3 == 1
+    keys[taught] = [2, 0, 0, 0, 0, 0]
+    snapshot = Snapshot((Segment.of(flat(keys), np.arange(len(of)), of[order]),), 0, 0, 0)
+    query = np.eye(6, dtype=np.float32)[:1, None]
+    for wanted in (1, 7, 30, 66):
+        assert snapshot.search(query, None, wanted)[0].tolist() == list(range(1, 3 * wanted, 3))
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, fetched):
     """A fetch meets one document only, for one of three queries; that one alone is scanned."""
-    monkeypatch.setattr(snapshot_module, "FETCH_SHARE", share)
+    if fetched:
+        fetch_always(monkeypatch)
     monkeypatch.setattr(snapshot_module, "EXTRA", 0)
     keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2), -np.eye(2)]).astype(np.float32)
     of = np.array([1] * 500 + [2, 3, 4, 5])
@@ -197,11 +221,14 @@ def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, shar
     assert [each.tolist() for each in found] == [[4, 5], [1, 2], [4, 5]]
     chosen = snapshot.search(queries, np.array([1, 3]), 2)
     assert [each.tolist() for each in chosen] == [[1, 3]] * 3
-    assert vectors.asked == ([(3, 253)] * 2 if share == 0 else [])
+    assert vectors.asked == ([(3, 253)] * 2 if fetched else [])
 
 
-def test_no_more_documents_are_candidates_than_were_asked_for():
-    """Forty keys a document, in a cloud of its own; one query lies amid four thousand keys."""
+@pytest.mark.parametrize("fetched", [True, False])
+def test_no_more_documents_are_candidates_than_were_asked_for(monkeypatch, fetched):
+    """Forty keys a document, in a cloud of its own."""
+    if fetched:
+        fetch_always(monkeypatch)
     rng = np.random.default_rng(4)
     centres, documents, each = rng.normal(size=(2000, 8)), 2000, 40
     keys = np.repeat(centres, each, axis=0) + rng.normal(scale=0.3, size=(documents * each, 8))
@@ -215,7 +242,7 @@ def test_no_more_documents_are_candidates_than_were_asked_for():
         assert set(np.argsort(-products)[:50]) <= set(found.tolist())
         assert len(found) == 50 + snapshot_module.EXTRA
     # In blocks of queries, and never again for more.
-    assert [count for count, _ in vectors.asked] == [64, 36]
+    assert [count for count, _ in vectors.asked] == ([64, 36] if fetched else [])
 
 
 def test_equal_in_rounding_are_candidates_too():
@@ -227,10 +254,11 @@ def test_equal_in_rounding_are_candidates_too():
     assert {0, 1, 2} <= set(found.tolist())
 
 
-@pytest.mark.parametrize("share", [0, 1000])
-def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, share):
+@pytest.mark.parametrize("fetched", [True, False])
+def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, fetched):
     """Three hundred documents of two hundred keys; every query fetches or scans many."""
-    monkeypatch.setattr(snapshot_module, "FETCH_SHARE", share)
+    if fetched:
+        fetch_always(monkeypatch)
     rng = np.random.default_rng(4)
     of = np.repeat(np.arange(300), 200)
     keys = rng.normal(size=(len(of), 4)).astype(np.float32)

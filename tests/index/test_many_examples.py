@@ -86,6 +86,12 @@ def crowd(tmp_path_factory):
     data.close()
 
 
+def fetch_always(patch: pytest.MonkeyPatch) -> None:
+    """Keys from the index, and a scan only where these are of too few documents."""
+    patch.setattr(snapshot_module, "CROWDED", 10**9)
+    patch.setattr(snapshot_module, "FETCH_SHARE", 0)
+
+
 def answers(crowd: Crowd, queries: np.ndarray, **options: Any) -> list[Any]:
     requests = [parse(SearchRequest, {"query": each.tolist(), **options}) for each in queries]
     return crowd.collection.search_many(requests)
@@ -93,12 +99,13 @@ def answers(crowd: Crowd, queries: np.ndarray, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("colour", [None, "red"])
 @pytest.mark.parametrize("pool", ["max", "sum"])
-@pytest.mark.parametrize("attended", [5, 15, 100, "all"])
-@pytest.mark.parametrize("way", ["scan", "fetch", "documents"])
+@pytest.mark.parametrize("attended", [8, 15, 100, "all"])
+@pytest.mark.parametrize("way", ["small", "large", "fetch"])
 def test_hits_are_those_of_dense_matrices(crowd, monkeypatch, way, attended, pool, colour):
-    if way != "scan":
+    if way != "small":
         monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
-        monkeypatch.setattr(snapshot_module, "FETCH_SHARE", 0 if way == "fetch" else 1000)
+    if way == "fetch":
+        fetch_always(monkeypatch)
     options = {"attend": attended, "pool": pool, "k": DOCUMENTS if attended == "all" else attended}
     if colour is not None:
         options["filter"] = {"c": colour}
@@ -106,7 +113,7 @@ def test_hits_are_those_of_dense_matrices(crowd, monkeypatch, way, attended, poo
         weights, _ = expected(crowd.logits(query.astype(float), pool, colour), attended)
         check_weights(answer, weights, atol=1e-5)
         # Beyond a scan a sum is proposed by its documents' best keys.
-        assert answer.exact == (pool == "max" or way == "scan" or attended == "all")
+        assert answer.exact == (pool == "max" or way == "small" or attended == "all")
 
 
 # -- how much is held at once ------------------------------------------------------------------
@@ -123,7 +130,7 @@ def batch(crowd: Crowd, count: int, **options: Any) -> Any:
 def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch):
     """Of the 20 documents that are near the query, with 251 keys each, 15 are attended to."""
     monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
-    monkeypatch.setattr(snapshot_module, "FETCH_SHARE", 0)
+    fetch_always(monkeypatch)
     monkeypatch.setattr(snapshot_module, "BLOCK_KEYS", 1000)
     view = crowd.collection.views.current()
     read: list[int] = []
@@ -146,9 +153,11 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
 def test_a_batch_holds_little_more_than_a_query(crowd, monkeypatch, way, pool):
     """What grows with the batch is the result: 15 documents of some numbers each."""
     monkeypatch.setattr(attending, "MAX_SCORES", 64_000)
+    monkeypatch.setattr(snapshot_module, "SCANNED", 64_000)
     monkeypatch.setattr(snapshot_module, "BLOCK_KEYS", 1000)
     if way == "fetch":
         monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
+        fetch_always(monkeypatch)
         monkeypatch.setattr(snapshot_module, "FETCHED", 64_000)
 
     def peak(count: int) -> int:

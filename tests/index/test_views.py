@@ -179,3 +179,35 @@ def test_a_search_keeps_the_view_that_it_began_with(collection):
     assert view.keys.documents == 1
     assert [len(block.documents) for block in view.keys.blocks(None)] == [1]
     assert collection.views.current().change > view.change
+
+
+def test_masked_keys_are_merged_away_when_they_outnumber_a_share_of_the_living(
+    collection, monkeypatch
+):
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 10)
+    collection.upsert([several_keys(f"d{n}", [[1, n], [n, 1]]) for n in range(60)])
+    collection.publish()
+    first = collection.views.current().keys.generation
+
+    def after_deleting(ids) -> tuple[int, int]:
+        collection.delete([f"d{n}" for n in ids])
+        collection.merge_if_due()
+        keys = collection.views.current().keys
+        assert len(found(collection, k=100)) == keys.documents
+        return keys.generation - first, keys.keys
+
+    assert after_deleting(range(20)) == (0, 120)  # 40 of 120 keys: half of those that live
+    assert after_deleting([20]) == (1, 78)
+    assert after_deleting(range(21, 60)) == (2, 0)
+
+
+def test_few_masked_keys_are_borne(collection, monkeypatch):
+    monkeypatch.setattr(views_module, "MERGE_KEYS", 10)
+    collection.upsert([several_keys(f"d{n}", [[1, n]]) for n in range(11)])
+    collection.publish()
+    generation = collection.views.current().keys.generation
+    for n in range(10):
+        collection.delete([f"d{n}"])
+        collection.merge_if_due()
+    assert collection.views.current().keys.generation == generation
+    assert found(collection) == ["d10"]

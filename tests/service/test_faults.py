@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ ROOM = 2_000_000
 
 
 def documents(name: str, count: int) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(len(name))
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
     return [
         {"id": f"{name}-{at}", "vector": rng.standard_normal(WIDTH).round(3).tolist(), "value": at}
         for at in range(count)
@@ -65,8 +67,7 @@ def best(client: FlaskClient, document: dict[str, Any]) -> Any:
 def finds(client: FlaskClient, document: dict[str, Any]) -> bool:
     answer = best(client, document)
     assert answer.status_code == 200, answer.text
-    hit = answer.get_json()["hits"][0]
-    return bool(hit["id"] == document["id"] and hit["score"] == pytest.approx(1, abs=1e-5))
+    return bool(answer.get_json()["hits"][0]["id"] == document["id"])
 
 
 def filled(folder: Path, count: int = 50) -> list[dict[str, Any]]:
@@ -74,7 +75,7 @@ def filled(folder: Path, count: int = 50) -> list[dict[str, Any]]:
     folder.mkdir(exist_ok=True)
     given_documents = documents("old", count)
     data = Data(folder)
-    books = data.create("books", dimension=WIDTH, scale=1)
+    books = data.create("books", dimension=WIDTH)
     books.upsert(given_documents)
     books.publish()
     data.close()
@@ -101,35 +102,37 @@ def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
 def small_files(_: Path) -> Iterator[Callable[[], None]]:
     """No file may grow beyond `ROOM` bytes, until it may again."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    heeded = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
     try:
         yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heeded)
 
 
 @pytest.mark.parametrize("limit", [small_disk, small_files])
 def test_a_full_disk_loses_nothing_and_is_told(tmp_path: Path, limit: Any) -> None:
-    with limit(tmp_path) as make_room, served(tmp_path) as client:
-        assert client.put(COLLECTION, json={"dimension": WIDTH, "scale": 1}).status_code == 201
-        stored: list[dict[str, Any]] = []
-        for at in range(100):
-            batch = documents(f"{'x' * at}batch", 100)
-            answer = client.post(DOCUMENTS, json=batch)
-            if answer.status_code != 200:
-                break
-            stored += batch
-        assert (answer.status_code, answer.mimetype) == (507, "application/problem+json")
-        assert "nothing of it was stored" in answer.get_json()["detail"]
-        # What was acknowledged is there and is found; of what was refused, there is nothing.
-        assert total(client) == len(stored) > 0
-        assert all(finds(client, each) for each in stored[::100])
-        make_room()
-        assert client.post(DOCUMENTS, json=batch).get_json()["added"] == len(batch)
-        assert finds(client, batch[0])
-    with served(tmp_path) as client:
-        assert total(client) == len(stored) + len(batch) or limit is small_disk
+    with limit(tmp_path) as make_room:
+        with served(tmp_path) as client:
+            assert client.put(COLLECTION, json={"dimension": WIDTH}).status_code == 201
+            stored: list[dict[str, Any]] = []
+            while len(stored) < 10_000:
+                batch = documents(f"batch-{len(stored)}", 100)
+                answer = client.post(DOCUMENTS, json=batch)
+                if answer.status_code != 200:
+                    break
+                stored += batch
+            assert (answer.status_code, answer.mimetype) == (507, "application/problem+json")
+            assert "nothing of it was stored" in answer.get_json()["detail"]
+            # What was acknowledged is there and is found; of what was refused, there is nothing.
+            assert total(client) == len(stored) > 0
+            assert all(finds(client, each) for each in stored[::100])
+            make_room()
+            assert client.post(DOCUMENTS, json=batch).get_json()["added"] == len(batch)
+            assert finds(client, batch[0])
+        with served(tmp_path) as client:
+            assert total(client) == len(stored) + len(batch)
 
 
 def test_a_merge_that_the_disk_does_not_take_fails_no_write(
@@ -204,29 +207,28 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
-        yield
-        process.kill()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def test_a_lock_of_ten_seconds_delays_writes_and_no_search(tmp_path: Path) -> None:
     stored, new = filled(tmp_path), documents("new", 3)
-    with served(tmp_path) as client, locked(tmp_path, LOCKED_SECONDS):
-        answers: list[Any] = []
-        began = time.monotonic()
-        writing = threading.Thread(
-            target=lambda: answers.append(client.post(DOCUMENTS, json=new).status_code)
-        )
-        writing.start()
-        searches = 0
-        while writing.is_alive() and time.monotonic() - began < LOCKED_SECONDS - 1:
-            asked = time.monotonic()
-            assert finds(client, stored[searches % len(stored)])
-            assert time.monotonic() - asked < LOCKED_SECONDS / 2, "a search waited for the lock"
-            searches += 1
-            time.sleep(0.1)
-        assert (answers, searches > 10) == ([], True), "the write did not wait for the lock"
-        writing.join(LIMIT)
-        assert answers == [200]
+    with served(tmp_path) as client, ThreadPoolExecutor(1) as writer:
+        assert finds(client, stored[0])
+        with locked(tmp_path, LOCKED_SECONDS):
+            began = time.monotonic()
+            writing = writer.submit(lambda: client.post(DOCUMENTS, json=new).status_code)
+            searches = []
+            while not writing.done():
+                asked = time.monotonic()
+                assert finds(client, stored[len(searches)])
+                searches.append(time.monotonic() - asked)
+                time.sleep(LOCKED_SECONDS / len(stored))
+        assert writing.result() == 200
+        assert time.monotonic() - began > LOCKED_SECONDS - 1, "the write met no lock"
+        assert max(searches) < LOCKED_SECONDS / 2, "a search waited for the lock"
         assert finds(client, new[0])
 
 
@@ -358,7 +360,8 @@ def test_a_clock_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.M
         for module in CLOCKS:
             monkeypatch.setattr(f"{module}.datetime", Earlier)
     with served(tmp_path) as client:
-        assert client.post(f"{COLLECTION}/projections/rollback").get_json()["active"] == 2
+        undone = client.post(f"{COLLECTION}/projections/rollback").get_json()
+        assert undone["projection"] == 2
 
 
 # -- two servers, and a stop ----------------------------------------------------------------
@@ -370,7 +373,7 @@ def test_two_servers_on_one_folder_see_each_others_writes(tmp_path: Path) -> Non
         for server in (one, other):
             wait_until_ready(server)
         for at, (writer, reader) in enumerate([(one, other), (other, one)] * 10):
-            (document,) = documents(f"{'y' * at}", 1)
+            (document,) = documents(f"turn-{at}", 1)
             assert writer.request("POST", DOCUMENTS, [document])[0] == 200
             search = {"query": document["vector"], "k": 1, "scorer": "cosine"}
             assert found(reader.request("POST", f"{COLLECTION}/search", search)) == document["id"]
@@ -386,7 +389,7 @@ def test_two_servers_on_one_folder_see_each_others_writes(tmp_path: Path) -> Non
 def both_write_at_once(servers: list[Server]) -> None:
     def write(number: int) -> None:
         for at in range(20):
-            batch = documents(f"{'z' * at}{number}", 5)
+            batch = documents(f"both-{number}-{at}", 5)
             statuses.append(servers[number].request("POST", DOCUMENTS, batch)[0])
 
     statuses: list[int] = []

@@ -69,10 +69,16 @@ class Server:
             self.process = subprocess.Popen(
                 [*command, *more], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
             )
+        try:
+            self.start = self._started(log, began)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _started(self, log: Path, began: float) -> Start:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.kill()
             raise RuntimeError(f"The server did not start: {log.read_text()[-2000:]}")
         listening = time.monotonic() - began
         parts = urlsplit(json.loads(line)["address"])
@@ -80,14 +86,13 @@ class Server:
         told = log.stat().st_size
         self._wait_until_ready()
         warming = time.monotonic() - began - listening
-        self.start = Start(listening, warming, _loading(log, told))
+        return Start(listening, warming, _loading(log, told))
 
     def _wait_until_ready(self) -> None:
         client = Client(self.address)
         deadline = time.monotonic() + LIMIT
         while client.request("GET", "/readyz")[0] != 200:
             if time.monotonic() > deadline:
-                self.kill()
                 raise RuntimeError("The server did not become ready.")
             time.sleep(0.01)
         client.close()

@@ -17,8 +17,11 @@ from tests.soak.oracle import ATTEND, SHELVES, Asked, Oracle, State, shelf_of
 GONE = (ConnectionError, http.client.HTTPException, TimeoutError)
 """What a client of a killed server sees."""
 
-BULK = 6000
-"""Documents of one large write; two of these are enough for a merge."""
+BULK = 5500
+"""Documents of one large write, at least; two of these are enough for a merge."""
+
+SIZE = 40
+"""Documents of a small write, at most."""
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 
@@ -148,21 +151,21 @@ class Writer(Worker):
         address: tuple[str, int],
         stop: threading.Event,
         seed: int,
-        size: int = 40,
+        bulk: int = BULK,
     ) -> None:
         super().__init__(address, stop)
         self.worlds = worlds
         self.number = number
         self.random = random.Random(seed)
         self.rng = np.random.default_rng(seed)
-        self.size = size
         self.bulk = threading.Event()
+        self._bulk = max(bulk, BULK)
 
     def step(self) -> None:
         if self.bulk.is_set():
             self.bulk.clear()
-            for first in (0, BULK):
-                ids = [f"{self.number}-bulk-{at}" for at in range(first, first + BULK)]
+            for first in (0, self._bulk):
+                ids = [f"{self.number}-bulk-{at}" for at in range(first, first + self._bulk)]
                 self.upsert(self.worlds[0], ids)
             return
         world = self.random.choice(self.worlds)
@@ -172,8 +175,8 @@ class Writer(Worker):
         act(world)
 
     def some(self, world: World) -> None:
-        count = self.random.randint(1, self.size)
-        self.upsert(world, [self._id(n) for n in self.random.sample(range(10 * self.size), count)])
+        count = self.random.randint(1, SIZE)
+        self.upsert(world, [self._id(n) for n in self.random.sample(range(10 * SIZE), count)])
 
     def upsert(self, world: World, ids: Sequence[str]) -> Any:
         sent, states = world.documents(ids, self.random.randrange(50), self._stamp, self.rng)
@@ -185,12 +188,12 @@ class Writer(Worker):
 
     def again(self, world: World) -> None:
         """The same write twice is one."""
-        sent = self.upsert(world, [self._id(self.random.randrange(10 * self.size))])
+        sent = self.upsert(world, [self._id(self.random.randrange(10 * SIZE))])
         answer = self.client.ask("POST", f"{world.path}/documents", sent)
         assert answer["unchanged"] == 1, answer
 
     def patch(self, world: World) -> None:
-        id = self._id(self.random.randrange(10 * self.size))
+        id = self._id(self.random.randrange(10 * SIZE))
         state = world.oracle.state(id)
         if state is None:
             status, _ = self.client.request("GET", f"{world.path}/documents/{id}")
@@ -202,8 +205,8 @@ class Writer(Worker):
         assert answer["payload"] == {"tag": changed.tag, "shelf": shelf_of(id)}, answer
 
     def delete(self, world: World) -> None:
-        count = self.random.randint(1, self.size)
-        ids = [self._id(n) for n in self.random.sample(range(10 * self.size), count)]
+        count = self.random.randint(1, SIZE)
+        ids = [self._id(n) for n in self.random.sample(range(10 * SIZE), count)]
         there = [id for id in ids if world.oracle.state(id) is not None]
         answer = self._write(world, dict.fromkeys(there), "POST", "/documents/delete", {"ids": ids})
         assert answer["deleted"] == len(there), (answer, len(there))
@@ -211,7 +214,7 @@ class Writer(Worker):
     def clear(self, world: World) -> None:
         """Delete by filter: what has one tag, of this writer's."""
         tag = self.random.randrange(50)
-        ids = [self._id(n) for n in range(10 * self.size)]
+        ids = [self._id(n) for n in range(10 * SIZE)]
         states = {id: world.oracle.state(id) for id in ids}
         there = [id for id, state in states.items() if state is not None and state.tag == tag]
         filter = {"tag": tag, "@id": {"prefix": f"{self.number}-live-"}}

@@ -42,7 +42,8 @@ class Report:
     writes: int = 0
     merges: int = 0
     trainings: list[str] = field(default_factory=list)
-    slowest: float = 0.0
+    slowest_search: float = 0.0
+    slowest_write: float = 0.0
     memory: list[tuple[float, int]] = field(default_factory=list)
     kills: int = 0
     landed: int = 0
@@ -60,11 +61,12 @@ class Report:
         return max((start.opening for start in self.starts), default=0.0)
 
     def told(self) -> str:
-        sizes = [size >> 20 for _, size in self.memory] or [0]
+        sizes = {int(at // 60): size >> 20 for at, size in self.memory}
         return (
             f"{self.searches} searches and {self.writes} writes, all as they should be (the "
-            f"slowest {self.slowest:.2f} s); {self.merges} merges; trainings: {self.trainings}; "
-            f"memory {sizes[0]} to {sizes[-1]} MiB, {self.grown():.3f} of minute 2; "
+            f"slowest {self.slowest_search:.2f} s and {self.slowest_write:.2f} s); {self.merges} "
+            f"merges; trainings: {self.trainings}; MiB of memory by minute: "
+            f"{list(sizes.values())}, at the end {self.grown():.3f} of minute 2; "
             f"{self.kills} kills, of {self.landed} of which an unanswered write had landed; "
             f"ready {self.slowest_start():.2f} s after the encoders' load at the slowest"
         )
@@ -73,7 +75,7 @@ class Report:
 class Soak:
     """A data folder with two collections, what is known of them, and the server on it."""
 
-    def __init__(self, folder: Path, seed: int, say: Say) -> None:
+    def __init__(self, folder: Path, keys: int, seed: int, say: Say) -> None:
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.say = say
@@ -82,6 +84,7 @@ class Soak:
             World("vectors", VECTORS_WIDTH, WRITERS),
             World("texts", tiny.WIDTH, WRITERS, tiny.embed),
         ]
+        self._keys = keys
         self._random = random.Random(seed)
         self._model = folder / "model"
 
@@ -90,19 +93,19 @@ class Soak:
         self.report.starts.append(server.start)
         return server
 
-    def fill(self, server: Server, keys: int) -> None:
+    def fill(self, server: Server) -> None:
         """Make the collections, with so many vectors that nobody changes, and feedback on them."""
         vectors, texts = self.worlds
         client = Client(server.address)
         vectors.make(client, {"dimension": VECTORS_WIDTH, "normalize": True})
         texts.make(client, {"encoder": str(self._model)})
         writer = Writer([vectors], 0, server.address, threading.Event(), seed=0)
-        for first in range(0, keys, BATCH):
-            count = min(BATCH, keys - first)
+        for first in range(0, self._keys, BATCH):
+            count = min(BATCH, self._keys - first)
             writer.upsert(vectors, [f"base-{at}" for at in range(first, first + count)])
         items = [
             {"query": vectors.query(writer.rng)[1], "id": f"base-{at}", "label": 1}
-            for at in range(min(keys, QUESTIONS))
+            for at in range(min(self._keys, QUESTIONS))
         ]
         client.ask("POST", f"{vectors.path}/feedback", {"items": items})
         writer.client.close()
@@ -119,7 +122,9 @@ class Soak:
         stop = threading.Event()
         workers = self._workers(server, readers, stop)
         writers = [worker for worker in workers if isinstance(worker, Writer)]
-        began, merged, trained = time.monotonic(), 0, False
+        began, merged = time.monotonic(), 0
+        # Early, so that what a training loads is there before memory is first looked at.
+        trained = False
         generations = self._generation(server)
         for worker in workers:
             worker.start()
@@ -127,7 +132,7 @@ class Soak:
             if now >= merged * merge_every:
                 writers[merged % len(writers)].bulk.set()
                 merged += 1
-            if not trained and now >= seconds / 3:
+            if not trained and now >= min(seconds / 3, 30):
                 trained = True
                 self._train(server, real=seconds >= 60)
             self.report.memory.append((now, server.memory()))
@@ -140,7 +145,7 @@ class Soak:
         seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
         reading = [Reader(self.worlds, server.address, stop, next(seeds)) for _ in range(readers)]
         writing = [
-            Writer(self.worlds, number, server.address, stop, next(seeds))
+            Writer(self.worlds, number, server.address, stop, next(seeds), self._keys // 12)
             for number in range(WRITERS)
         ]
         return [*reading, *writing]
@@ -151,9 +156,16 @@ class Soak:
             error = worker.error
             if error is not None and not (killed and isinstance(error, GONE)):
                 raise AssertionError(f"{type(worker).__name__}: {error!r}") from error
-            self.report.slowest = max(self.report.slowest, worker.slowest)
-        self.report.searches += sum(w.steps for w in workers if isinstance(w, Reader))
-        self.report.writes += sum(w.steps for w in workers if isinstance(w, Writer))
+            self._note(worker)
+
+    def _note(self, worker: Worker) -> None:
+        report = self.report
+        if isinstance(worker, Reader):
+            report.searches += worker.steps
+            report.slowest_search = max(report.slowest_search, worker.slowest)
+        else:
+            report.writes += worker.steps
+            report.slowest_write = max(report.slowest_write, worker.slowest)
 
     def _train(self, server: Server, *, real: bool) -> None:
         """A rotation of each collection, and with `real` a training that promotes nothing."""
@@ -271,11 +283,11 @@ def run(
         merge_every: seconds between two writes so large that the index is merged.
         longest: seconds of load before a kill, at most.
     """
-    soak = Soak(folder, seed, say)
+    soak = Soak(folder, keys, seed, say)
     soak.save_model()
     server = soak.start()
     try:
-        soak.fill(server, keys)
+        soak.fill(server)
         say(f"{keys} keys are there; load for {minutes:g} minutes.")
         soak.load(server, minutes * 60, readers, merge_every)
         soak.settle(server)
