@@ -9,6 +9,7 @@ import string
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ TINY_SEED = 20170612
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# No test is about time: machines are noisy.
+hypothesis.settings.register_profile("attend", deadline=None)
+hypothesis.settings.load_profile("attend")
 
 # A suite that runs in the background is told to ignore interrupts, and so is all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
