@@ -279,3 +279,17 @@ def test_bad_input(change, words):
     given = {"scores": np.zeros((1, 2)), "relevant": np.zeros((1, 2), bool)} | change
     with pytest.raises(InvalidRequest, match=words):
         calibrate(given.pop("scores"), given.pop("relevant"), **given)
+
+
+def test_a_question_that_counts_twice_counts_as_two():
+    scores, relevant = drawn(120)
+    counts = np.random.default_rng(2).integers(0, 4, 120).astype(float)
+    at = np.repeat(np.arange(120), counts.astype(int))
+    one = calibrate(scores, relevant, counts=counts)
+    # The pull towards the start is worth one question, of 120 or of as many as there are now.
+    other = calibrate(scores[at], relevant[at])
+    assert one.scale == pytest.approx(other.scale, rel=0.02)
+    assert one.null == pytest.approx(other.null, rel=0.02)
+    assert one.threshold == pytest.approx(other.threshold, abs=0.02)
+    assert one.nll_after == pytest.approx(other.nll_after, abs=0.01)
+    assert one.ece_after == pytest.approx(other.ece_after, abs=0.02)
