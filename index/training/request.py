@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from index.collection import Collection
 from index.errors import InvalidRequest
@@ -62,6 +62,20 @@ class TrainRequest(Request):
     )
     seed: int = Field(0, ge=0, lt=2**32, description="Of all that is drawn.")
     promote: bool = Field(True, description="False: store what was learned, activate nothing.")
+
+    @model_validator(mode="after")
+    def _parts_can_be_learned(self) -> TrainRequest:
+        if self.objective == "answers" and "parts" in self.model_fields_set:
+            raise ValueError(
+                "parts are chosen for the objective ranking; answers are always learned with "
+                "matrices and shared words. Leave parts out, or train for ranking"
+            )
+        if "offsets" in self.parts and "matrices" not in self.parts:
+            raise ValueError(
+                f"parts are {', '.join(self.parts)}, but key offsets are learned together with "
+                f"matrices; add matrices, or leave offsets out"
+            )
+        return self
 
 
 class Cancelled(InvalidRequest):

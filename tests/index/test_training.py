@@ -406,6 +406,22 @@ def test_parts_that_are_not_asked_for_take_no_part(small):
     assert len(stored.offsets[0]) == 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"parts": ["offsets", "words"]}, "learned together with matrices; add matrices"),
+        ({"objective": "answers", "parts": ["matrices"]}, "train for ranking"),
+        ({"parts": []}, "parts"),
+        ({"parts": ["heads"]}, "parts"),
+    ],
+)
+def test_parts_that_cannot_be_learned_are_refused(small, fields, said):
+    _, collection = small
+    with pytest.raises(InvalidRequest, match=said):
+        train(collection, **fields)
+    assert versions(collection) == [(1, True)]
+
+
 def test_promote_false_stores_and_activates_nothing(small):
     planted, collection = small
     queries = planted.asked(range(10))
