@@ -134,7 +134,9 @@ def as_text(report: Mapping[str, Any]) -> str:
         if name in after
     ]
     rows += [_row(VIEWS.get(name, name), view) for name, view in report["views"].items() if view]
-    lines = [_verdict(report), "", *_aligned([HEADER, *rows]), ""]
+    lines = [_verdict(report), ""]
+    if rows:  # a training that could not begin measured nothing
+        lines += [*_aligned([HEADER, *rows]), ""]
     if chosen := report.get("chosen"):
         lines.append(f"chosen: {', '.join(f'{name} {_short(chosen[name])}' for name in chosen)}")
     return "\n".join([*lines, f"{report['seconds']:.1f} s"])

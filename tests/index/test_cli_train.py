@@ -440,3 +440,18 @@ def test_rollback_goes_back_and_says_when_it_cannot(versions):
     assert "none was before it that could be gone back to" in again.stderr
     back = invoke("projections", "--data", versions, "activate", 2)
     assert back.stdout == "Projection 2 is active.\n"
+
+
+def test_a_training_that_could_not_begin_shows_no_table():
+    from index.cli.train import as_text
+
+    nothing = {
+        "before": {},
+        "after": {},
+        "views": {},
+        "chosen": {},
+        "version": None,
+        "seconds": 0.1,
+    }
+    said = as_text({**nothing, "promoted": False, "reason": "Too few."})
+    assert said == "Nothing was promoted. Too few.\n\n0.1 s"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sqlite3
 import tarfile
+import tempfile
 import threading
 from pathlib import Path
 
@@ -182,16 +182,15 @@ def flip(members):
 def with_trigger(members):
     """A database that does more than it should, with a manifest that is right about it."""
     at = next(n for n, each in enumerate(members) if each[0] == BOOKS)
-    path = "/tmp/attend-test-trigger.db"
-    with open(path, "wb") as file:
-        file.write(members[at][1])
-    db = sqlite3.connect(path)
-    db.execute("CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM keys; END")
-    db.commit()
-    db.execute("PRAGMA journal_mode = DELETE")
-    db.close()
-    replaced(members, at, Path(path).read_bytes())
-    os.unlink(path)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trigger.db"
+        path.write_bytes(members[at][1])
+        db = sqlite3.connect(path)
+        db.execute("CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM keys; END")
+        db.commit()
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.close()
+        replaced(members, at, path.read_bytes())
 
 
 def replaced(members, at, content):
