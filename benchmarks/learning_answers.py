@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from index import Collection, Document
 from index.encoder import DEFAULT
-from index.requests import MAX_BATCH, SearchRequest, parse
+from index.search.requests import MAX_BATCH, SearchRequest, parse
 from index.statistics import Interval, mean_interval, reliability
 from index.types import Bool, Float32, Float64
 

@@ -15,7 +15,7 @@ from learning_sets import Bench
 
 from index import Answer, Collection, Document
 from index.projection import given
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 
 CALM = 20
 """Queries that are asked over and over during a switch."""

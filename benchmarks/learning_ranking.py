@@ -13,7 +13,7 @@ from learning_sets import Bench, RankingSet, encoder, taught, trained
 
 from index import Collection
 from index.encoder import DEFAULT
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 from index.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 
 UNLIKE = 0.8

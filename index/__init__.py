@@ -10,10 +10,10 @@ import os
 # Before any library that reads them is imported; a user's own setting stays.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from index.answers import Answer, Hit
 from index.collection import Collection
 from index.data import DEFAULT_COLLECTION, Data
 from index.errors import AttendError
+from index.search.answers import Answer, Hit
 from index.types import Document
 
 __version__ = "0.1.0"

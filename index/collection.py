@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from index.answers import Answer, Facets, Matrix
 from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
-from index.paging import cursor as cursor_of
-from index.paging import fingerprint, place
 from index.projection import Projection, lsi, pca
-from index.requests import (
+from index.revising import revised
+from index.search.answers import Answer, Facets, Matrix
+from index.search.paging import cursor as cursor_of
+from index.search.paging import fingerprint, place
+from index.search.requests import (
     MAX_DOCUMENTS,
     DocumentRequest,
     Revision,
     SearchRequest,
     parse,
 )
-from index.revising import revised
-from index.searching import Found, Searcher
+from index.search.searching import Found, Searcher
 from index.settings import Settings
 from index.store import Store, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from index import encoder as encoders
-from index.across import Across, AcrossRequest, search_across
 from index.aliases import Aliases, name_taken
 from index.collection import Collection
 from index.encoder import CachedEncoder, EmbeddingCache, Encoder
@@ -33,7 +32,8 @@ from index.errors import (
     UnknownCollection,
 )
 from index.projection import identity
-from index.requests import NAME_PATTERN, CollectionSettings, parse
+from index.search.across import Across, AcrossRequest, search_across
+from index.search.requests import NAME_PATTERN, CollectionSettings, parse
 from index.settings import Settings
 from index.store import Store
 from index.values import parse_type
@@ -193,7 +193,7 @@ class Data:
             )
 
     def search(self, query: Any, collections: Sequence[str], **options: Any) -> Across:
-        """Ask several collections the same; see `index.across` for what merging means.
+        """Ask several collections the same; see `index.search.across` for what merging means.
 
         Args:
             query, options: as `Collection.search` takes them.

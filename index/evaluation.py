@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.answers import Answer
 from index.collection import Collection
 from index.errors import InvalidRequest, SourceError
 from index.examples import MAX_WEIGHT, Asked, judgements
-from index.requests import MAX_BATCH, SearchRequest, parse
+from index.search.answers import Answer
+from index.search.requests import MAX_BATCH, SearchRequest, parse
 from index.source import Problem
 from index.statistics import Interval, mean_intervals
 from index.types import Float64

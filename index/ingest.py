@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from index.errors import DimensionMismatch, InvalidRequest
-from index.requests import MAX_DETAILS, MAX_ID, MAX_TEXT
+from index.search.requests import MAX_DETAILS, MAX_ID, MAX_TEXT
 from index.settings import Settings
 from index.store import Entry, Hashes, KeyRow, StaleEntries, Store
 from index.types import Document, Float32, Json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from index.requests import Revision
+from index.search.requests import Revision
 from index.store import StoredDocument
 from index.types import Json
 

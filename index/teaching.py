@@ -16,7 +16,7 @@ from index.collection import Collection
 from index.errors import AttendError, Detail, InvalidRequest, UnknownDocument
 from index.examples import MAX_WEIGHT, Asked, Example, same_question
 from index.ingest import check_id, own_vector
-from index.requests import MAX_DETAILS, AnyQuery, DocumentId, Query, Request, parse
+from index.search.requests import MAX_DETAILS, AnyQuery, DocumentId, Query, Request, parse
 from index.store import NewExample, Question, moved
 from index.types import Float32
 

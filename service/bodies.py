@@ -1,4 +1,4 @@
-"""JSON and query parameters in: read once, as the models of `index.requests`."""
+"""JSON and query parameters in: read once, as the models of `index.search.requests`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flask import request
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from index.errors import InvalidRequest
-from index.requests import Request, parse
+from index.search.requests import Request, parse
 from service.security.limits import check_depth
 
 Model = TypeVar("Model", bound=Request)

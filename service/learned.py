@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, model_validator
 
-from index.requests import MAX_DOCUMENTS, DocumentId, Request
+from index.search.requests import MAX_DOCUMENTS, DocumentId, Request
 from index.teaching import TeachItem
 from service.jobs import State
 from service.schemas import MAX_ROW, ProblemReply, Reply

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from index import __version__
-from index.requests import NAME_PATTERN, Request
+from index.search.requests import NAME_PATTERN, Request
 from service.bodies import structured
 from service.operations import Operation
 from service.problems import KINDS

@@ -11,7 +11,7 @@ from flask import Flask, Response
 from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
-from index.requests import Request
+from index.search.requests import Request
 from index.types import Json
 from service.bodies import read_body, read_query
 from service.security.access import check_collection

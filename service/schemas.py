@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from index import DEFAULT_COLLECTION
-from index.requests import (
+from index.search.requests import (
     MAX_BATCH,
     MAX_CURSOR,
     MAX_DOCUMENTS,

@@ -26,7 +26,7 @@ import index.keys.snapshot
 from index import AttendError, Collection, Data, Document
 from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
 from index.projection import Projection, given, identity, split_heads
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 
 NAMES = (f"collection-{number}" for number in itertools.count())
 

@@ -26,7 +26,7 @@ import learning_sets
 
 from index import Collection, Document
 from index import projection as projections
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 from index.statistics import Interval
 
 SETTING = {"quick": True}

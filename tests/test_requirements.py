@@ -13,7 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+from tests.places import ROOT
+
 PIN = re.compile(r"([\w.-]+)==(\S+)( +# \S.*)?")
 
 

@@ -18,7 +18,7 @@ from scipy.special import softmax
 
 from index import Answer, Collection, Data
 from index.projection import arrays, given, lsi, spectrum, split_heads
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 
 Vectors = Mapping[str, ArrayLike]
 New = Callable[..., Collection]

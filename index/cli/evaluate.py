@@ -17,7 +17,7 @@ from index.comparing.report import as_json as comparison_json
 from index.comparing.report import as_text, bounds, span
 from index.evaluation import MEASURES, Evaluation, Qrels, evaluate, judged, read_qrels, read_queries
 from index.examples import Asked
-from index.requests import MAX_ATTEND
+from index.search.requests import MAX_ATTEND
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

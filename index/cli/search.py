@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from index.answers import Answer, Hit
 from index.cli.common import on_collection, open_collection, show
 from index.collection import Collection
 from index.errors import InvalidRequest
+from index.search.answers import Answer, Hit
 from index.source.vectors import as_vector
 
 SNIPPET = 100

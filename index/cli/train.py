@@ -12,7 +12,7 @@ import click
 from index.cli.common import Bar, interrupted, on_collection, open_collection, show
 from index.cli.teach import Files, sentence, teach_files, with_files
 from index.collection import Collection
-from index.requests import parse
+from index.search.requests import parse
 
 VIEWS = {
     "random": "random queries",

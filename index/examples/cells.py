@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from index.examples.types import MAX_WEIGHT
-from index.requests import MAX_TEXT
+from index.search.requests import MAX_TEXT
 from index.source.files import kind
 from index.source.mapping import Unusable
 from index.source.vectors import as_vector

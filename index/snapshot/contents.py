@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from index.requests import NAME_PATTERN
+from index.search.requests import NAME_PATTERN
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from index.data import Data
 from index.errors import CollectionExists, Damaged, InvalidRequest
 from index.keys.files import sync_folder
-from index.requests import NAME_PATTERN
+from index.search.requests import NAME_PATTERN
 from index.snapshot.contents import DATABASE, FILE, FORMAT, MANIFEST, Contents, Progress
 from index.store import Store
 from index.store.soundness import strangers

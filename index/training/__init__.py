@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from index.collection import Collection
-from index.requests import parse
+from index.search.requests import parse
 from index.training.request import (
     FEWEST_QUESTIONS,
     Cancelled,

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from index.answering import KEY, check_path, value_of
 from index.collection import Collection
 from index.errors import InvalidRequest
 from index.learn.data import twins
 from index.learn.targets import Answers, Targets
-from index.searching import TYPE_SAMPLE
+from index.search.answering import KEY, check_path, value_of
+from index.search.searching import TYPE_SAMPLE
 from index.store import StoredDocument
 from index.training.gather import memory_of
 from index.training.request import TrainRequest

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from index.collection import Collection
 from index.errors import InvalidRequest
 from index.learn.data import PARTS, Part
-from index.requests import Request
+from index.search.requests import Request
 from index.store import StoredProjection
 
 FEWEST_QUESTIONS = 20

@@ -10,7 +10,7 @@ from flask import Response
 
 from index import Collection
 from index.errors import EncoderError, InvalidRequest
-from index.requests import CollectionSettings
+from index.search.requests import CollectionSettings
 from service.context import context
 from service.operations import Operations
 from service.replies import reply

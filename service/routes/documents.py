@@ -8,9 +8,9 @@ from typing import Any
 from flask import Response
 
 from index import Collection
-from index.answers import facets_json
 from index.errors import UnknownDocument
-from index.requests import Revision
+from index.search.answers import facets_json
+from index.search.requests import Revision
 from index.store import StoredDocument
 from service.context import context
 from service.operations import Operations

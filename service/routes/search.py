@@ -8,9 +8,9 @@ from typing import Any
 from flask import Response, render_template
 
 from index import Collection
-from index.across import AcrossRequest
 from index.errors import AttendError, InvalidRequest
-from index.requests import SearchRequest, parse
+from index.search.across import AcrossRequest
+from index.search.requests import SearchRequest, parse
 from service.context import context
 from service.operations import Operations
 from service.problems import problem_of

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from index.errors import AttendError
-from index.requests import NAME_PATTERN
+from index.search.requests import NAME_PATTERN
 from service.security.keys import SCOPES, Key, KeyFile, Scope
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}

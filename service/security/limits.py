@@ -1,4 +1,4 @@
-"""Limits that belong to HTTP; those of what is asked are `index.requests`'.
+"""Limits that belong to HTTP; those of what is asked are `index.search.requests`'.
 
 SECURITY.md lists them all.
 """

@@ -20,7 +20,7 @@ from index.errors import (
     UnknownField,
 )
 from index.projection import given as projection_given
-from index.requests import MAX_BATCH, SearchRequest, parse
+from index.search.requests import MAX_BATCH, SearchRequest, parse
 from index.types import Document
 from tests.index.helpers import (
     brute_logits,
@@ -424,7 +424,7 @@ def test_a_vector_for_texts_must_have_the_encoders_width(texts):
 
 
 def test_a_matrix_larger_than_a_response_is_refused(five, monkeypatch):
-    monkeypatch.setattr("index.searching.MAX_CELLS", 9)
+    monkeypatch.setattr("index.search.searching.MAX_CELLS", 9)
     requests = [parse(SearchRequest, {"query": QUERY})] * 2
     with pytest.raises(LimitExceeded, match="2 queries over 5 documents"):
         five.matrix(requests)

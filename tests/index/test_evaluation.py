@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import ir_measures
 import numpy as np
@@ -19,8 +18,9 @@ from index.errors import InvalidRequest, SourceError
 from index.evaluation import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from index.examples import read_judgements
 from tests.index.helpers import run_index, vector_data, write_jsonl
+from tests.places import DATA
 
-CONALA = Path(__file__).parents[3] / "shared" / "data" / "conala"
+CONALA = DATA / "conala"
 
 
 @pytest.fixture(scope="module")

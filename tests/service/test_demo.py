@@ -15,11 +15,10 @@ import pytest
 from index import Data
 from index.encoder import SentenceEncoder
 from index.ingest import Written
-from index.requests import DocumentRequest, parse
+from index.search.requests import DocumentRequest, parse
 from service.demo import build
 from service.docstrings import Docstring, standard_library
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 
 from service.__main__ import serve
 from service.configuration import in_force
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "service" / "deploy"
 ENVIRONMENT = {str(each.envvar) for each in serve.params if isinstance(each, click.Option)}
 

@@ -21,8 +21,9 @@ from index.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
 from service.jobs import Job, Jobs, QueueFull, State, UnknownJob
 from service.jobs.book import KEPT, Book
 from service.jobs.worker import Turn
+from tests.places import ROOT
 from tests.service.conftest import LIMIT, SlowTrainer
-from tests.service.test_server import ROOT, Server
+from tests.service.test_server import Server
 
 NAMES = ("a", "b", "c", "d")
 

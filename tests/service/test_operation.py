@@ -28,8 +28,8 @@ from index.snapshot import restore
 from service.app import create_app
 from service.jobs import Jobs
 from service.settings import ServiceSettings
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 60.0
 PROGRAM = (sys.executable, "-m", "service", "--port", "0", "--json", "--log-format", "json")
 SNAPSHOT = "/v1/collections/books/snapshot"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
+
 SOURCES = [path for part in ("index", "service") for path in sorted((ROOT / part).rglob("*.py"))]
 MODULES = frozenset({"pickle", "cPickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"})
 FUNCTIONS = frozenset({"eval", "exec", "compile", "__import__"})

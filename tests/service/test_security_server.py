@@ -25,7 +25,8 @@ from service.security.keys import FILE, KeyFile
 from service.security.limits import MAX_HEADERS, SlowClients
 from service.security.refusals import Channel
 from service.server import CannotServe, Refused, ServerOptions, _check_reach, _settings
-from tests.service.test_server import LIMIT, ROOT, command, finished
+from tests.places import ROOT
+from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
 
 ELSEWHERE = "192.0.2.1"

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from index import Data
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 60.0
 """Seconds that anything here may take on a busy machine."""
 

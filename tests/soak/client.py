@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from tests.places import ROOT
+
 LOADED = "The encoder was loaded in seconds:"
-ROOT = Path(__file__).parents[2]
 LIMIT = 60.0
 """Seconds that an answer, a start or a stop may take on a busy machine."""
 

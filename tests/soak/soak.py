@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.places import ROOT
 from tests.soak import tiny
-from tests.soak.client import LIMIT, ROOT, Client, Server, Start
+from tests.soak.client import LIMIT, Client, Server, Start
 from tests.soak.load import GONE, Reader, Worker, World, Writer
 from tests.soak.serve import REAL
 

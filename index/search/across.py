@@ -15,10 +15,10 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import Field, model_validator
 
-from index.answers import Answer, Hit, hit_json
-from index.measure import Shares, shares_of
-from index.requests import NAME_PATTERN, SearchRequest
-from index.searching import Found
+from index.search.answers import Answer, Hit, hit_json
+from index.search.measure import Shares, shares_of
+from index.search.requests import NAME_PATTERN, SearchRequest
+from index.search.searching import Found
 
 MAX_COLLECTIONS = 32
 

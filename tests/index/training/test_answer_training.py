@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +16,15 @@ from index.learn.blended import weights
 from index.learn.calibrate import expected_error
 from index.learn.held import Fold, attended, compared
 from index.projection import given, split_heads
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 from index.training import Cancelled, TrainRequest, train
 from index.training.answer_material import gathered
 from index.training.answer_trial import folds
 from index.tuning import Tuning
 from tests.index.helpers import vector_data
+from tests.places import DATA
 
-BANKING = Path(__file__).parents[3] / "shared" / "data" / "banking77"
+BANKING = DATA / "banking77"
 WIDTH = 24
 FIELDS = {
     *("promoted", "reason", "version", "before", "after", "views", "chosen", "calibration"),

@@ -12,9 +12,9 @@ import numpy as np
 from index.attention import Additive, Block, Blocks, Mechanism, mechanism
 from index.errors import InvalidRequest
 from index.keys import Candidates
-from index.lexicon import OFF, Overlap, own_strength, strength_of
 from index.projection import RAW_KEYS, Projection
-from index.requests import SearchOptions
+from index.search.lexicon import OFF, Overlap, own_strength, strength_of
+from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.types import Float32, Float64, Int64
 from index.versions import Version

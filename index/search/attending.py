@@ -24,9 +24,9 @@ from index.attention import (
     weights_by_block,
 )
 from index.errors import LimitExceeded
-from index.focus import ALL, Focus, focus_on
-from index.lexicon import Best, Overlap
-from index.requests import SearchOptions
+from index.search.focus import ALL, Focus, focus_on
+from index.search.lexicon import Best, Overlap
+from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.timings import timed
 from index.types import Float32, Int64

@@ -12,7 +12,7 @@ from index.cli import main
 from index.errors import Damaged, InvalidRequest
 from index.projection import given as projection_given
 from index.projection import identity
-from index.requests import SearchRequest, parse
+from index.search.requests import SearchRequest, parse
 from index.tuning import Tuning
 from tests.index.world import World, check_weights, expected
 

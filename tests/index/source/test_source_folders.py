@@ -10,6 +10,7 @@ import pytest
 from index.errors import SourceError
 from index.source import Problem, Row, describe, documents, guess, open_source, sample
 from index.source.folders import heading
+from tests.places import DATA
 
 
 def write(root: Path, files: dict[str, str | bytes]) -> Path:
@@ -142,7 +143,7 @@ def test_beir_honours_what_is_asked_for_and_guesses_nothing_else(beir):
 
 
 def test_scifact_is_read_as_beir_defines_it():
-    folder = Path(__file__).parents[3] / "shared" / "data" / "scifact"
+    folder = DATA / "scifact"
     if not folder.is_dir():
         pytest.skip("the SciFact data set is not beside the repository, in ../shared/data")
     source = open_source(str(folder))

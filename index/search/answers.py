@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from index.highlighting import Span
+from index.search.highlighting import Span
 from index.store.facets import Facet
 from index.types import Json
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from index.answering import KEY, Reading, check_path, value_of
-from index.answers import Answer, Facets, Matrix
-from index.asking import Asked, Asking, QueryEncoder, known
-from index.attending import Attention, attend, attend_matrix
 from index.attention import Attended
 from index.errors import Conflict, InvalidRequest, LimitExceeded
-from index.explaining import Vanished
-from index.lexicon import Overlap, blended, overlaps, strength_of
-from index.measure import Measure, measure_of
-from index.paging import fingerprint
-from index.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
+from index.search.answering import KEY, Reading, check_path, value_of
+from index.search.answers import Answer, Facets, Matrix
+from index.search.asking import Asked, Asking, QueryEncoder, known
+from index.search.attending import Attention, attend, attend_matrix
+from index.search.explaining import Vanished
+from index.search.lexicon import Overlap, blended, overlaps, strength_of
+from index.search.measure import Measure, measure_of
+from index.search.paging import fingerprint
+from index.search.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed

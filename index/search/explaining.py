@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.answers import Highlight
-from index.attending import Attention
-from index.highlighting import HIGHLIGHTER
+from index.search.answers import Highlight
+from index.search.attending import Attention
+from index.search.highlighting import HIGHLIGHTER
 from index.store import Store, StoredKey
 from index.types import Float64, Int64, Json
 

@@ -10,7 +10,7 @@ from index.data import Data
 from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from index.examples import Example
 from index.projection import identity
-from index.requests import parse
+from index.search.requests import parse
 from index.store import examples as store_examples
 from index.teaching import FEW, PROBES, TeachItem, teach, unfit
 from index.tuning import Tuning

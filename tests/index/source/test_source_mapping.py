@@ -30,6 +30,7 @@ from index.source import (
 from index.source.cells import scalar
 from index.source.mapping import Unusable, document_id
 from index.source.vectors import as_vector
+from tests.places import DATA
 
 
 def rows(*cells: Mapping[str, object]) -> list[Row]:
@@ -347,7 +348,7 @@ def test_a_csv_may_hold_vectors_as_json(tmp_path):
 
 
 def test_banking77_is_read_whole():
-    path = Path(__file__).parents[3] / "shared" / "data" / "banking77" / "train.csv"
+    path = DATA / "banking77" / "train.csv"
     if not path.is_file():
         pytest.skip("the Banking77 data set is not beside the repository, in ../shared/data")
     source = open_source(str(path))

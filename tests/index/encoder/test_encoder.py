@@ -23,6 +23,7 @@ from index.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
 from index.encoder.precision import choose
 from index.errors import EncoderError, InvalidRequest
 from index.types import Float32
+from tests.places import ROOT
 
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 LENGTHS = [1, 3, 3, 8, 20, 20, 60, 150, 150, 300]
@@ -177,7 +178,7 @@ def test_importing_is_light_and_loading_is_silent(tiny_encoder_folder: Path) -> 
         "for name in sys.argv[1:]: print(e.load(name).encode_queries(['ice']).shape)\n"
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TOKENIZERS_"))}
-    root = Path(__file__).parents[2]
+    root = ROOT
     done = subprocess.run(
         [sys.executable, "-c", script, DEFAULT, str(tiny_encoder_folder)],
         cwd=root,

@@ -529,7 +529,7 @@ def test_a_killed_training_loses_nothing(small, stage):
     queries = planted.asked(range(5))
     before, examples = answers(collection, queries), collection.store.example_count()
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch", "index.training", "tests.index.test_training"])
+    server.set_forkserver_preload(["torch", "index.training", "tests.index.training.test_training"])
     folder = collection.folder.parent.parent
     process = server.Process(target=killed_at, args=(str(folder), stage))
     process.start()

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index.errors import InvalidRequest, UnknownCollection
-from index.measure import Measure, shares_of
 from index.projection import identity
+from index.search.measure import Measure, shares_of
 from tests.index.helpers import vector_data
 
 WIDTH = 3

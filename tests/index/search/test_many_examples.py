@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import attending
-from index.attending import attend
 from index.data import Data
 from index.keys import snapshot as snapshot_module
 from index.projection import identity
-from index.requests import SearchRequest, parse
+from index.search import attending
+from index.search.attending import attend
+from index.search.requests import SearchRequest, parse
 from index.store import NewExample, Question
 from index.tuning import Tuning
 from tests.index.helpers import vector_data

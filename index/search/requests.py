@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
-from index.queries import AnyQuery, Query, QueryPart
+from index.search.queries import AnyQuery, Query, QueryPart
 from index.store.facets import MAX_FACETS
 from index.tuning import MAX_LEXICAL
 from index.types import Document

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import textwrap
 import types
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -22,10 +21,10 @@ from pydantic import Field
 
 from index.cli import main
 from index.projection import identity
-from index.requests import Request, parse
+from index.search.requests import Request, parse
 from tests.index.helpers import vector_data, write_jsonl
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
 
 REPORT = {
@@ -303,7 +302,7 @@ def test_what_is_not_promoted_exits_with_0_and_says_why(library, training):
 
 INTERRUPTED = """
 import os, signal, sys, types
-from index.requests import Request
+from index.search.requests import Request
 
 class TrainRequest(Request):
     pass

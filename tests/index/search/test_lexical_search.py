@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index import attending
 from index.errors import InvalidRequest
-from index.lexicon import NO_OVERLAP, Overlap
 from index.projection import given as projection_given
 from index.projection import identity
-from index.requests import SearchRequest, parse
+from index.search import attending
+from index.search.lexicon import NO_OVERLAP, Overlap
+from index.search.requests import SearchRequest, parse
 from index.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 

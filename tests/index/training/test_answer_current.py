@@ -10,7 +10,7 @@ import pytest
 from index.data import Data
 from index.learn.held import Fold, Words
 from index.projection import given, identity, split_heads
-from index.requests import parse
+from index.search.requests import parse
 from index.teaching import teach
 from index.training import TrainRequest
 from index.training.answer_current import Current

@@ -9,7 +9,7 @@ import numpy as np
 
 from index.errors import InvalidRequest, UnknownDocument
 from index.ingest import own_vector
-from index.queries import Query, QueryPart
+from index.search.queries import Query, QueryPart
 from index.settings import Settings
 from index.store import Store
 from index.types import Float32

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from index.answers import Hit
-from index.attending import Attention
 from index.attention import Attended
 from index.errors import InvalidRequest, UnknownField
-from index.explaining import Vanished, explanations, highlights, matches
-from index.listing import Groups, Listed, listed
 from index.projection import Projection
-from index.requests import SearchOptions
+from index.search.answers import Hit
+from index.search.attending import Attention
+from index.search.explaining import Vanished, explanations, highlights, matches
+from index.search.listing import Groups, Listed, listed
+from index.search.requests import SearchOptions
 from index.store import Store, StoredDocument
 from index.types import Float64, Int64, Json
 from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only, select

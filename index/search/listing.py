@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from index.attention import Attended
-from index.paging import cursor, place
-from index.requests import SearchOptions
+from index.search.paging import cursor, place
+from index.search.requests import SearchOptions
 from index.types import Float64, Int64, Json
 
 

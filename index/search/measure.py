@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from index.attending import Attention
+from index.search.attending import Attention
 from index.settings import Settings
 
 
