@@ -56,9 +56,11 @@ def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None =
     For a caller that has logits already; documents at -inf are masked.
     """
     kept = unmasked(candidates)
-    if attend is not None:
-        order = rank(kept.documents, scores(kept.z, _whole(kept.z, mechanism), mechanism))
-        kept = Logits(kept.documents[order[:attend]], kept.z[:, order[:attend]])
+    if attend is not None and attend < len(kept.documents):
+        # One head's scores are its logits, whatever they sum to.
+        by = kept.z[0] if mechanism.heads == 1 else _mixed(kept.z, mechanism)
+        order = rank(kept.documents, by)[:attend]
+        kept = Logits(kept.documents[order], kept.z[:, order])
     return weighed(kept, _whole(kept.z, mechanism), mechanism, len(kept.documents))
 
 
@@ -89,6 +91,10 @@ def scores(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
         return only
     log = np.where(whole.total == 0, 0, whole.log)
     return log_mix(z / mechanism.temperature - log[:, None], mechanism.gates)
+
+
+def _mixed(z: Float64, mechanism: Mechanism) -> Float64:
+    return scores(z, _whole(z, mechanism), mechanism)
 
 
 def rank(documents: Int64, score: Float64) -> Int64:
