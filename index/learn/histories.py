@@ -55,7 +55,8 @@ def without(met: Sparse, left_out: Bool) -> Sparse:
 
 def lengths(met: Sparse) -> Int64:
     """(u,) how many documents each user met."""
-    return np.diff(met.indptr).astype(np.int64)
+    counts: Int64 = np.diff(met.indptr).astype(np.int64)
+    return counts
 
 
 def _thinned(counts: Int64, most: int, random: np.random.Generator) -> Int64:
@@ -64,4 +65,5 @@ def _thinned(counts: Int64, most: int, random: np.random.Generator) -> Int64:
     user = np.repeat(np.arange(len(counts)), counts)
     order = np.lexsort((random.random(total), user))
     rank = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.sort(order[rank < most])
+    kept: Int64 = np.sort(order[rank < most])
+    return kept

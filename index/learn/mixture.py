@@ -3,15 +3,17 @@
 Every document j of a history h attends to the catalogue by itself, and the mixture of these is
 the probability of the next one:
 
-    w(d) = Σ_j π_j · softmax_j(s · q_j · k_d)      q_j = W_Q (e_j − c),  k_d = W_K (e_d − c + δ_d)
+    w(d) = Σ_j π_j · softmax_j(s · q_j · k_d)
+    q_j = W_Q (e_j + δ_j − c),  k_d = W_K (e_d + δ_d − c)
 
 with gates π_j = g_j / Σ g over the history and softmaxes over all that is not in the history, as
 they are served. (Heads whose outputs are mixed and not their scores: Yang et al. 2018, "Breaking
 the softmax bottleneck"; a history as queries of their own: Kabbur et al. 2013, FISM, which adds
 scores.) Every document of a history is a target, with itself left out of the sources.
 
-Queries come from embeddings alone, keys have offsets too: a history of new documents asks as well
-as any other, and dropping offsets at random teaches W_K to find what has none.
+An offset moves a document alike where it asks and where it is asked for. At each step offsets are
+left out at random, on each side by itself: so W_Q and W_K learn to do without, which is what
+documents need that nobody has met yet.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class MixtureRecipe:
         gates: whether documents have gates.
         drop_offsets: the share of offsets left out at each step.
         drop: dropout on the embeddings of queries.
+        scale: where the scale begins, of what it is untrained: taste is wider than likeness.
         steps: bounds of the number of steps; `epochs` says how many there are between them.
         met: interactions in a step: (where all documents take part, where they are sampled).
     """
@@ -61,12 +64,13 @@ class MixtureRecipe:
     offsets: bool = True
     gates: bool = True
     drop_offsets: float = 0.5
-    drop: float = 0.3
+    drop: float = 0.5
+    scale: float = 0.5
     epochs: int = 12
     steps: tuple[int, int] = (60, 400)
     met: tuple[int, int] = (6000, 2000)
     rate: float = 3e-3
-    offset_rate: float = 3e-3
+    offset_rate: float = 1e-3
     gate_rate: float = 1e-2
 
 
@@ -75,7 +79,8 @@ class Mixture(NamedTuple):
 
     Attributes:
         center: (d,), taken from embeddings first.
-        offset_keys: (o,) positions in the memory, ascending; `offsets` (o, d) theirs.
+        offset_keys: (o,) positions in the memory, ascending; `offsets` (o, d) theirs. A document
+            as a query is moved by the mean of what moves its keys.
         gates: (n,) how much each document counts in a history; 1 where nothing is known.
     """
 
@@ -87,26 +92,57 @@ class Mixture(NamedTuple):
     offsets: Float32
     gates: Float32
 
-    def queries(self, embeddings: Float32, *, unit: bool) -> Float32:
-        """Documents (n, d), each as the query that it is in a history: (n, d_k)."""
-        found = (embeddings - self.center) @ self.w_q.T
-        return unit_rows(found) if unit else found
+    def queries(self, memory: Memory) -> Float32:
+        """Each document as the query that it is in a history: (n, d_k)."""
+        moved: Float32 = as_queries(memory) + self.query_offsets(memory) - self.center
+        found: Float32 = moved @ self.w_q.T
+        return unit_rows(found) if memory.unit else found
 
     def keys(self, memory: Memory) -> Float32:
         """(m, d_k)."""
-        moved = memory.embeddings - self.center
-        moved[self.offset_keys] += self.offsets
+        moved: Float32 = memory.embeddings + self._moves(memory) - self.center
         found: Float32 = moved @ self.w_k.T
         return unit_rows(found) if memory.unit else found
+
+    def mixed(self, share: float) -> Mixture:
+        """On the straight line from the identity to what was learned (see `Fitted.mixed`)."""
+        if share == 1:
+            return self
+        start, part = np.eye(*self.w_q.shape, dtype=np.float32), np.float32(share)
+        return self._replace(
+            w_q=start + part * (self.w_q - start),
+            w_k=start + part * (self.w_k - start),
+            offsets=part * self.offsets,
+            gates=self.gates**part,
+        )
+
+    def bare(self) -> Mixture:
+        """Without offsets: nothing is known of single documents but how much they count."""
+        return self._replace(offset_keys=self.offset_keys[:0], offsets=self.offsets[:0])
+
+    def query_offsets(self, memory: Memory) -> Float32:
+        """(n, d)."""
+        return means_of(memory, self._moves(memory))
+
+    def _moves(self, memory: Memory) -> Float32:
+        """(m, d) what is added to each key."""
+        moves = np.zeros_like(memory.embeddings)
+        moves[self.offset_keys] = self.offsets
+        return moves
+
+
+def means_of(memory: Memory, of_keys: Float32) -> Float32:
+    """(m, d) to the mean of each document's (n, d)."""
+    if memory.single:
+        return of_keys
+    totals = np.add.reduceat(of_keys, memory.starts)
+    return np.divide(totals, memory.counts[:, None], dtype=np.float32)
 
 
 def as_queries(memory: Memory) -> Float32:
     """(n, d) documents as queries by id ask: the mean of their keys, at length one if these are."""
-    if memory.single:
-        return memory.embeddings
-    totals = np.add.reduceat(memory.embeddings, memory.starts)
-    means = (totals / memory.counts[:, None]).astype(np.float32)
-    return unit_rows(means) if memory.unit else means
+    means = means_of(memory, memory.embeddings)
+    return unit_rows(means) if memory.unit and not memory.single else means
 
 
 def untrained(memory: Memory) -> Mixture:
@@ -124,7 +160,6 @@ def fit(
     met: Sparse,
     recipe: MixtureRecipe,
     *,
-    start: Float32 | None = None,
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Mixture:
@@ -132,7 +167,6 @@ def fit(
 
     Args:
         met: sparse ones (u, n); only users that met two documents or more teach anything.
-        start: (d_k, d), where W_Q and W_K begin; the identity if None.
 
     Raises:
         InvalidRequest: nobody met two documents.
@@ -141,16 +175,13 @@ def fit(
     taught = met[np.flatnonzero(lengths(met) >= 2)]
     if taught.shape[0] == 0:
         raise InvalidRequest("Nobody met two documents: there is no history to learn from.")
-    begin = np.eye(memory.embeddings.shape[1], dtype=np.float32) if start is None else start
-    return _Fit(memory, taught, recipe, begin, seed).run(watch or (lambda _: None))
+    return _Fit(memory, taught, recipe, seed).run(watch or (lambda _: None))
 
 
 class _Fit:
     """One run: its parameters, and the draws of its steps."""
 
-    def __init__(
-        self, memory: Memory, met: Sparse, recipe: MixtureRecipe, start: Float32, seed: int
-    ) -> None:
+    def __init__(self, memory: Memory, met: Sparse, recipe: MixtureRecipe, seed: int) -> None:
         import torch  # here: seconds to import, and a search needs none of it
 
         self.torch = torch
@@ -162,12 +193,13 @@ class _Fit:
         queries = as_queries(memory) - self.begin.center
         self.queries = torch.from_numpy(queries / self.unit)  # (n, d)
         self.keys = torch.from_numpy((memory.embeddings - self.begin.center) / self.unit)  # (m, d)
-        self.start = torch.from_numpy(start)
+        self.start = torch.eye(queries.shape[1])
         self.delta_q = torch.zeros_like(self.start, requires_grad=True)
         self.delta_k = torch.zeros_like(self.start, requires_grad=True)
-        self.log_scale = torch.tensor(math.log(memory.scale * self._squared()), requires_grad=True)
+        scale = recipe.scale * memory.scale * self._squared()
+        self.log_scale = torch.tensor(math.log(scale), requires_grad=True)
         self.log_gates = torch.zeros(memory.documents, requires_grad=recipe.gates)
-        self.offset_keys = self._moved()
+        self.offset_keys = self._movable()
         self.offset_at = np.full(len(memory.embeddings), -1, dtype=np.int64)
         self.offset_at[self.offset_keys] = np.arange(len(self.offset_keys))
         self.offsets = torch.zeros(len(self.offset_keys), queries.shape[1], requires_grad=True)
@@ -207,7 +239,7 @@ class _Fit:
         """What a product loses by that, where it is not of directions alone."""
         return 1.0 if self.memory.unit else self.unit**2
 
-    def _moved(self) -> Int64:
+    def _movable(self) -> Int64:
         """Positions of the keys that have offsets: of documents that somebody met."""
         if not self.recipe.offsets:
             return np.empty(0, dtype=np.int64)
@@ -274,6 +306,7 @@ class _Fit:
         """(i, c): each source's best key in each candidate."""
         torch = self.torch
         embeddings = self._thinned(self.queries[torch.from_numpy(documents)])
+        embeddings = embeddings + self._moves(documents)
         queries = self._normal(embeddings @ (self.start + self.delta_q).T)  # (i, d_k)
         positions = self.memory.positions(candidates)
         keys = self._normal(self._embedded(positions) @ (self.start + self.delta_k).T)
@@ -294,17 +327,28 @@ class _Fit:
         kept = self.torch.rand(embeddings.shape, generator=self.draw) >= share
         return embeddings * kept / (1 - share)
 
+    def _moves(self, documents: Int64) -> Any:
+        """(i, d) by how much documents are moved as queries: the mean of their keys' offsets."""
+        positions = self.memory.positions(documents)
+        owner = np.repeat(np.arange(len(documents)), self.memory.counts[documents])
+        share = (1 / self.memory.counts[documents]).astype(np.float32)[:, None]
+        moves = self._moved(positions, owner, len(documents))
+        return moves * self.torch.from_numpy(share)
+
     def _embedded(self, positions: Int64) -> Any:
-        """Centred embeddings of keys, moved by the offsets that are not left out this time."""
+        """Centred embeddings of keys, with their offsets."""
+        moves = self._moved(positions, np.arange(len(positions)), len(positions))
+        return self.keys[self.torch.from_numpy(positions)] + moves
+
+    def _moved(self, positions: Int64, owner: Int64, count: int) -> Any:
+        """(count, d): the sum of each owner's offsets, less those left out this time."""
         torch = self.torch
-        embeddings = self.keys[torch.from_numpy(positions)]
         at = self.offset_at[positions]
-        moved = np.flatnonzero(at >= 0)
-        if not len(moved):
-            return embeddings
-        kept = torch.rand(len(moved), 1, generator=self.draw) >= self.recipe.drop_offsets
-        deltas = self.offsets[torch.from_numpy(at[moved])] * kept
-        return embeddings.index_add(0, torch.from_numpy(moved), deltas)
+        some = np.flatnonzero(at >= 0)
+        kept = torch.rand(len(some), 1, generator=self.draw) >= self.recipe.drop_offsets
+        deltas = self.offsets[torch.from_numpy(at[some])] * kept
+        moves = torch.zeros(count, self.keys.shape[1])
+        return moves.index_add(0, torch.from_numpy(owner[some]), deltas)
 
     def _normal(self, vectors: Any) -> Any:
         return self.torch.nn.functional.normalize(vectors, dim=1) if self.memory.unit else vectors
