@@ -11,7 +11,8 @@ from index.learn.fit import Fitted, fit, unlearned
 from index.learn.folds import folds
 from index.learn.gate import Verdict, decide
 from index.learn.ranking import Space
-from index.learn.trial import RECIPES, Before, Trial, one_thread_each, recipe_of
+from index.learn.together import one_thread_each
+from index.learn.trial import RECIPES, Before, Trial, recipe_of
 from index.store import KeyBatch
 from index.training.gather import Material, gathered, start_of
 from index.training.publish import Found, Learned, nothing, objective_of, publish, report
