@@ -25,7 +25,7 @@ from index.search.requests import (
 )
 from index.search.searching import Found, Searcher
 from index.settings import Settings
-from index.store import Store, StoredDocument, StoredProjection, compile_filter
+from index.store import Role, Store, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json
 from index.views import Views
 
@@ -86,6 +86,7 @@ class Collection:
             folder / "keys",
             scorer=self.settings.scorer,
             encoder=self.settings.encoder or "none",
+            unit=self.settings.unit_embeddings,
         )
         self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
 
@@ -275,29 +276,32 @@ class Collection:
             return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
 
     def activate(self, version: int, expected: int | None = None) -> None:
-        """Answer with this projection from the next search on.
+        """Answer with this projection, in its role, from the next search on.
 
         Args:
-            expected: only while this one answers: what was found better than it need not be
-                better than another.
+            expected: only while this one answers (0: the untrained one): what was found better
+                than it need not be better than another.
 
         Raises:
             UnknownProjection: there is no such version.
             Conflict: another than the expected one answers by then; nothing was changed.
         """
-        self.views.current(version)  # its keys are ready before anyone asks for them
+        if self.store.role_of(version) != "predict":
+            self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version, expected)
 
-    def rollback(self) -> int:
-        """Answer as before the last activation. Returns the version that answers now.
+    def rollback(self, role: Role = "search") -> int:
+        """Answer as before the last activation in a role.
+
+        Returns: the version that answers now; 0 is the untrained one, of roles other than search.
 
         Raises:
             Conflict: nothing was active before.
         """
-        active = next(each for each in self.store.projections() if each.active)
-        if active.parent is not None:
+        active = self.store.active(role)
+        if active is not None and active.parent and role != "predict":
             self.views.current(active.parent)
-        return self.store.rollback()
+        return self.store.rollback(role)
 
     # -- the collection itself --------------------------------------------------------------
 

@@ -50,7 +50,8 @@ def train(
     """
     request = parse(TrainRequest, fields)
     watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
-    active = next(each for each in collection.store.projections() if each.active)
+    active = collection.store.active()
+    assert active is not None  # for search there always is one
     task = Task(collection, request, watch, active)
     if request.objective == "answers":
         # Here, as the other: who only wants to know what can be asked for need not wait for SciPy.

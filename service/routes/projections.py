@@ -33,8 +33,9 @@ HEAD = ("promoted", "reason", "before", "after", "seconds")
 def list_projections(collection: str) -> Response:
     """List the projections, and say which one answers."""
     found = _collection(collection).projections()
-    active = next(each.version for each in found if each.active)
-    return reply({"active": active, "projections": [_summary(each) for each in found]})
+    active = {each.role: each.version for each in found if each.active}
+    projections = [_summary(each) for each in found]
+    return reply({"active": active["search"], "roles": active, "projections": projections})
 
 
 @operations.add("GET", ONE, returns={200: ProjectionReply})
