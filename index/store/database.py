@@ -190,6 +190,10 @@ class Store:
         """A document's own keys (not those of examples), in the order of their ids: (keys, d)."""
         return keys.of_document(self._read(), row).embeddings
 
+    def own_keys(self, rows: Int64) -> KeyBatch:
+        """The own keys of documents, in the order (row, key id); rows that are gone are absent."""
+        return keys.of_documents(self._read(), rows)
+
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         """The raw embeddings of keys, in the order asked for; keys that are gone are absent."""
         return keys.embeddings(self._read(), ids)
