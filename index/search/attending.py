@@ -24,12 +24,12 @@ from index.attention import (
     weights_by_block,
 )
 from index.errors import LimitExceeded
-from index.search.focus import ALL, Focus, focus_on
+from index.search.focus import ALL, MAX_SCORES, Focus, focus_on
 from index.search.lexicon import Best, Overlap
 from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.timings import timed
-from index.types import Float32, Int64
+from index.types import Float32, Float64, Int64
 from index.views import View
 
 SCAN_FLOATS = 64_000_000
@@ -41,9 +41,6 @@ OVERSAMPLED = 4
 WIDER = 2
 """With words, this many times `attend` by keys and as many by words are looked at first; where
 that proves too few, as many times more."""
-
-MAX_SCORES = 1 << 20
-"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
 
 MAX_RANKED = 10_000_000
 """Documents ranked in one batch, where all are attended to: some 500 MB."""
@@ -77,16 +74,21 @@ def attend(
     rows: Int64 | None,
     options: SearchOptions,
     overlaps: Sequence[Overlap] | None = None,
+    parts: Float64 | None = None,
 ) -> Attention:
     """Attention of queries (q, d) over the documents of a view.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
         overlaps: each query's lexical term over all documents; None where words do not count.
+        parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts,
+            summing to one.
     """
-    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend)
+    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend, parts)
     if options.attend == "all":
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
+    if parts is not None:
+        return _mixed(focus, rows, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
@@ -94,6 +96,22 @@ def attend(
     if overlaps is not None and worded and focus.native:
         return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)
     return _proposed(focus, rows, options.attend)
+
+
+def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
+    """The attended set of a mixture: of what its parts propose, or of all where that costs less."""
+    parts, keys = len(focus.embeddings), focus.view.keys
+    if parts * min(attend, keys.documents) > MAX_RANKED:
+        raise LimitExceeded(
+            f"{parts} parts that attend to {attend} documents are more than {MAX_RANKED} weights; "
+            f"attend to fewer, or mix fewer parts.",
+            field="attend",
+        )
+    cheap = keys.keys * focus.embeddings.shape[1] <= SCAN_FLOATS
+    proposed = focus.mechanism.heads * attend * OVERSAMPLED
+    if cheap or proposed * SCAN_SHARE > keys.documents:
+        return Attention(_scanned(focus, rows, attend), True, focus)
+    return _proposed(focus, rows, attend)
 
 
 def attend_matrix(
@@ -170,10 +188,9 @@ def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
     with timed("search"):
         candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
     if focus.overlaps is not None:
-        candidates = [
-            np.union1d(near, overlap.among(rows).best(wanted).rows)
-            for near, overlap in zip(candidates, focus.overlaps, strict=True)
-        ]
+        worded = [overlap.among(rows).best(wanted).rows for overlap in focus.overlaps]
+        worded = worded if focus.parts is None else [np.concatenate(worded)]
+        candidates = [np.union1d(*pair) for pair in zip(candidates, worded, strict=True)]
     attended = [_weighed(focus, at, found, attend) for at, found in enumerate(candidates)]
     return Attention(attended, focus.native, focus)
 

@@ -21,11 +21,12 @@ from index.search.explaining import Vanished
 from index.search.lexicon import Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
+from index.search.queries import Query
 from index.search.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed
-from index.types import Float32, Float64, Int64
+from index.types import Float32, Float64, Int64, Json
 from index.values import ValueType, infer, parse_type
 from index.views import View, Views
 
@@ -48,16 +49,24 @@ class Batch(NamedTuple):
     Attributes:
         fingerprints: of what was asked, without the page.
         own: rows of the documents that all of them are made of, and that are masked.
+        parts: what the parts of each mixture are.
     """
 
     asked: Sequence[Asked]
     options: SearchOptions
     fingerprints: Sequence[str]
     own: tuple[int, ...]
+    parts: Sequence[Sequence[Mapping[str, Json]]] = ()
 
     @property
     def embeddings(self) -> Float32:
-        return np.stack([each.embedding for each in self.asked])  # (q, d)
+        """(q, d); of a mixture (p, d)."""
+        return np.concatenate([each.embeddings for each in self.asked])
+
+    @property
+    def weights(self) -> Float64 | None:
+        """Of the parts of the mixture, which is in a batch of its own."""
+        return self.asked[0].weights
 
 
 class Found(NamedTuple):
@@ -109,13 +118,20 @@ class Searcher:
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
-            worded = bool(asked[at].said)
+            worded = bool(asked[at].texts)
             own = asked[at].own if request.exclude_self else ()
-            groups[worded, own, request.model_dump_json(exclude={"query"})].append(at)
+            alone = None if asked[at].weights is None else at  # a mixture has heads of its own
+            groups[worded, own, alone, request.model_dump_json(exclude={"query"})].append(at)
         found: dict[int, Found] = {}
-        for (_, own, _), places in groups.items():
+        for (_, own, _, _), places in groups.items():
             chosen = [requests[at] for at in places]
-            batch = Batch([asked[at] for at in places], chosen[0], _fingerprints(chosen), own)
+            batch = Batch(
+                [asked[at] for at in places],
+                chosen[0],
+                _fingerprints(chosen),
+                own,
+                [_named(each.query) for each in chosen],
+            )
             found |= zip(places, _until_whole(partial(self._found, batch, started)), strict=True)
         return [found[at] for at in range(len(requests))]
 
@@ -132,6 +148,12 @@ class Searcher:
         if len({request.model_dump_json(exclude={"query"}) for request in requests}) != 1:
             raise InvalidRequest(
                 "A matrix has one set of options for all of its queries; send the same with each.",
+                field="searches",
+            )
+        if any(request.query.mixture for request in requests):
+            raise InvalidRequest(
+                "A matrix has a row for each query, and a mixture is several; send its parts as "
+                "queries, or search.",
                 field="searches",
             )
         asked = self._asking.asked([request.query for request in requests])
@@ -171,7 +193,9 @@ class Searcher:
             rows = self._rows(batch)
             words = self._overlaps(view, batch)
         with timed("attend"):
-            attention = attend(view, self._settings, batch.embeddings, rows, options, words)
+            attention = attend(
+                view, self._settings, batch.embeddings, rows, options, words, batch.weights
+            )
         with timed("fetch"):
             return self._read(batch, view, attention, started)
 
@@ -182,7 +206,8 @@ class Searcher:
             attention,
             options,
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
-            [[said.text for said in each.said] for each in batch.asked],
+            [each.texts for each in batch.asked],
+            batch.parts,
             self._value_type(options.value, view, attention, hard=options.mode == "hard"),
         )
         facets = self._facets(options)
@@ -214,15 +239,19 @@ class Searcher:
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:
-        """Each query's lexical term; None where words do not count."""
-        texts = [said.text for asked in batch.asked for said in asked.said]
+        """The lexical term of each embedding; None where words do not count."""
+        texts = [text for asked in batch.asked for text in asked.texts]
         if not texts:
             return None
         found = overlaps(self._store, texts, strength_of(batch.options.lexical, view.tuning))
         if found is None:
             return None
         of = iter(found)
-        return [blended([(next(of), said.share) for said in asked.said]) for asked in batch.asked]
+        return [
+            blended([(next(of), said.share) for said in each])
+            for asked in batch.asked
+            for each in asked.said
+        ]
 
     def _facets(self, options: SearchOptions) -> Facets | None:
         """Counted over what filter and mask let pass: a mask is a filter on ids."""
@@ -300,6 +329,14 @@ def _fingerprints(requests: Sequence[SearchRequest]) -> list[str]:
     """Of what is asked, and not of which page or what besides."""
     page = {"k", "offset", "cursor", "fields", "facets", "highlight", "explain"}
     return [request.model_dump_json(exclude=page) for request in requests]
+
+
+def _named(query: Query) -> list[Mapping[str, Json]]:
+    """What the parts of a mixture are, as `explain` names them: by place, and id or text."""
+    return [
+        {"part": at, **part.model_dump(include={"id", "text"}, exclude_none=True)}
+        for at, part in enumerate(query.mixture or ())
+    ]
 
 
 def _until_whole(read: Callable[[], Result]) -> Result:
