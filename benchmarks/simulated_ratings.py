@@ -90,8 +90,13 @@ def simulated(
 
 def _liking(embeddings: Float32, users: int, world: World, random: np.random.Generator) -> Float64:
     """(u, n): what taste adds to a rating, in stars."""
-    items = np.concatenate([_text_factors(embeddings, world, random),
-                            random.normal(size=(len(embeddings), world.factors))], axis=1)
+    items = np.concatenate(
+        [
+            _text_factors(embeddings, world, random),
+            random.normal(size=(len(embeddings), world.factors)),
+        ],
+        axis=1,
+    )
     shares = np.repeat([world.text_share, 1 - world.text_share], world.factors)
     groups = random.normal(size=(world.clusters, items.shape[1]))
     own = random.normal(size=(users, items.shape[1]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse

@@ -72,9 +72,9 @@ def judged(held: Mapping[View, HeldOut], model: RatingModel, seed: int) -> Judge
     everything = {view: np.ones(len(each.truth), dtype=bool) for view, each in held.items()}
     errors = np.concatenate([after[view] - held[view].truth for view in held])
     tells = np.concatenate([telling[view] for view in held])
-    side = np.concatenate([half[view] for view in held])
+    first = np.concatenate([half[view] for view in held])
     sigmas = np.empty(len(errors))
-    for part in (side, ~side):
+    for part in (first, ~first):
         sigmas[~part] = deviations(fit_spread(tells[part], errors[part]), tells[~part])
     return Judgement(
         chosen(held, everything), after, fit_spread(tells, errors), coverage(sigmas, errors)
@@ -83,13 +83,11 @@ def judged(held: Mapping[View, HeldOut], model: RatingModel, seed: int) -> Judge
 
 def chosen(held: Mapping[View, HeldOut], some: Mapping[View, Bool]) -> Chosen:
     """The recipe of the least squared error on some ratings of documents that others rated."""
-    view = "random" if some.get("random", np.zeros(1, bool)).sum() >= FEWEST else next(iter(held))
+    seen, part = held["random"], some["random"]
     losses = []
-    for said in held[view].said:
-        truth, part = held[view].truth[some[view]], some[view]
-        share = _trust(said, held[view].truth, part)
-        moved = said.baseline[part] + share * (said.raw - said.baseline)[part]
-        losses.append(float(((moved - truth) ** 2).mean()) if part.any() else 0.0)
+    for said in seen.said:
+        share, truth = _trust(said, seen.truth, part), seen.truth[part]
+        losses.append(float(((said.trusted(share)[part] - truth) ** 2).mean()))
     best = int(np.argmin(losses))
     trust: dict[View, float] = {
         name: _trust(each.said[best], each.truth, some[name]) for name, each in held.items()
@@ -99,8 +97,7 @@ def chosen(held: Mapping[View, HeldOut], some: Mapping[View, Bool]) -> Chosen:
 
 def predicted(held: HeldOut, choice: Chosen, view: View, model: RatingModel) -> Float64:
     """(h,) what a choice says of held-out ratings."""
-    said = held.said[choice.recipe]
-    raw = said.baseline + choice.trust[view] * (said.raw - said.baseline)
+    raw = held.said[choice.recipe].trusted(choice.trust[view])
     return np.asarray(np.clip(raw, model.low, model.high))
 
 
@@ -162,14 +159,12 @@ def _trust(said: Said, truth: Float64, part: Bool) -> float:
     return float(np.clip(moved @ (truth - said.baseline)[part] / size, 0.0, 1.0))
 
 
-def _figures(
-    users: Int64, truth: Float64, before: Float64, after: Float64
-) -> dict[str, Json]:
+def _figures(users: Int64, truth: Float64, before: Float64, after: Float64) -> dict[str, Json]:
     """Errors before and after. The interval is that of the difference of mean squares, in units
     of the root's: a² − b² = (a − b)(a + b)."""
-    squares = [_by_user(users, (side - truth) ** 2) for side in (after, before)]
+    own, others = (_by_user(users, (side - truth) ** 2) for side in (after, before))
     roots = rmse(after - truth), rmse(before - truth)
-    interval = difference_interval(*squares)
+    interval = difference_interval(own, others)
     size = max(sum(roots), 1e-12)
     bounds = [float(each) / size for each in (interval.low, interval.high)]
     return {
@@ -177,11 +172,11 @@ def _figures(
         "after": roots[0],
         "difference": roots[0] - roots[1],
         "interval": None if np.isnan(bounds).any() else list(bounds),
-        "p": float(paired_randomisation(*squares)),
+        "p": float(paired_randomisation(own, others)),
         "mae_before": float(np.abs(before - truth).mean()),
         "mae_after": float(np.abs(after - truth).mean()),
         "ratings": len(truth),
-        "users": len(squares[0]),
+        "users": len(own),
     }
 
 

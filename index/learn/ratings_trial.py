@@ -15,7 +15,8 @@ import numpy as np
 from index.learn.fit import Watch
 from index.learn.folds import View
 from index.learn.ratings import Ratings
-from index.learn.ratings_fit import FittedRatings, Recipe, fit_ratings
+from index.learn.ratings_fit import Recipe, fit_ratings
+from index.learn.ratings_net import FittedRatings
 from index.learn.trial import Steady, one_thread_each
 from index.ratings import Rated, predict
 from index.types import Bool, Float32, Float64
@@ -33,7 +34,7 @@ RECIPES: Mapping[str, Recipe] = {
             factor_rate=4e-3,
             term_rate=2e-3,
             bias_rate=4e-4,
-            scale_rate=2e-3,
+            head_rate=2e-3,
         ),
     )
 }
@@ -44,6 +45,13 @@ class Division(NamedTuple):
 
     training: Bool
     held: Mapping[View, Bool]
+
+
+class Job(NamedTuple):
+    """A recipe, and what to fit it to."""
+
+    recipe: Recipe
+    ratings: Ratings
 
 
 class Said(NamedTuple):
@@ -58,6 +66,10 @@ class Said(NamedTuple):
     baseline: Float64
     telling: Float64
 
+    def trusted(self, share: float) -> Float64:
+        """(h,) so far from the baseline to what was said."""
+        return self.baseline + share * (self.raw - self.baseline)
+
 
 def divided(ratings: Ratings, seed: int) -> Division:
     """Hold out documents, and ratings of the others."""
@@ -68,23 +80,15 @@ def divided(ratings: Ratings, seed: int) -> Division:
     return Division(~unseen & ~chance, {"random": chance & ~unseen, "unseen": unseen})
 
 
-def tried(
-    ratings: Ratings,
-    embeddings: Float32,
-    recipes: Sequence[Recipe],
-    division: Division,
-    seed: int,
-    watch: Watch,
-) -> list[FittedRatings]:
-    """Each recipe, fitted to what is not held out."""
-    training = ratings.some(division.training)
-    parts = Steady(watch, len(recipes))
+def tried(jobs: Sequence[Job], embeddings: Float32, seed: int, watch: Watch) -> list[FittedRatings]:
+    """Each job's fit, side by side."""
+    parts = Steady(watch, len(jobs))
     with one_thread_each() as workers:
         running = [
             workers.submit(
-                fit_ratings, training, embeddings, recipe, seed=seed, watch=parts.part()
+                fit_ratings, job.ratings, embeddings, job.recipe, seed=seed, watch=parts.part()
             )
-            for recipe in recipes
+            for job in jobs
         ]
         try:
             return [each.result() for each in running]
@@ -93,9 +97,7 @@ def tried(
             raise
 
 
-def said(
-    fitted: FittedRatings, embeddings: Float32, known: Ratings, asked: Ratings
-) -> Said:
+def said(fitted: FittedRatings, embeddings: Float32, known: Ratings, asked: Ratings) -> Said:
     """What the model says of ratings, each user's history being what is known of them."""
     model, own = fitted
     items = model.items(embeddings, own)

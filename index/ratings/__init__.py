@@ -10,8 +10,8 @@ from index.ratings.untrained import Attention, Shrunk, attended, shrunk
 
 __all__ = [
     "FEATURES",
-    "Attention",
     "KIND",
+    "Attention",
     "Items",
     "Own",
     "Predicted",

@@ -19,7 +19,6 @@ import numpy as np
 from index.errors import DimensionMismatch
 from index.types import Float32, Float64, Int64
 
-
 TINY = 1e-9
 """Lengths below it are nothing but rounding."""
 
@@ -112,7 +111,7 @@ class RatingModel:
     @property
     def width(self) -> int:
         """2 + 2 H + p: that of `Own.packed`."""
-        return 2 + 2 * self.heads + self.own_keys.shape[2]
+        return 2 + 2 * self.heads + int(self.own_keys.shape[2])
 
     def items(self, embeddings: Float32, own: Own) -> Items:
         """Documents with these embeddings (n, d) and what is their own.

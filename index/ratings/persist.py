@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -26,7 +27,9 @@ def to_bytes(model: RatingModel) -> bytes:
     exact = (*NUMBERS, "knots")
     return save(
         {
-            name: np.atleast_1d(array).astype(np.float64 if name in exact else np.float32, order="C")
+            name: np.atleast_1d(array).astype(
+                np.float64 if name in exact else np.float32, order="C"
+            )
             for name, array in sorted(named.items())
         }
     )
@@ -41,7 +44,7 @@ def from_bytes(data: bytes) -> RatingModel:
     expected = {each.name for each in fields(RatingModel)}
     if tensors.keys() != expected:
         raise _damaged(data, f"it holds {', '.join(sorted(tensors)) or 'nothing'}")
-    arrays = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    arrays: dict[str, Any] = {name: each.astype(np.float64) for name, each in tensors.items()}
     if not all(np.isfinite(each).all() for each in arrays.values()):
         raise _damaged(data, "it holds NaN or infinity")
     model = RatingModel(**arrays | {name: float(arrays[name][0]) for name in NUMBERS})

@@ -77,19 +77,38 @@ class Prediction:
     Attributes:
         answer: as a soft answer has it, by the type of the values; of numbers the `mean`, its
             `std`, and the `baseline` to which it is shrunk.
-        confidence: one less the weight of the null key.
-        calibrated: whether the std was fitted to held-out ratings.
         null: the weight of the null key.
-        because: what was attended to, the heaviest first.
+        calibrated: whether the std was fitted to held-out ratings.
+        history: what was attended to; weights: (h,), which sum to one with `null`.
+        adds: (h,) what each adds to the baseline, where values are numbers.
         known: what the user gave this very document, which had no part in the prediction.
     """
 
     answer: Mapping[str, Json]
-    confidence: float
-    calibrated: bool
     null: float
-    because: Sequence[Because]
+    calibrated: bool
+    history: Valued
+    weights: Float64
+    adds: Float64 | None
     known: Json = None
+
+    @property
+    def confidence(self) -> float:
+        """One less the weight of the null key."""
+        return 1 - self.null
+
+    def because(self, most: int) -> list[Because]:
+        """What has the most weight, the heaviest first."""
+        order = np.argsort(-self.weights, kind="stable")[:most]
+        return [
+            Because(
+                self.history.ids[at],
+                self.history.values[at],
+                float(self.weights[at]),
+                None if self.adds is None else float(self.adds[at]),
+            )
+            for at in order[self.weights[order] > 0].tolist()
+        ]
 
 
 def predicted(
@@ -133,8 +152,10 @@ def _usable(history: Valued) -> Valued:
             "A weight of the history is negative or not finite; send weights from zero up.",
             field="history",
         )
-    kept = np.array([at for at, value in enumerate(history.values)
-                     if value is not None and weights[at] > 0], dtype=np.int64)
+    kept = np.array(
+        [at for at, value in enumerate(history.values) if value is not None and weights[at] > 0],
+        dtype=np.int64,
+    )
     if not len(kept):
         raise InvalidRequest(
             f"None of the {len(history.rows)} documents of the history has a value and a weight; "
@@ -196,10 +217,11 @@ def _learned(trained: Trained, targets: Targets, history: Valued, same: Bool) ->
     return [
         Prediction(
             answer=_number(found.mean[at], sigmas[at], found.baseline[at], found.weights[at]),
-            confidence=1 - float(found.null[at]),
-            calibrated=bool(model.spread.any()),
             null=float(found.null[at]),
-            because=_because(history, found.weights[at], found.shares[at]),
+            calibrated=bool(model.spread.any()),
+            history=history,
+            weights=found.weights[at],
+            adds=found.shares[at],
             known=_known(history, same[at]),
         )
         for at in range(len(targets.rows))
@@ -215,10 +237,11 @@ def _shrunk(center: Float64, targets: Targets, history: Valued, same: Bool) -> l
     return [
         Prediction(
             answer=_number(blend.mean[at], blend.std[at], blend.baseline[at], found.weights[at]),
-            confidence=1 - float(found.null[at]),
-            calibrated=False,
             null=float(found.null[at]),
-            because=_because(history, found.weights[at], adds[at]),
+            calibrated=False,
+            history=history,
+            weights=found.weights[at],
+            adds=adds[at],
             known=_known(history, same[at]),
         )
         for at in range(len(targets.rows))
@@ -237,10 +260,11 @@ def _blended(
         made.append(
             Prediction(
                 answer=blend.answer(),
-                confidence=1 - float(found.null[at]),
-                calibrated=False,
                 null=float(found.null[at]),
-                because=_because(history, found.weights[at], None),
+                calibrated=False,
+                history=history,
+                weights=found.weights[at],
+                adds=None,
                 known=_known(history, same[at]),
             )
         )
@@ -257,20 +281,6 @@ def _number(mean: float, std: float, baseline: float, weights: Float64) -> dict[
         "baseline": float(baseline),
         "effective_sample_size": effective,
     }
-
-
-def _because(history: Valued, weights: Float64, adds: Float64 | None) -> list[Because]:
-    """All that has weight, the heaviest first."""
-    order = np.argsort(-weights, kind="stable")
-    return [
-        Because(
-            history.ids[at],
-            history.values[at],
-            float(weights[at]),
-            None if adds is None else float(adds[at]),
-        )
-        for at in order[: np.count_nonzero(weights)].tolist()
-    ]
 
 
 def _known(history: Valued, same: Bool) -> Json:

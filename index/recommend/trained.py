@@ -38,12 +38,12 @@ class Trained:
 
 
 class Models:
-    """The active model of a collection, read once for each version and state."""
+    """The active model of a collection, kept in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._change = -1
+        self._read = (0, 0)
         self._trained: Trained | None = None
 
     def active(self) -> Trained | None:
@@ -54,11 +54,11 @@ class Models:
         """
         state = self._store.state()
         with self._lock:
-            # A document whose text changes loses what was learned of it, by a trigger.
-            if state.change != self._change:
-                number = state.active("predict")
-                self._trained = None if number == 0 else read(self._store, number)
-                self._change = state.change
+            # A document whose text changes loses what was learned of it, and keys with that.
+            wanted = state.active("predict"), state.last_removal
+            if wanted != self._read:
+                self._trained = read(self._store, wanted[0]) if wanted[0] else None
+                self._read = wanted
             return self._trained
 
 

@@ -36,10 +36,11 @@ Progress = Callable[[str, float], None]
 class TrainRequest(Request):
     """How to train; every field has a default."""
 
-    objective: Literal["ranking", "answers"] = Field(
+    objective: Literal["ranking", "answers", "ratings"] = Field(
         "ranking",
         description="ranking: find what examples call relevant; answers: make the blended value "
-        "right, learned from the stored values themselves.",
+        "right, learned from the stored values themselves; ratings: predict what a user would "
+        "give a document, from the stored interactions that have a number.",
     )
     value: str | None = Field(
         None, max_length=256, description="With answers: a field of the value, else all of it."
@@ -65,10 +66,10 @@ class TrainRequest(Request):
 
     @model_validator(mode="after")
     def _parts_can_be_learned(self) -> TrainRequest:
-        if self.objective == "answers" and "parts" in self.model_fields_set:
+        if self.objective != "ranking" and "parts" in self.model_fields_set:
             raise ValueError(
-                "parts are chosen for the objective ranking; answers are always learned with "
-                "matrices and shared words. Leave parts out, or train for ranking"
+                f"parts are chosen for the objective ranking; {self.objective} are always learned "
+                f"in one way. Leave parts out, or train for ranking"
             )
         if "offsets" in self.parts and "matrices" not in self.parts:
             raise ValueError(
@@ -122,7 +123,7 @@ class Task:
 
     def __post_init__(self) -> None:
         scorer = self.collection.settings.scorer
-        if scorer not in ("dot", "cosine"):
+        if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
                 f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
                 f"learned for 'dot' and 'cosine'. Make a collection with one of these.",
