@@ -8,6 +8,7 @@ known. What is chosen or fitted by held-out ratings is judged on those of the ot
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from index.learn.folds import View
 from index.learn.ratings import Ratings
 from index.learn.ratings_fit import Recipe, fit_ratings
 from index.learn.ratings_net import FittedRatings
-from index.learn.trial import Steady, one_thread_each
+from index.learn.together import together
 from index.ratings import Rated, predict
 from index.types import Bool, Float32, Float64
 
@@ -82,19 +83,16 @@ def divided(ratings: Ratings, seed: int) -> Division:
 
 def tried(jobs: Sequence[Job], embeddings: Float32, seed: int, watch: Watch) -> list[FittedRatings]:
     """Each job's fit, side by side."""
-    parts = Steady(watch, len(jobs))
-    with one_thread_each() as workers:
-        running = [
-            workers.submit(
-                fit_ratings, job.ratings, embeddings, job.recipe, seed=seed, watch=parts.part()
-            )
-            for job in jobs
-        ]
-        try:
-            return [each.result() for each in running]
-        except BaseException:
-            parts.stop()
-            raise
+    return together(
+        [partial(_fitted, job.ratings, embeddings, job.recipe, seed) for job in jobs],
+        watch,
+    )
+
+
+def _fitted(
+    ratings: Ratings, embeddings: Float32, recipe: Recipe, seed: int, watch: Watch
+) -> FittedRatings:
+    return fit_ratings(ratings, embeddings, recipe, seed=seed, watch=watch)
 
 
 def said(fitted: FittedRatings, embeddings: Float32, known: Ratings, asked: Ratings) -> Said:

@@ -11,13 +11,18 @@ item was rated says something, whatever the rating was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from index.errors import DimensionMismatch
+from index.ratings.persist import damaged, pack, unpack
+from index.ratings.spread import FEATURES
 from index.types import Float32, Float64, Int64
+
+NUMBERS = ("mean", "low", "high", "shrink")
 
 TINY = 1e-9
 """Lengths below it are nothing but rounding."""
@@ -102,6 +107,52 @@ class RatingModel:
     gates: Float64
     trust: Float64
     spread: Float64
+
+    kind: ClassVar[str] = "ratings"
+    """What the store calls versions of this kind."""
+
+    def to_bytes(self) -> bytes:
+        """Equal models give equal bytes. The ends of the range stay exact: they are compared with
+        what users send."""
+        return pack(vars(self), exact=(*NUMBERS, "knots"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RatingModel:
+        """The inverse of `to_bytes`; raises Damaged for bytes that are no model of ratings."""
+        arrays: dict[str, Any] = dict(unpack(data, [each.name for each in fields(cls)]))
+        model = cls(**arrays | {name: float(arrays[name][0]) for name in NUMBERS})
+        for name, shape in model._shapes().items():
+            if getattr(model, name).shape != shape:
+                found = getattr(model, name).shape
+                raise damaged(data, f"{name} is of shape {found}, not {shape}")
+        return model
+
+    @property
+    def fingerprint(self) -> str:
+        """By which the store knows that the bytes are those that were written."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """By name, as follows from the others."""
+        heads, levels = len(self.gates), len(self.knots)
+        width, dimension, factors = (
+            self.text_keys.shape[-2:] + self.own_keys.shape[-1:]
+            if self.text_keys.ndim == self.own_keys.ndim == 3
+            else (0, 0, 0)
+        )
+        return {
+            "gates": (heads,),
+            "center": (dimension,),
+            "text_queries": (heads, width, dimension),
+            "text_keys": (heads, width, dimension),
+            "own_queries": (heads, width, factors),
+            "own_keys": (heads, width, factors),
+            "knots": (levels,),
+            "levels": (levels, heads),
+            "null": (heads,),
+            "trust": (2,),
+            "spread": (FEATURES,),
+        }
 
     @property
     def heads(self) -> int:

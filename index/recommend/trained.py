@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from index.errors import Damaged
-from index.ratings import Items, Own, RatingModel, fingerprint, from_bytes
+from index.ratings import Items, Own, RatingModel
 from index.store import KeyBatch, Store
 from index.types import Float32, Int64
 
@@ -69,12 +69,12 @@ def read(store: Store, number: int) -> Trained:
         Damaged: it is not what was stored.
     """
     stored = store.version(number)
-    if fingerprint(stored.weights) != stored.fingerprint:
+    model = RatingModel.from_bytes(stored.weights)
+    if model.fingerprint != stored.fingerprint:
         raise Damaged(
             f"Version {number} has other weights than were stored; activate another, train again, "
             f"or restore the collection from a copy."
         )
-    model = from_bytes(stored.weights)
     none = np.empty(0, dtype=np.int64), np.empty((0, model.width), dtype=np.float32)
     rows, vectors = stored.terms.get(TERMS, none)
     if vectors.shape[1] != model.width and len(rows):

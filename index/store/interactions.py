@@ -42,6 +42,7 @@ class Interaction(NamedTuple):
 class Interactions(NamedTuple):
     """All interactions of one moment, ordered by user and then by row."""
 
+    ids: Int64  # (n,) in the order in which user and document first met
     users: list[str]  # u ids
     of: Int64  # (n,) places in `users`
     rows: Int64  # (n,) rows of documents
@@ -124,10 +125,11 @@ def read(db: Database) -> Interactions:
     ids = np.array([id for id, _ in users], dtype=np.int64)
     found = db.execute(
         "SELECT user, document, CASE WHEN typeof(value) IN ('integer', 'real') THEN value END, "
-        "time FROM interactions ORDER BY user, document"
+        "time, id FROM interactions ORDER BY user, document"
     ).fetchall()
-    columns = list(zip(*found, strict=True)) or [()] * 4
+    columns = list(zip(*found, strict=True)) or [()] * 5
     return Interactions(
+        ids=np.array(columns[4], dtype=np.int64),
         users=[name for _, name in users],
         of=np.searchsorted(ids, np.array(columns[0], dtype=np.int64)),
         rows=np.array(columns[1], dtype=np.int64),

@@ -301,15 +301,16 @@ _ROLES = (
 _INTERACTIONS = (
     "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",
     # `value` has no type: a number is stored as one, anything else as JSON text. `time` is in
-    # seconds since 1970.
+    # seconds since 1970. By `id` a training knows which it has learned from.
     """
     CREATE TABLE interactions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
         user INTEGER NOT NULL REFERENCES users(id) ON DELETE CASCADE,
         document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
         value,
         time REAL,
-        PRIMARY KEY (user, document)
-    ) WITHOUT ROWID
+        UNIQUE (user, document)
+    )
     """,
     "CREATE INDEX interactions_by_document ON interactions (document)",
     """

@@ -7,28 +7,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.errors import Conflict
 from index.learn.folds import View
 from index.learn.gate import Verdict
 from index.learn.ratings import Ratings, baseline
-from index.learn.ratings_fit import Recipe, fit_ratings
+from index.learn.ratings_fit import Recipe
 from index.learn.ratings_judge import HeldOut, Judgement, completed, decided, judged
 from index.learn.ratings_net import FittedRatings
 from index.learn.ratings_trial import RECIPES, Job, divided, said, tried
-from index.learn.trial import one_thread_each
-from index.ratings import KIND, RatingModel, fingerprint, to_bytes
+from index.ratings import RatingModel
 from index.recommend.trained import TERMS
 from index.store import StoredProjection
-from index.training.publish import Found, report
+from index.training.publish import Found, Learned, nothing, publish, report
 from index.training.ratings_material import Material, gathered, nothing_in
 from index.training.request import Task
+from index.tuning import Tuning
 from index.types import Json
 
 FEWEST_HELD = 10
 """Ratings of a view; of fewer it is left out."""
-
-UNTRAINED = 0
-"""The version that predicts where none was trained."""
 
 TOO_FEW = "Too few ratings could be held out to prove anything; store more interactions."
 
@@ -43,32 +39,29 @@ def train_ratings(task: Task) -> dict[str, Json]:
     """
     watch, request = task.watch, task.request
     watch("reading", 0.0)
-    active = task.collection.store.active("predict")
     material = gathered(task.collection, request.seed)
     reason = nothing_in(material.ratings)
     if reason is not None:
-        return _nothing(task, active, reason, material)
-    held, model = _tried(task, material, active)
+        return nothing(task, reason, material.figures)
+    held, model = _tried(task, material)
     if "random" not in held:
-        return _nothing(task, active, TOO_FEW, material)
+        return nothing(task, TOO_FEW, material.figures)
     judgement = judged(held, model, request.seed)
     found = _found(decided(held, judgement), judgement, held, material)
     if not found.verdict.promote and request.promote:
-        return _report(task, active, found)
+        return report(task, found)
     fitted = _final(task, material, list(RECIPES.values())[judgement.chosen.recipe])
     fitted = fitted._replace(model=completed(fitted.model, judgement))
-    return _publish(task, active, found, fitted, material, judgement)
+    return publish(task, found, _learned(fitted, material, judgement))
 
 
-def _tried(
-    task: Task, material: Material, active: StoredProjection | None
-) -> tuple[dict[View, HeldOut], RatingModel]:
+def _tried(task: Task, material: Material) -> tuple[dict[View, HeldOut], RatingModel]:
     """Every recipe on held-out ratings, by view; and one of the models."""
     ratings, seed = material.ratings, task.request.seed
     division = divided(ratings, seed)
     known = ratings.some(division.training)
     jobs = [Job(recipe, known) for recipe in RECIPES.values()]
-    before = _as_before(active, known, len(ratings), seed)
+    before = _as_before(task.active, known, len(ratings), seed)
     fits = tried(
         [*jobs, *([] if before is None else [before.job])],
         material.embeddings,
@@ -98,16 +91,14 @@ class _Before(NamedTuple):
     trust: Mapping[str, float]
 
 
-def _as_before(
-    active: StoredProjection | None, known: Ratings, ratings: int, seed: int
-) -> _Before | None:
+def _as_before(active: StoredProjection, known: Ratings, ratings: int, seed: int) -> _Before | None:
     """How to try the active version; None where none was trained.
 
     It has seen the held-out ratings, and cannot be asked about them. It stands trial as it came
     about: fitted by its recipe, without them, to as large a share of the ratings as it had.
     """
-    chosen = {} if active is None else active.report.get("chosen") or {}
-    if active is None or chosen.get("recipe") not in RECIPES:
+    chosen = active.report.get("chosen") or {}
+    if chosen.get("recipe") not in RECIPES:
         return None
     share = min(1.0, int(active.report.get("ratings", 0)) / max(1, ratings))
     some = np.random.default_rng(seed).random(len(known)) < share
@@ -117,16 +108,13 @@ def _as_before(
 def _final(task: Task, material: Material, recipe: Recipe) -> FittedRatings:
     """The recipe, fitted to all ratings."""
     task.watch("fitting", 0.0)
-    with one_thread_each() as workers:
-        job = workers.submit(
-            fit_ratings,
-            material.ratings,
-            material.embeddings,
-            recipe,
-            seed=task.request.seed,
-            watch=lambda done: task.watch("fitting", done),
-        )
-        return job.result()
+    job = Job(recipe, material.ratings)
+    return tried(
+        [job],
+        material.embeddings,
+        task.request.seed,
+        lambda done: task.watch("fitting", done),
+    )[0]
 
 
 def _found(
@@ -148,51 +136,12 @@ def _trust(judgement: Judgement) -> dict[str, Json]:
     return {str(view): share for view, share in judgement.chosen.trust.items()}
 
 
-def _report(task: Task, active: StoredProjection | None, found: Found) -> dict[str, Json]:
-    previous = UNTRAINED if active is None else active.version
-    return report(task, found) | {"previous": previous}
-
-
-def _nothing(
-    task: Task, active: StoredProjection | None, reason: str, material: Material
-) -> dict[str, Json]:
-    """The report of a training that could not begin."""
-    found = Found(Verdict(False, reason, {}), {}, {}, {}, material.figures)
-    return _report(task, active, found)
-
-
-def _publish(
-    task: Task,
-    active: StoredProjection | None,
-    found: Found,
-    fitted: FittedRatings,
-    material: Material,
-    judgement: Judgement,
-) -> dict[str, Json]:
-    """Store a version, and let it predict if it is to be promoted."""
-    task.watch("storing", 0.0)
-    promote = task.request.promote and found.verdict.promote
-    calibration: dict[str, Json] = {
-        "coverage": dict(judgement.coverage),
-        "trust": _trust(judgement),
-    }
-    made = _report(task, active, found) | {"calibration": calibration, "promoted": promote}
-    weights = to_bytes(fitted.model)
-    version = task.collection.store.add_projection(
-        KIND,
-        weights,
-        fingerprint(weights),
-        {"learned": True},
-        report=made,
+def _learned(fitted: FittedRatings, material: Material, judgement: Judgement) -> Learned:
+    width = material.embeddings.shape[1]
+    return Learned(
+        projection=fitted.model,
+        tuning=Tuning(),
+        offsets=(np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)),
+        calibration={"coverage": dict(judgement.coverage), "trust": _trust(judgement)},
         terms={TERMS: (material.rows, fitted.own.packed())},
-        role="predict",
     )
-    # Told, and not asked any more: a stop comes too late for what is stored.
-    if promote:
-        task.watch.tell("activating", 0.0)
-        try:
-            task.collection.activate(version, expected=int(str(made["previous"])))
-        except Conflict as error:
-            made |= {"promoted": False, "reason": f"{made['reason']} But: {error}"}
-    task.watch.tell("done", 1.0)
-    return made | {"version": version, "seconds": task.seconds}
