@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.choose import Judged
+from index.learn.choose import Judged, weights
 from index.learn.data import Memory, Sparse
 from index.learn.fit import Watch
 from index.learn.histories import lengths
@@ -17,7 +17,7 @@ from index.learn.mixture import Mixture, MixtureRecipe, fit, untrained
 from index.learn.next_items import Asking, Measured, measured
 from index.learn.together import together
 from index.learn.withheld import Withheld
-from index.types import Float64, Int64
+from index.types import Bool
 
 RECIPES: Mapping[str, MixtureRecipe] = {
     each.name: each
@@ -116,7 +116,19 @@ class MixtureTrial:
             if (half[view.users] == part).any()
         ]
 
-    def _half(self, view: Withheld, at: int, chosen: Int64) -> Judged[Way]:
+    def recalls(self, way: Way, share_seen: float) -> tuple[float, float]:
+        """Recall@10 on the mix of the views, of what recommends now and of a way."""
+        shares = weights({view.view: view for view in self.views}, share_seen)
+        now, then = (
+            sum(
+                shares[view.view] * float(found[each].recall.mean())
+                for view, found in zip(self.views, self.found, strict=True)
+            )
+            for each in (None, way)
+        )
+        return now, then
+
+    def _half(self, view: Withheld, at: int, chosen: Bool) -> Judged[Way]:
         values = {way: each.ndcg[chosen] for way, each in self.found[at].items()}
         after = {way: each for way, each in values.items() if way is not None}
         return Judged(view.view, view.users[chosen], values[None], after)
@@ -152,8 +164,3 @@ class MixtureTrial:
 
     def _measured(self, view: Withheld, asking: Asking) -> Measured:
         return measured(asking, self.memory, view.given, view.asked, view.candidates)
-
-
-def figures(found: Sequence[Mapping[Way | None, Measured]], way: Way | None) -> list[Float64]:
-    """Recall of each view under a way: (h,) each."""
-    return [each[way].recall for each in found]

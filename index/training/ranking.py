@@ -70,8 +70,9 @@ def train_ranking(task: Task) -> dict[str, Json]:
         error_rate=request.error_rate,
         start=material.memory.scale,
     )
-    tuning = _tuning(choice, calibration, material.memory, task.collection.settings.scorer)
-    return publish(task, found, Learned(material.memory, fitted, tuning, dict(vars(calibration))))
+    settings, figures = task.collection.settings, dict(vars(calibration))
+    tuning = _tuning(choice, calibration, material.memory, settings.scorer)
+    return publish(task, found, Learned.of(fitted, material.memory, settings, tuning, figures))
 
 
 def _too_few(questions: Questions) -> str:
