@@ -12,6 +12,11 @@ from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
 from index.projection import Projection, lsi, pca
+from index.recommend.answers import Predicted, Recommended
+from index.recommend.history import Histories
+from index.recommend.next_items import Recommender
+from index.recommend.predicting import Predictor
+from index.recommend.requests import RecommendRequest
 from index.revising import revised
 from index.search.answers import Answer, Facets, Matrix
 from index.search.paging import cursor as cursor_of
@@ -25,7 +30,7 @@ from index.search.requests import (
 )
 from index.search.searching import Found, Searcher
 from index.settings import Settings
-from index.store import Store, StoredDocument, StoredProjection, compile_filter
+from index.store import Role, Store, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json
 from index.views import Views
 
@@ -34,13 +39,16 @@ log = logging.getLogger("attend")
 
 @dataclass(frozen=True)
 class Info:
-    """A collection in figures; `questions` are those that the `examples` are about."""
+    """A collection in figures; `questions` are those that the `examples` are about, and `users`
+    those of whom there are `interactions`."""
 
     name: str
     documents: int
     keys: int
     examples: int
     questions: int
+    interactions: int
+    users: int
     dimension: int
     encoder: str | None
     projection: int
@@ -86,8 +94,12 @@ class Collection:
             folder / "keys",
             scorer=self.settings.scorer,
             encoder=self.settings.encoder or "none",
+            unit=self.settings.unit_embeddings,
         )
         self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
+        histories = Histories(self.store, self._searcher.asking)
+        self._recommender = Recommender(self.store, self.settings, self.views, histories)
+        self._predictor = Predictor(self.store, self.views, histories)
 
     def close(self) -> None:
         self.store.close()
@@ -114,6 +126,27 @@ class Collection:
     def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
         """Answers with their measures, to be merged with other collections' answers."""
         return self._searcher.found(requests)
+
+    def recommend(self, **fields: Any) -> Recommended | Predicted:
+        """What may come next for a user, by attention from their history; or with `target` what
+        they would think of some documents, by attention over it.
+
+        Args:
+            fields: those of `RecommendRequest`: history, user, positive, negative, facts, k, …
+
+        Raises:
+            InvalidRequest: a field that is unknown or out of range, or nothing is known of the
+                user. UnknownDocument: an id that no document has.
+
+        >>> collection.recommend(history=["dune", "emma"], k=3)  # doctest: +SKIP
+        """
+        return self.recommended(parse(RecommendRequest, fields))
+
+    def recommended(self, request: RecommendRequest) -> Recommended | Predicted:
+        """The same for a request that is checked already."""
+        if request.target is not None:
+            return self._predictor.predict(request)
+        return self._recommender.next_items(request)
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document; see `Searcher.matrix`."""
@@ -275,29 +308,32 @@ class Collection:
             return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
 
     def activate(self, version: int, expected: int | None = None) -> None:
-        """Answer with this projection from the next search on.
+        """Answer with this projection, in its role, from the next search on.
 
         Args:
-            expected: only while this one answers: what was found better than it need not be
-                better than another.
+            expected: only while this one answers (0: the untrained one): what was found better
+                than it need not be better than another.
 
         Raises:
             UnknownProjection: there is no such version.
             Conflict: another than the expected one answers by then; nothing was changed.
         """
-        self.views.current(version)  # its keys are ready before anyone asks for them
+        if self.store.role_of(version) != "predict":
+            self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version, expected)
 
-    def rollback(self) -> int:
-        """Answer as before the last activation. Returns the version that answers now.
+    def rollback(self, role: Role = "search") -> int:
+        """Answer as before the last activation in a role.
+
+        Returns: the version that answers now; 0 is the untrained one, of roles other than search.
 
         Raises:
             Conflict: nothing was active before.
         """
-        active = next(each for each in self.store.projections() if each.active)
-        if active.parent is not None:
+        active = self.store.active(role)
+        if active is not None and active.parent and role != "predict":
             self.views.current(active.parent)
-        return self.store.rollback()
+        return self.store.rollback(role)
 
     # -- the collection itself --------------------------------------------------------------
 
@@ -335,12 +371,15 @@ class Collection:
         documents, keys = self.store.counts()
         view = self.views.current()
         base, delta = view.keys.segments
+        interactions, users = self.store.interaction_counts()
         return Info(
             name=self.name,
             documents=documents,
             keys=keys,
             examples=self.store.example_count(),
             questions=self.store.question_count(),
+            interactions=interactions,
+            users=users,
             dimension=self.settings.dimension,
             encoder=self.settings.encoder,
             projection=view.version,

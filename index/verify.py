@@ -15,7 +15,7 @@ from index.errors import AttendError, Conflict, Damaged
 from index.ingest import key_hash, value_hash
 from index.projection import Projection
 from index.settings import Settings
-from index.store import Hashes, KeyBatch, KeyRow, StoredDocument, statements
+from index.store import ROLES, Hashes, KeyBatch, KeyRow, StoredDocument, statements
 from index.store.soundness import CHECKS, RESTORE, Check, own_keys
 from index.tuning import Tuning
 from index.types import Int64
@@ -162,7 +162,7 @@ def _mend(collection: Collection, names: set[str]) -> None:
 
 def _rebuild(collection: Collection) -> None:
     for projection in collection.projections():
-        if collection.views.is_published(projection.version):
+        if projection.role != "predict" and collection.views.is_published(projection.version):
             collection.views.discard(projection.version)
     collection.publish()
 
@@ -211,10 +211,14 @@ def _is_within(start: int, stop: int, text: str | None) -> bool:
 def _versions(collection: Collection) -> Iterator[str]:
     store = collection.store
     known = store.projections()
-    active = store.state().projection
-    if active not in {each.version for each in known}:
-        yield f"Projection {active} is active, but it is not stored."
+    state, roles = store.state(), {each.version: each.role for each in known}
+    for role in ROLES:
+        active = state.active(role)
+        if roles.get(active) != role and (active or role == "search"):
+            yield f"Projection {active} is active for {role}, but no such one is stored."
     for each in known:
+        if each.role == "predict":
+            continue  # it is no projection
         try:
             projection = Projection.from_bytes(store.projection_weights(each.version))
             Tuning.of(each.tuning)
@@ -231,9 +235,11 @@ def _versions(collection: Collection) -> Iterator[str]:
 
 
 def _indexes(collection: Collection) -> Iterator[str]:
-    views, active = collection.views, collection.store.state().projection
+    views = collection.views
     for projection in collection.projections():
-        if projection.version != active and not views.is_published(projection.version):
+        if projection.role == "predict":
+            continue  # it has no keys
+        if not projection.active and not views.is_published(projection.version):
             continue
         try:
             # Before a view is made, which would pass over a damaged index and build another.

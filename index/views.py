@@ -10,14 +10,16 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from index.errors import CannotWrite, Conflict, Damaged
+from index.errors import CannotWrite, Conflict, Damaged, InvalidRequest
 from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
-from index.projection import Projection
-from index.store import State, Store
+from index.projection import RAW_KEYS, Projection, identity
+from index.store import ROLES, Role, State, Store
 from index.tuning import Tuning
+from index.types import Float32
 from index.versions import Version
 
 log = logging.getLogger("attend")
@@ -31,6 +33,9 @@ each still costs a search its product, and the disk its place."""
 
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
+
+UNTRAINED = 0
+"""The number of the version that is made in memory, in roles that have no other yet."""
 
 NEVER = -1
 """The change of a view that has not met the database yet."""
@@ -65,6 +70,13 @@ class View:
         return self.made.tuning
 
 
+class _Centre(NamedTuple):
+    """The mean of the keys of a number of documents."""
+
+    mean: Float32  # (d,)
+    documents: int
+
+
 class _Slot:
     """The place of one version's view; `lock` is held by whoever makes the next one."""
 
@@ -80,30 +92,49 @@ class Views:
     up to date is read under none: searches go on while another version is opened.
     """
 
-    def __init__(self, store: Store, folder: Path, *, scorer: str, encoder: str) -> None:
+    def __init__(
+        self, store: Store, folder: Path, *, scorer: str, encoder: str, unit: bool
+    ) -> None:
         self._store = store
         self._folder = folder
         self._scorer = scorer
         self._encoder = encoder
+        self._unit = unit
+        self._centre: _Centre | None = None
+        self._centring = threading.Lock()
         self._slots: dict[int, _Slot] = {}
         self._seen = threading.local()
         self._lock = threading.Lock()  # of `_slots`; never held while anything is read
         self._publishing = threading.Lock()
 
-    def current(self, version: int | None = None) -> View:
-        """The view of a version (the active one if None), with every committed write in it.
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """The view of a version, with every committed write in it.
+
+        Args:
+            version: the active one of `role` if None (or 0). Without any, that is the untrained
+                one: embeddings as they are, queries centred.
 
         Raises:
             UnknownProjection: there is no such version.
+            InvalidRequest: there is, but it answers no searches.
             ManifestMismatch: the published index belongs to something else.
         """
         state = self._state()
-        wanted = version or state.projection
+        wanted = version or state.active(role)
+        if wanted == UNTRAINED:
+            return self._untrained(state)
         slot = self._slots.get(wanted)
         view = None if slot is None else slot.view
         if view is None or view.change < state.change:
             return self._brought_up(wanted, state.change)
         return view
+
+    def mean(self) -> Float32:
+        """The mean of all keys' embeddings (d,), as of when the collection was last half this size
+        or half as large again."""
+        center = self._untrained(self._state()).projection.center
+        assert center is not None  # that is what the untrained version is made of
+        return center.astype(np.float32, copy=False)
 
     def publish(self) -> View:
         """Write the active version's keys as a new generation, and use it from now on."""
@@ -168,6 +199,22 @@ class Views:
         self._keep(version)
         return view
 
+    def _untrained(self, state: State) -> View:
+        """The keys as embeddings are, under queries less the mean of all keys.
+
+        Nothing of it is stored: where the version that searches has embeddings as keys, its view
+        serves. The mean is taken anew once documents are half as many again, or half as many.
+        """
+        raw = self.current(state.projection)
+        if raw.made.layout != RAW_KEYS:
+            raw = self._brought_up(UNTRAINED, state.change)
+        with self._centring:
+            known = self._centre
+            living = raw.keys.documents
+            if known is None or not known.documents <= living * 2 <= known.documents * 3:
+                known = self._centre = _Centre(_mean(raw), living)
+        return replace(raw, made=Version.centred(known.mean, unit=self._unit, scorer=self._scorer))
+
     def _slot(self, version: int) -> _Slot:
         with self._lock:
             return self._slots.setdefault(version, _Slot())
@@ -178,9 +225,10 @@ class Views:
 
     def _keep(self, version: int) -> None:
         """Let go of versions that were opened long ago, but for the active one and this."""
-        active = self._store.state().projection
+        state = self._store.state()
+        kept = {version, *map(state.active, ROLES)}
         with self._lock:
-            spare = [n for n in self._slots if n not in (active, version) and self._slots[n].view]
+            spare = [n for n in self._slots if n not in kept and self._slots[n].view]
             for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
                 del self._slots[number]
 
@@ -246,23 +294,32 @@ class Views:
 
     def _advance(self, view: View) -> View:
         """The view with everything that was committed since it was made."""
-        keys, made = view.keys, view.made
+        keys = view.keys
         changes = self._store.changes_since(
-            keys.last_key, keys.last_removal, examples=made.examples
+            keys.last_key, keys.last_removal, examples=view.made.examples
         )
-        state = changes.state
+        state, made = changes.state, view.made.without(changes.added)
         if state.change == view.change:
             return view
         advanced = keys.advanced(
             made.keys(changes.added), changes.removed, state.last_key, state.last_removal
         )
-        return replace(view, keys=advanced, change=state.change)
+        return View(made, advanced, state.change)
 
     def _version(self, number: int) -> Version:
         slot = self._slots.get(number)
         if slot is not None and slot.view is not None:
             return slot.view.made
-        return Version.of(number, self._store.version(number), self._scorer)
+        if number == UNTRAINED:
+            return Version(number, identity(int(self._store.settings()["dimension"])).fold())
+        stored = self._store.version(number)
+        if stored.role == "predict":
+            raise InvalidRequest(
+                f"Version {number} predicts what users think of items and has no keys to search; "
+                f"name another.",
+                field="projection",
+            )
+        return Version.of(number, stored, self._scorer)
 
     def _published(self, made: Version) -> PublishedIndexes:
         origin = Origin(
@@ -272,6 +329,15 @@ class Views:
             layout=made.layout,
         )
         return PublishedIndexes(self._folder, origin)
+
+
+def _mean(view: View) -> Float32:
+    """Of all living keys, (d,)."""
+    total, count = np.zeros(view.keys.width), 0
+    for block in view.keys.blocks(None):
+        total += block.keys.sum(axis=0, dtype=np.float64)
+        count += len(block.keys)
+    return (total / max(count, 1)).astype(np.float32)
 
 
 def _bearable(base: Segment) -> int:

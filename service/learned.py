@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, JsonValue, model_validator
 
 from index.search.requests import MAX_DOCUMENTS, DocumentId, Request
+from index.store import Role
 from index.teaching import TeachItem
 from service.jobs import State
 from service.schemas import MAX_ROW, ProblemReply, Reply
@@ -40,6 +41,12 @@ class FeedbackDeletion(Request):
         return self
 
 
+class Rollback(Request):
+    """What to go back in."""
+
+    role: Role = Field("search", description="What the version answers.")
+
+
 class ProjectionReply(Reply):
     """A version: matrices, and the numbers that were fitted beside them."""
 
@@ -50,14 +57,20 @@ class ProjectionReply(Reply):
     note: dict[str, JsonValue]
     tuning: dict[str, JsonValue] = Field(description="What differs from an untrained version.")
     report: dict[str, JsonValue] = Field(description="Of the training that made it.")
-    parent: int | None = Field(description="The version that a rollback goes back to.")
+    parent: int | None = Field(
+        description="The version that a rollback goes back to; 0 is the untrained one."
+    )
     active: bool
+    role: Role = Field(description="What it answers; each role has one active version.")
 
 
 class ProjectionsReply(Reply):
-    """Every version there is, with the heads of the reports; `active` is the one that answers."""
+    """Every version there is, with the heads of the reports; `active` is the one that searches."""
 
     active: int
+    roles: dict[Role, int] = Field(
+        description="The active version by role; a role without is answered untrained."
+    )
     projections: list[ProjectionReply]
 
 
@@ -66,7 +79,7 @@ class ActivatedReply(Reply):
 
 
 class RolledBackReply(Reply):
-    projection: int = Field(description="The version that answers now.")
+    projection: int = Field(description="The version that answers now; 0 is the untrained one.")
 
 
 class TaughtReply(Reply):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from index.attention.logits import Allowed, block_logits, only, without
+from index.attention.logits import Allowed, block_logits, only, score_keys, without
 from index.attention.reduce import POOLS
 from index.attention.scorers import SCORERS, Additive, score, scorer
 from index.attention.settings import Mechanism, default_scale, mechanism, resolve_scale
 from index.attention.softmax import Partition, Softmax, log_mix, mix, softmax
 from index.attention.streamed import Blocks, Weights, attend_all, attend_many, weights_by_block
-from index.attention.top import Logits, attend_logits, attend_top, check_attend
-from index.attention.types import Attended, Block
+from index.attention.top import Logits, attend_logits, attend_top, check_attend, weighed
+from index.attention.types import Attended, Block, pieces
 
 __all__ = [
     "POOLS",
@@ -35,10 +35,13 @@ __all__ = [
     "mechanism",
     "mix",
     "only",
+    "pieces",
     "resolve_scale",
     "score",
+    "score_keys",
     "scorer",
     "softmax",
+    "weighed",
     "weights_by_block",
     "without",
 ]

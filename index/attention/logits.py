@@ -49,7 +49,7 @@ def block_logits(
         return np.zeros((*queries.shape[:2], 0))
     check_block(block, *queries.shape[1:])
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
-        scaled = mechanism.score(queries, block.keys) * mechanism.scale[:, None]  # (q, H, m)
+        scaled = score_keys(queries, block.keys, mechanism)
     _check_size(scaled)
     logits = by_document(scaled, block.starts, mechanism.pool)
     if shift is not None:
@@ -60,6 +60,19 @@ def block_logits(
         return logits
     mask = _per_query("mask", allowed(block.documents), len(queries), logits.shape[-1])
     return np.where(mask, logits, -np.inf)
+
+
+def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Float64:
+    """Queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m).
+
+    Hk is 1, H, or what divides H: then each run of Hk heads meets the keys' heads in turn, as the
+    parts of a mixture do.
+    """
+    q, heads, d = queries.shape
+    by_key = queries if keys.shape[1] == 1 else queries.reshape(-1, keys.shape[1], d)
+    found = mechanism.score(by_key, keys).reshape(q, heads, len(keys))
+    scaled: Float64 = found * mechanism.scale[:, None]
+    return scaled
 
 
 def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -> None:

@@ -101,7 +101,9 @@ def log_mix(log_weights: Float64, gates: Float64) -> Float64:
     In logs, so that documents too far off to have a weight still have an order.
     """
     with np.errstate(divide="ignore"):
-        return np.asarray(np.logaddexp.reduce(log_weights + np.log(gates)[:, None], axis=-2))
+        shares = log_weights + np.log(gates)[:, None]
+        # One exponential for each head, where logaddexp would take two for each.
+        return partition(np.moveaxis(shares, -2, -1)).log
 
 
 def check_temperature(temperature: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,7 +24,7 @@ class Block(NamedTuple):
     starts: Int64
     """(n,) where each document's keys begin in `keys`; they are contiguous."""
     keys: Floats
-    """(m, Hk, d), Hk being 1 (shared by all heads) or H."""
+    """(m, Hk, d), Hk being 1 (shared by all heads), H, or what divides H (by runs of heads)."""
     bias: Floats | None = None
     """Added to the documents' logits, such as a lexical term: (n,) or (q, n) in every head, or
     (q, H, n) by head."""
@@ -59,16 +61,32 @@ class Attended(NamedTuple):
         return 1 - self.null_weight if self.total_documents else 0.0
 
 
+def pieces(block: Block, most: int) -> Iterator[Block]:
+    """A block without a bias in pieces of about `most` keys; a document is never cut."""
+    if len(block.keys) <= most:
+        yield block
+        return
+    ends = np.append(block.starts[1:], len(block.keys))
+    cuts = [0, *(np.flatnonzero(np.diff(ends // most)) + 1).tolist(), len(ends)]
+    for first, last in pairwise(cuts):
+        begin = block.starts[first]
+        yield Block(
+            block.documents[first:last],
+            block.starts[first:last] - begin,
+            block.keys[begin : ends[last - 1]],
+        )
+
+
 def check_block(block: Block, heads: int, width: int) -> None:
     """Raise InvalidRequest for a block whose parts disagree.
 
     numpy reduces over starts that do not ascend without complaint, and wrongly.
     """
     documents, starts, keys, _ = block
-    if keys.ndim != 3 or keys.shape[1] not in (1, heads) or keys.shape[2] != width:
+    if keys.ndim != 3 or not keys.shape[1] or heads % keys.shape[1] or keys.shape[2] != width:
         raise InvalidRequest(
             f"Keys of shape {keys.shape} do not fit queries of {heads} heads and {width} "
-            f"dimensions; send (m, 1 or {heads}, {width})."
+            f"dimensions; send (m, Hk, {width}), Hk dividing {heads}."
         )
     if documents.ndim != 1 or starts.shape != documents.shape:
         raise InvalidRequest(

@@ -13,7 +13,7 @@ from index.cli.common import on_collection, open_collection, open_data, show, ta
 from index.collection import Collection
 from index.errors import Damaged
 from index.projection import Projection
-from index.store import StoredProjection
+from index.store import ROLES, Role, StoredProjection
 from index.verify import Verified, unopened, verify
 
 
@@ -121,7 +121,8 @@ def projections_group(
 def _line(version: StoredProjection) -> str:
     parent = "" if version.parent is None else f"after {version.parent}"
     return (
-        f"{'*' if version.active else ' '} {version.version:>3}  {version.kind:<12} "
+        f"{'*' if version.active else ' '} {version.version:>3}  {version.role:<9} "
+        f"{version.kind:<12} "
         f"{version.created}  {version.fingerprint[:12]}  {parent:<9} {_evidence(version.report)}"
     ).rstrip()
 
@@ -151,17 +152,19 @@ def activate_command(opened: Opened, version: int) -> None:
 
 
 @projections_group.command("rollback")
+@click.option("--role", type=click.Choice(ROLES), default="search", show_default=True)
 @click.pass_obj
-def rollback_command(opened: Opened) -> None:
+def rollback_command(opened: Opened, role: Role) -> None:
     """Answer again with the version that was active before the active one.
 
     \b
     Example:
       python -m index projections --data library rollback
     """
-    version = opened.collection.rollback()
+    version = opened.collection.rollback(role)
     result = {"projection": version, "active": True}
-    show(opened.as_json, result, f"Projection {version} is active.")
+    told = f"Projection {version}" if version else "The untrained version"
+    show(opened.as_json, result, f"{told} is active.")
 
 
 @projections_group.command("fit")

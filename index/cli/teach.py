@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from index.cli.common import Bar, Problems, interrupted, on_collection, open_collection, show
+from index.cli.interactions import InteractionFile, record_file, with_interactions
+from index.cli.interactions import sentence as recorded
 from index.collection import Collection
 from index.errors import SourceError
 from index.examples import (
@@ -138,7 +140,7 @@ _OPTIONS = (
         help="Of clicks: what was shown and never clicked is a negative label.",
     ),
     click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used."),
-    click.option("--forget", is_flag=True, help="First delete the examples stored before."),
+    click.option("--forget", is_flag=True, help="First delete what was stored before of its kind."),
 )
 
 
@@ -152,23 +154,33 @@ def with_files(command: Command) -> Command:
 @click.command("teach")
 @on_collection
 @with_files
+@with_interactions
 def teach_command(
     folder: Path, collection: str, precision: str, as_json: bool, **given: Any
 ) -> None:
-    """Store examples: which documents answer which queries.
+    """Store examples: which documents answer which queries; or which users met which items.
 
     They are what `train` learns from. A version whose training found it worth while also
-    takes them for keys of their documents, at once.
+    takes examples for keys of their documents, at once. Interactions (--interactions) count at
+    once as the histories of their users.
 
     \b
     Example:
       python -m index teach --data library --queries queries.jsonl --qrels qrels.tsv
       python -m index teach --data library --clicks clicks.csv
+      python -m index teach --data library --interactions ratings.tsv
     """
+    met = InteractionFile.taken_from(given)
     files = Files.taken_from(given)
-    if not files:
-        raise click.UsageError("Give examples: --queries with --qrels, --examples or --clicks.")
+    if bool(files) == (met is not None):
+        raise click.UsageError(
+            "Give examples (--queries with --qrels, --examples or --clicks) or --interactions."
+        )
     opened = open_collection(folder, collection, precision)
+    if met is not None:
+        told = record_file(opened, met, strict=files.strict, forget=files.forget)
+        show(as_json, told | {"collection": collection}, f"{collection}: {recorded(told)}")
+        return
     try:
         taught = teach_files(opened, files)
     except KeyboardInterrupt:

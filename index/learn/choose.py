@@ -7,7 +7,7 @@ same questions that judge it looks better than it is (Cawley and Talbot 2010).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,18 @@ from index.types import Float64, Int64
 
 PART_COST = 0.0005
 """Of nDCG: what each further part of the mechanism must be worth."""
+
+
+class Way(Protocol):
+    """What may be chosen: hashable, and made of parts that each must be worth their cost."""
+
+    @property
+    def parts(self) -> int: ...
+
+    def __hash__(self) -> int: ...
+
+
+W = TypeVar("W", bound=Way)
 
 
 class Choice(NamedTuple):
@@ -35,13 +47,13 @@ class Choice(NamedTuple):
         return sum((self.recipe is not None, self.examples > 0, self.lexical > 0))
 
 
-class Judged(NamedTuple):
+class Judged(NamedTuple, Generic[W]):
     """The held-out questions of one fold under every choice."""
 
     view: View
     questions: Int64  # (h,)
     before: Float64  # (h,)
-    after: Mapping[Choice, Float64]  # (h,) each
+    after: Mapping[W, Float64]  # (h,) each
 
 
 class Outcome(NamedTuple):
@@ -52,7 +64,7 @@ class Outcome(NamedTuple):
     after: Float64
 
 
-def best(judged: Sequence[Judged], share_seen: float) -> Choice:
+def best(judged: Sequence[Judged[W]], share_seen: float) -> W:
     """The choice with the best mix of both views; a loss where documents are new counts twice.
 
     What is new comes unannounced, and who adds documents did not choose to lose by it.
@@ -69,7 +81,7 @@ def best(judged: Sequence[Judged], share_seen: float) -> Choice:
     return choices[max(range(len(choices)), key=lambda at: (totals[at], fewest[at]))]
 
 
-def honest(judged: Sequence[Judged], share_seen: float) -> dict[View, Outcome]:
+def honest(judged: Sequence[Judged[W]], share_seen: float) -> dict[View, Outcome]:
     """Every view's held-out values, each fold under the choice made by all other questions.
 
     Both views hold out the same questions: those of a fold have no say in it by way of the
@@ -93,13 +105,11 @@ def honest(judged: Sequence[Judged], share_seen: float) -> dict[View, Outcome]:
     }
 
 
-def _some(judged: Sequence[Judged], view: View) -> bool:
+def _some(judged: Sequence[Judged[W]], view: View) -> bool:
     return any(fold.view == view for fold in judged)
 
 
-def _means(
-    judged: Sequence[Judged], view: View, choices: Sequence[Choice]
-) -> tuple[float, Float64]:
+def _means(judged: Sequence[Judged[W]], view: View, choices: Sequence[W]) -> tuple[float, Float64]:
     """A view's mean before, and after under each choice (c,)."""
     folds = [fold for fold in judged if fold.view == view]
     before = np.concatenate([fold.before for fold in folds])
@@ -107,7 +117,7 @@ def _means(
     return float(before.mean()), np.concatenate(after, axis=1).mean(axis=1)
 
 
-def _without(judged: Judged, questions: Int64) -> Judged:
+def _without(judged: Judged[W], questions: Int64) -> Judged[W]:
     kept = ~np.isin(judged.questions, questions)
     if kept.all():
         return judged
@@ -139,7 +149,7 @@ def mixed(outcomes: Mapping[View, Outcome], share_seen: float) -> Outcome:
     return Outcome(ids, before, after)
 
 
-def _joined(folds: Sequence[tuple[Judged, Float64]]) -> Outcome:
+def _joined(folds: Sequence[tuple[Judged[W], Float64]]) -> Outcome:
     return Outcome(
         np.concatenate([fold.questions for fold, _ in folds]),
         np.concatenate([fold.before for fold, _ in folds]),

@@ -28,12 +28,16 @@ def decide(
     share_seen: float,
     measure: str,
     groups: Int64 | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Verdict:
     """A significant gain on the mix that mirrors use, and no significant loss on any view.
 
     Significance is that of the paired randomisation test (Smucker, Allan and Carterette 2007)
     at 5 %. Questions of one group (q,), by default each its own, are one observation: a question
     in other words gains or loses as the first one does, and says little more.
+
+    Args:
+        names: what the views are called in the reason; `NAMES` if None.
     """
     mix = mixed(outcomes, share_seen)
     scaled = Outcome(mix.questions, mix.before * len(mix.before), mix.after * len(mix.after))
@@ -41,7 +45,7 @@ def decide(
     views = {name: _figures(each, groups) for name, each in everything}
     lost = [name for name in outcomes if _significant(views[name]) and _gain(views[name]) < 0]
     gained = _significant(views["mix"]) and _gain(views["mix"]) > 0
-    reason = _reason(views, lost, gained, measure)
+    reason = _reason(views, lost, gained, measure, names or NAMES)
     return Verdict(gained and not lost, reason, views)
 
 
@@ -82,11 +86,15 @@ def _gain(figures: Mapping[str, Json]) -> float:
 
 
 def _reason(
-    views: Mapping[str, Mapping[str, Json]], lost: list[View], gained: bool, measure: str
+    views: Mapping[str, Mapping[str, Json]],
+    lost: list[View],
+    gained: bool,
+    measure: str,
+    names: Mapping[str, str],
 ) -> str:
-    said = "; ".join(f"{_NAMES[name]} {_said(figures)}" for name, figures in views.items())
+    said = "; ".join(f"{names[name]} {_said(figures)}" for name, figures in views.items())
     if lost:
-        why = f"It loses on {' and '.join(_NAMES[name] for name in lost)}"
+        why = f"It loses on {' and '.join(names[name] for name in lost)}"
     elif gained and "unseen" in views:
         why = "The gain is significant and nothing is lost where documents are new"
     elif gained:
@@ -105,4 +113,4 @@ def _said(figures: Mapping[str, Json]) -> str:
     return f"{figures['before']:.3f} → {figures['after']:.3f} (p = {figures['p']:.4f})"
 
 
-_NAMES = {"random": "random questions", "unseen": "unseen documents", "mix": "the mix"}
+NAMES = {"random": "random questions", "unseen": "unseen documents", "mix": "the mix"}

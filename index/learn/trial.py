@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +15,7 @@ from index.learn.data import PARTS, Memory, Part, Pool, Questions, answerable
 from index.learn.fit import Fitted, Recipe, Watch, fit, unlearned
 from index.learn.folds import Fold, View
 from index.learn.ranking import FACTORS, Parts, Space, Weights, ndcg, parts, scores, space_of
+from index.learn.together import one_thread_each
 from index.types import Bool, Float32, Float64, Int64
 
 RECIPES: Mapping[str, Recipe] = {
@@ -69,7 +66,7 @@ class Before:
     known: Questions | None = None
 
 
-class _Steady:
+class Steady:
     """The progress of many tasks at once, as one number that only grows; and their stop."""
 
     def __init__(self, watch: Watch, tasks: int) -> None:
@@ -109,25 +106,6 @@ class Stopped(Exception):
     """Another task of the same trial went wrong, or was stopped."""
 
 
-@contextmanager
-def one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """A worker for each core, each with one thread of its own.
-
-    A fit's products are small: two threads that wait for each other at every one of them take
-    longer than one, and three times as long beside other work.
-    """
-    import torch  # here: seconds to import
-
-    before = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as workers:
-            yield workers
-    finally:
-        # Threads that are there keep their number; those begun later take the last one set.
-        torch.set_num_threads(before)
-
-
 @dataclass
 class Trial:
     """Held-out questions under every choice.
@@ -143,14 +121,14 @@ class Trial:
     before: Before
     seed: int
     parts: Collection[Part] = PARTS
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[Judged[Choice]] = field(default_factory=list)
     kept: dict[tuple[int, str | None, float], Parts] = field(default_factory=dict)
 
     def run(self, folds: Sequence[Fold], watch: Watch) -> None:
         """Judge every choice on every fold."""
         names = (None, *RECIPES) if "matrices" in self.parts else (None,)
         tasks = [(at, name) for at in range(len(folds)) for name in names]
-        steady = _Steady(watch, len(tasks))
+        steady = Steady(watch, len(tasks))
         with one_thread_each() as workers:
             running = [
                 workers.submit(self._try, at, folds[at], name, steady.part()) for at, name in tasks

@@ -42,6 +42,7 @@ class Reading:
     Attributes:
         fingerprints: of what was asked, by query; cursors carry them.
         texts: each query's texts, to highlight.
+        parts: what each part of each mixture is; nothing for other queries.
         type: the type of the values that `options.value` names.
     """
 
@@ -50,6 +51,7 @@ class Reading:
     options: SearchOptions
     fingerprints: Sequence[str]
     texts: Sequence[Sequence[str]]
+    parts: Sequence[Sequence[Mapping[str, Json]]]
     type: ValueType
 
     @cached_property
@@ -121,7 +123,7 @@ class Reading:
 
     def _blended(self, query: int, found: Attended) -> dict[str, Json]:
         focus = self.attention.focus
-        blend = _blend(self.type, focus.view.projection, focus.mechanism.gates)
+        blend = _blend(self.type, focus.view.projection, focus.gates)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)
@@ -135,7 +137,8 @@ class Reading:
     def _add(self, blend: HeadBlend, query: int, rows: Int64, weights: Float64) -> None:
         documents = self._documents(rows)
         ids = [document.id for document in documents]
-        blend.add(ids, self._values(query, rows, documents), weights)
+        by_head = self.attention.focus.by_head(weights)
+        blend.add(ids, self._values(query, rows, documents), by_head)
 
     def _documents(self, rows: Int64) -> list[StoredDocument]:
         wanted, known = rows.tolist(), self._ahead
@@ -189,7 +192,8 @@ class Reading:
                 marked = highlights(found, self.texts[query])
                 _add(extras, "highlight", marked)
             if options.explain:
-                explained = explanations(self.attention, query, at, found)
+                parts = self.parts[query]
+                explained = explanations(self.attention, query, at, found, parts)
                 _add(extras, "explanation", explained)
         return extras
 

@@ -12,7 +12,7 @@ from index.ingest import own_vector
 from index.search.queries import Query, QueryPart
 from index.settings import Settings
 from index.store import Store
-from index.types import Float32
+from index.types import Float32, Float64, Int64
 
 
 class Said(NamedTuple):
@@ -26,13 +26,20 @@ class Asked(NamedTuple):
     """A query on its way to a view.
 
     Attributes:
-        said: its texts; none for vectors and documents.
+        embeddings: one, but for a mixture, of which each part attends by itself.
+        said: the texts behind each embedding; none for vectors and documents.
         own: rows of the documents that it is made of.
+        weights: of the parts of a mixture, summing to one; None for all other queries.
     """
 
-    embedding: Float32  # (d,)
-    said: tuple[Said, ...]
+    embeddings: Float32  # (p, d)
+    said: tuple[tuple[Said, ...], ...]
     own: tuple[int, ...]
+    weights: Float64 | None = None  # (p,)
+
+    @property
+    def texts(self) -> list[str]:
+        return [said.text for each in self.said for said in each]
 
 
 class QueryEncoder(Protocol):
@@ -61,15 +68,66 @@ class Asking:
         made_of = [query.parts() for query in queries]
         every = [part for parts in made_of for part in parts]
         rows = known(self._store, [part.id for part in every if part.id is not None], "query")
-        embeddings = iter(self._embeddings(every, rows))
+        embeddings = self._embeddings(every, rows)
+        ends = np.cumsum([len(parts) for parts in made_of])
         return [
-            Asked(
-                self._blended([next(embeddings) for _ in parts], parts),
-                tuple(_said(parts)),
-                tuple(rows[part.id] for part in parts if part.id is not None),
+            self._asked(query, parts, each, rows)
+            for query, parts, each in zip(
+                queries, made_of, np.split(embeddings, ends[:-1]), strict=True
             )
-            for parts in made_of
         ]
+
+    def embeddings_of(self, rows: Int64) -> Float32:
+        """Documents as queries (n, d): the mean of their keys, at length one where keys have it.
+
+        Raises:
+            UnknownDocument: one of them went meanwhile.
+        """
+        if not len(rows):
+            return np.empty((0, self._settings.dimension), dtype=np.float32)
+        found = self._store.own_keys(np.unique(rows))
+        documents, starts = np.unique(found.documents, return_index=True)
+        if len(documents) < len(np.unique(rows)):
+            raise UnknownDocument(
+                "A document went while it was asked for; ask again, or leave it out.",
+                field="query",
+            )
+        counts = np.diff(starts, append=len(found.documents))
+        means: Float32 = np.add.reduceat(found.embeddings, starts)  # (documents, d)
+        means /= counts[:, None]
+        means = self.unit(means)
+        queries: Float32 = means[np.searchsorted(documents, rows)]
+        return queries
+
+    def unit(self, embeddings: Float32) -> Float32:
+        """Embeddings (..., d) at length one where this collection's have it."""
+        if not self._settings.unit_embeddings:
+            return embeddings
+        lengths = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+        divisors: Float32 = np.where(lengths > 0, lengths, 1).astype(np.float32)
+        units: Float32 = embeddings / divisors
+        return units
+
+    @property
+    def takes_text(self) -> bool:
+        return self._settings.encoder is not None
+
+    @property
+    def dimension(self) -> int:
+        return self._settings.dimension
+
+    def _asked(
+        self,
+        query: Query,
+        parts: Sequence[QueryPart],
+        embeddings: Float32,
+        rows: Mapping[str, int],
+    ) -> Asked:
+        own = tuple(rows[part.id] for part in parts if part.id is not None)
+        if query.mixture is None:
+            return Asked(self._blended(embeddings, parts)[None], (tuple(_said(parts)),), own)
+        said = tuple((Said(part.text, 1.0),) if part.text else () for part in parts)
+        return Asked(embeddings, said, own, np.array([part.weight for part in parts]))
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Parts as embeddings (p, d)."""
@@ -78,25 +136,21 @@ class Asking:
         if texts:
             self._check_takes_text()
             embeddings[list(texts)] = self._encoder().encode_queries(list(texts.values()))
+        ids = {at: rows[part.id] for at, part in enumerate(parts) if part.id is not None}
+        if ids:
+            embeddings[list(ids)] = self.embeddings_of(np.array(list(ids.values())))
         for at, part in enumerate(parts):
             if part.vector is not None:
                 embeddings[at] = own_vector(part.vector, self._settings)
-            elif part.id is not None:
-                embeddings[at] = self._embedding_of(rows[part.id])
         return embeddings
 
-    def _embedding_of(self, row: int) -> Float32:
-        """A document as a query: the mean of its keys, at length one where keys have it."""
-        mean: Float32 = self._store.embeddings_of(row).mean(axis=0)
-        length = float(np.linalg.norm(mean))
-        return mean / length if self._settings.unit_embeddings and length > 0 else mean
-
-    def _blended(self, embeddings: Sequence[Float32], parts: Sequence[QueryPart]) -> Float32:
+    def _blended(self, embeddings: Float32, parts: Sequence[QueryPart]) -> Float32:
         """One embedding (d,): the weighted mean, at length one where embeddings have it."""
         if len(parts) == 1 and parts[0].weight == 1:
-            return embeddings[0]
+            only: Float32 = embeddings[0]
+            return only
         weights = np.array([part.weight for part in parts])
-        mean = weights @ np.stack(embeddings).astype(np.float64)  # (p,) @ (p, d) -> (d,)
+        mean = weights @ embeddings.astype(np.float64)  # (p,) @ (p, d) -> (d,)
         if not self._settings.unit_embeddings:
             return mean.astype(np.float32)
         length = float(np.linalg.norm(mean))

@@ -10,7 +10,7 @@ where the scorer is one that an index of inner products does not know.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,16 +21,17 @@ from index.attention import (
     attend_logits,
     attend_many,
     block_logits,
+    weighed,
     weights_by_block,
 )
 from index.errors import LimitExceeded
 from index.keys import Candidates, divided
-from index.search.focus import ALL, Focus, focus_on
+from index.search.focus import ALL, MAX_SCORES, Focus, focus_on
 from index.search.lexicon import Best, Overlap
 from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.timings import timed
-from index.types import Float32, Int64
+from index.types import Float32, Float64, Int64
 from index.views import View
 
 SCAN_FLOATS = 64_000_000
@@ -42,9 +43,6 @@ OVERSAMPLED = 4
 WIDER = 2
 """With words, this many times `attend` by keys and as many by words are looked at first; where
 that proves too few, as many times more."""
-
-MAX_SCORES = 1 << 20
-"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
 
 LOOKED_UP = 10_000
 """Keys that are looked up at once for several queries: 15 MB at 384 dimensions."""
@@ -81,16 +79,28 @@ def attend(
     rows: Int64 | None,
     options: SearchOptions,
     overlaps: Sequence[Overlap] | None = None,
+    parts: Float64 | None = None,
+    without: Int64 | None = None,
 ) -> Attention:
     """Attention of queries (q, d) over the documents of a view.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
         overlaps: each query's lexical term over all documents; None where words do not count.
+        parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts,
+            summing to one.
+        without: few documents, ascending, that are masked besides.
     """
-    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend)
+    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend, parts)
+    if without is not None and len(without):
+        if rows is None and options.attend == "all":
+            focus = replace(focus, masked=without)  # of a few, a mask costs less than a choice
+        else:
+            rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
     if options.attend == "all":
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
+    if parts is not None:
+        return _mixed(focus, rows, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
@@ -98,6 +108,33 @@ def attend(
     if overlaps is not None and worded and focus.native:
         return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)
     return _proposed(focus, rows, options.attend)
+
+
+def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
+    """The attended set of a mixture: of what its parts propose, or of all where that costs less."""
+    parts, keys = len(focus.embeddings), focus.view.keys
+    if parts * min(attend, keys.documents) > MAX_RANKED:
+        raise LimitExceeded(
+            f"{parts} parts that attend to {attend} documents are more than {MAX_RANKED} weights; "
+            f"attend to fewer, or mix fewer parts.",
+            field="attend",
+        )
+    cheap = keys.keys * focus.embeddings.shape[1] <= SCAN_FLOATS
+    proposed = focus.mechanism.heads * attend * OVERSAMPLED
+    if cheap or proposed * SCAN_SHARE > keys.documents:
+        return Attention(_scanned(focus, rows, attend), True, focus)
+    return _proposed(focus, rows, attend)
+
+
+def weighed_in(attention: Attention, documents: Int64) -> Attended:
+    """Documents with what they weigh in the attention of one query, best first.
+
+    That is, by its partitions: documents that are not in the attended set get the weight that they
+    would have beside it.
+    """
+    focus, found = attention.focus, attention.attended[0]
+    logits = _with_words(focus, 0, _logits(focus, 0, documents))
+    return weighed(logits, found.partition, focus.mechanism, found.total_documents)
 
 
 def attend_matrix(
@@ -131,7 +168,14 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     attended = _scan(focus, rows, keep)
 
     def all_weights() -> Iterator[Weights]:
-        return weights_by_block(focus.heads, blocks, focus.mechanism, attended, shift=focus.shift)
+        return weights_by_block(
+            focus.heads,
+            blocks,
+            focus.mechanism,
+            attended,
+            allowed=focus.allowed,
+            shift=focus.shift,
+        )
 
     return Attention(attended, True, focus, all_weights)
 
@@ -149,6 +193,7 @@ def _scan(focus: Focus, rows: Int64 | None, keep: int, queries: slice = ALL) -> 
             focus.blocks(rows, part),
             focus.mechanism,
             keep,
+            allowed=focus.allowed,
             shift=focus.shift[part],
         )
     ]
@@ -174,10 +219,9 @@ def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
     with timed("search"):
         candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
     if focus.overlaps is not None:
-        candidates = [
-            np.union1d(near, overlap.among(rows).best(wanted).rows)
-            for near, overlap in zip(candidates, focus.overlaps, strict=True)
-        ]
+        worded = [overlap.among(rows).best(wanted).rows for overlap in focus.overlaps]
+        worded = worded if focus.parts is None else [np.concatenate(worded)]
+        candidates = [np.union1d(*pair) for pair in zip(candidates, worded, strict=True)]
     attended = [
         attend_logits(_with_words(focus, at, each), focus.mechanism, attend)
         for at, each in enumerate(_scored(focus, candidates))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from index.attention import Attended
+from index.errors import LimitExceeded
 from index.search.answers import Highlight
 from index.search.attending import Attention
+from index.search.focus import Focus
 from index.search.highlighting import HIGHLIGHTER
 from index.store import Store, StoredKey
 from index.types import Float64, Int64, Json
+
+MAX_SHARES = 200_000
+"""Shares of parts in hits, in one response: about 10 MB of JSON."""
 
 
 class Vanished(Exception):
@@ -61,17 +67,49 @@ def highlights(found: Sequence[Match], said: Sequence[str]) -> list[Highlight]:
     ]
 
 
+def because(
+    focus: Focus, found: Attended, at: Int64, parts: Sequence[Mapping[str, Json]]
+) -> list[list[dict[str, Json]]]:
+    """Each part of a mixture with its share of a document's weight, by document; largest first.
+
+    Raises:
+        LimitExceeded: there are more shares than are sent at once.
+    """
+    if len(at) * len(parts) > MAX_SHARES:
+        raise LimitExceeded(
+            f"To explain {len(at)} hits by {len(parts)} parts each takes more than the "
+            f"{MAX_SHARES} shares that are sent at once; lower k, or do not ask to explain.",
+            field="explain",
+        )
+    shares = focus.because(found, at)  # (p, k)
+    orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
+    return [
+        [{**parts[part], "weight": float(share[part])} for part in order.tolist()]
+        for order, share in zip(orders, shares.T, strict=True)
+    ]
+
+
 def explanations(
-    attention: Attention, query: int, at: Int64, found: Sequence[Match]
+    attention: Attention,
+    query: int,
+    at: Int64,
+    found: Sequence[Match],
+    parts: Sequence[Mapping[str, Json]] = (),
 ) -> list[dict[str, Json]]:
-    """What made the logits of the attended documents at some positions (k,)."""
+    """What made the logits of the attended documents at some positions (k,).
+
+    Args:
+        parts: what the parts of a mixture are; their shares are told then.
+    """
     attended, focus = attention.attended[query], attention.focus
     lexical = focus.lexical(query, attended.documents)  # (n,)
     dense = focus.mechanism.gates @ attended.logits - lexical  # (n,)
     before = _ranks(dense)
+    shares = because(focus, attended, at, parts) if parts else [None] * len(at)
     return [
         {
             **match.json(),
+            **({} if share is None else {"because": share}),
             "question": match.key.question,
             "rank": position + 1,
             "rank_before_words": int(before[position]),
@@ -81,7 +119,7 @@ def explanations(
             "dense": float(dense[position]),
             "terms": list(focus.terms(query)),
         }
-        for position, match in zip(at.tolist(), found, strict=True)
+        for position, match, share in zip(at.tolist(), found, shares, strict=True)
     ]
 
 

@@ -9,7 +9,20 @@ from typing import Literal
 
 import numpy as np
 
-from index.attention import Additive, Block, Blocks, Mechanism, mechanism
+from index.attention import (
+    Additive,
+    Allowed,
+    Attended,
+    Block,
+    Blocks,
+    Mechanism,
+    log_mix,
+    mechanism,
+    pieces,
+    score_keys,
+    softmax,
+    without,
+)
 from index.errors import InvalidRequest
 from index.keys import Candidates
 from index.projection import RAW_KEYS, Projection
@@ -24,31 +37,41 @@ Attend = int | Literal["all"]
 
 ALL = slice(None)
 
+MAX_SCORES = 1 << 20
+"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
+
 
 @dataclass(frozen=True)
 class Focus:
     """Queries as a view's projection sees them, and the mechanism that compares them.
 
     Attributes:
-        overlaps: each query's lexical term; None where words do not count.
+        parts: (p,) how much each part of a mixture counts; None where queries are plain.
+        overlaps: the lexical term of each embedding; None where words do not count.
         native: whether the index orders documents as the mechanism does, but for words.
+        masked: documents that a scan leaves out besides those that filters do.
         calibrated: whether scale and null were fitted for what is asked.
     """
 
     view: View
     mechanism: Mechanism
     projection: Projection
-    embeddings: Float32  # (q, d)
+    embeddings: Float32  # (q, d), or the p parts of a mixture (p, d)
+    parts: Float64 | None
     overlaps: Sequence[Overlap] | None
     native: bool
     calibrated: bool
-    heads: Float32 = field(init=False)  # (q, H, d)
+    masked: Int64 | None = None
+    heads: Float32 = field(init=False)  # (q, H, d); of a mixture (1, p * H, d), part by part
     shift: Float64 = field(init=False)  # (q, H), scaled as logits are
 
     def __post_init__(self) -> None:
         asked = self.projection.asked(self.embeddings)
-        object.__setattr__(self, "heads", asked.heads)
-        object.__setattr__(self, "shift", asked.shift * self.mechanism.scale)
+        queries = len(asked.heads) if self.parts is None else 1
+        heads = asked.heads.reshape(queries, self.mechanism.heads, asked.heads.shape[2])
+        object.__setattr__(self, "heads", heads)
+        shift = asked.shift.reshape(queries, self.mechanism.heads)
+        object.__setattr__(self, "shift", shift * self.mechanism.scale)
 
     def block(self, candidates: Candidates) -> Block:
         """Candidates with their keys by head, (m, Hk, d), without the lexical term."""
@@ -62,10 +85,12 @@ class Focus:
 
     def blocks(self, rows: Int64 | None, queries: slice = ALL) -> Blocks:
         """All documents of `rows`, with the lexical terms of some of the queries."""
+        most = max(1, MAX_SCORES // self.mechanism.heads)
         return Blocks(
             lambda: (
-                self.block(found)._replace(bias=self.bias(found.documents, queries))
+                block._replace(bias=self.bias(block.documents, queries))
                 for found in self.view.keys.blocks(rows)
+                for block in pieces(self.block(found), most)
             )
         )
 
@@ -73,9 +98,56 @@ class Focus:
         """The lexical terms of documents (n,) as they meet logits: (q, H, n)."""
         if self.overlaps is None:
             return None
-        shares = np.stack([overlap.of(documents) for overlap in self.overlaps[queries]])  # (q, n)
-        scaled: Float64 = shares[:, None, :] * self.mechanism.scale[:, None]
+        chosen = self.overlaps[queries] if self.parts is None else self.overlaps
+        shares = np.stack([overlap.of(documents) for overlap in chosen])  # (q or p, n)
+        count = len(chosen) if self.parts is None else 1
+        shape = (count, self.mechanism.heads, len(documents))
+        by_head = np.repeat(shares, self.inner, axis=0).reshape(shape)
+        scaled: Float64 = by_head * self.mechanism.scale[:, None]
         return scaled
+
+    @property
+    def allowed(self) -> Allowed | None:
+        """The mask of a scan; None where it leaves out nothing."""
+        return None if self.masked is None else without(self.masked)
+
+    @property
+    def inner(self) -> int:
+        """Heads of the projection, of which a mixture has as many for each part."""
+        return self.projection.heads
+
+    def by_head(self, weights: Float64) -> Float64:
+        """Weights (p * H, n) as those of the projection's heads (H, n), the parts mixed."""
+        if self.parts is None:
+            return weights
+        apart = weights.reshape(len(self.parts), self.inner, -1)
+        mixed: Float64 = np.tensordot(self.parts, apart, axes=1)  # (p,) @ (p, H, n) -> (H, n)
+        return mixed
+
+    @property
+    def gates(self) -> Float64:
+        """How much each of the projection's heads counts, (H,)."""
+        if self.parts is None:
+            return self.mechanism.gates
+        gates: Float64 = self.mechanism.gates.reshape(-1, self.inner).sum(axis=0)
+        return gates
+
+    def log_weights(self, found: Attended) -> Float64:
+        """Of some attended documents, (n,); also of those too far off to have a weight."""
+        logits = found.logits / self.mechanism.temperature - found.log_partition[:, None]
+        return log_mix(logits, self.mechanism.gates)
+
+    def because(self, found: Attended, at: Int64) -> Float64:
+        """Of the weight of some attended documents (k,) the share of each part: (p, k).
+
+        In logs, so that each column sums to one even where weights are too small to be told.
+        """
+        logits = found.logits[:, at] / self.mechanism.temperature - found.log_partition[:, None]
+        with np.errstate(divide="ignore"):
+            shares = softmax(logits.T + np.log(self.mechanism.gates)).weights.T  # (p * H, k)
+        parts = 1 if self.parts is None else len(self.parts)
+        together: Float64 = shares.reshape(parts, self.inner, -1).sum(axis=1)
+        return together
 
     def index_queries(self) -> Float32:
         """The queries in the space of the index: (q, H, Hk * d).
@@ -84,14 +156,14 @@ class Focus:
         over the others, so that one inner product is that head's.
         """
         if not self._as_stored:
-            return self.embeddings[:, None, :]
+            return self.embeddings[:, None, :] if self.parts is None else self.embeddings[None]
         q, heads, d = self.heads.shape
         width = self.view.keys.width
         if width == d:
             return np.ascontiguousarray(self.heads, dtype=np.float32)
-        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
-        spread[:, np.arange(heads), np.arange(heads)] = self.heads
-        return spread.reshape(q, heads, heads * d)
+        spread = np.zeros((q, heads, self.inner, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads) % self.inner] = self.heads
+        return spread.reshape(q, heads, self.inner * d)
 
     def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
         """For each document row the id of the key that matched the query best."""
@@ -99,22 +171,23 @@ class Focus:
         if not len(found.documents):
             return {}
         block = self.block(found)
-        scores = self.mechanism.score(self.heads[query : query + 1], block.keys)[0]  # (H, m)
-        score = self.mechanism.gates @ (scores * self.mechanism.scale[:, None])  # (m,)
+        scores = score_keys(self.heads[query : query + 1], block.keys, self.mechanism)[0]  # (H, m)
+        score = self.mechanism.gates @ scores  # (m,)
         parts = np.split(np.arange(len(score)), found.starts[1:])
         best = [int(part[np.argmax(score[part])]) for part in parts]
         return dict(zip(found.documents.tolist(), found.key_ids[best].tolist(), strict=True))
 
     def lexical(self, query: int, documents: Int64) -> Float64:
         """What shared words add to the logits of documents, (n,); the heads' mean by gates."""
-        if self.overlaps is None:
-            return np.zeros(len(documents))
-        scale = float(self.mechanism.gates @ self.mechanism.scale)
-        return scale * self.overlaps[query].of(documents)
+        bias = self.bias(documents, slice(query, query + 1))
+        return np.zeros(len(documents)) if bias is None else self.mechanism.gates @ bias[0]
 
     def terms(self, query: int) -> tuple[str, ...]:
         """The words of a query that were looked up."""
-        return () if self.overlaps is None else self.overlaps[query].terms
+        if self.overlaps is None:
+            return ()
+        chosen = self.overlaps if self.parts is not None else self.overlaps[query : query + 1]
+        return tuple(dict.fromkeys(term for each in chosen for term in each.terms))
 
     @cached_property
     def _as_stored(self) -> bool:
@@ -129,8 +202,13 @@ def focus_on(
     overlaps: Sequence[Overlap] | None,
     options: SearchOptions,
     attend: Attend,
+    parts: Float64 | None = None,
 ) -> Focus:
-    """Queries (q, d), with their lexical terms, as the options have them meet a view's keys."""
+    """Queries (q, d), with their lexical terms, as the options have them meet a view's keys.
+
+    Args:
+        parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts.
+    """
     made = view.made
     scorer = options.scorer or settings.scorer
     _check_lengths(scorer, settings)
@@ -138,7 +216,12 @@ def focus_on(
     raw = stored.key_fingerprint == RAW_KEYS and not made.moved
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     pool = options.pool or made.tuning.pool
-    fits = _fits(made, settings, scorer, overlaps, options, attend)
+    # A null was fitted for queries that attend to their own best, which parts do not.
+    fits = parts is None and _fits(made, settings, scorer, overlaps, options, attend)
+    gates, scale = _gates(stored, options.heads), _scale(made, settings, scorer, options)
+    if parts is not None:
+        gates = np.outer(parts, gates).ravel()  # (p, H) -> (p * H,)
+        scale = scale * len(parts) if isinstance(scale, tuple) else scale
     # Keys of length one, but for examples, whose lengths say how much they count: an inner
     # product keeps those, where a cosine would divide them away.
     as_they_are = unit and (stored.normalized or not len(made.offsets.keys))
@@ -146,10 +229,10 @@ def focus_on(
         scorer_name="dot" if scorer == "cosine" and as_they_are else scorer,
         d_k=stored.d_k,
         normalized=unit,
-        scale=_scale(made, settings, scorer, options),
+        scale=scale,
         pool_name=pool,
         temperature=options.temperature * _temperature(made, settings, scorer, pool, options),
-        gates=_gates(stored, options.heads),
+        gates=gates,
         null_logit=made.tuning.null if fits else None,
         additive=_additive(stored) if scorer == "additive" else None,
     )
@@ -158,6 +241,7 @@ def focus_on(
         mechanism=compare,
         projection=stored.form_for(scorer) if raw else stored,
         embeddings=embeddings,
+        parts=parts,
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.

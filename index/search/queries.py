@@ -1,8 +1,13 @@
-"""Queries: a text, a vector, documents that are there, or a weighted blend of these."""
+"""Queries: a text, a vector, documents that are there, or several of these.
+
+A blend is one query, the weighted mean of its parts. A mixture is as many as it has parts: each
+attends by itself, and their attention is mixed.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -33,6 +38,14 @@ class QueryPart(Request):
         return self
 
 
+class MixturePart(QueryPart):
+    """One part of a mixture, which attends by itself."""
+
+    weight: FiniteFloat = Field(
+        1.0, ge=0, le=1e6, description="Its share of the attention, relative to the others'."
+    )
+
+
 def _spelled_out(given: object) -> object:
     """Text and vectors may stand for themselves."""
     if isinstance(given, str):
@@ -51,8 +64,19 @@ Parts = Annotated[
 ]
 
 
+MixtureParts = Annotated[
+    list[
+        Annotated[
+            MixturePart,
+            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | MixturePart),
+        ]
+    ],
+    Field(min_length=1, max_length=MAX_PARTS),
+]
+
+
 class Query(Request):
-    """A query spelled out: exactly one of text, vector, id, ids and blend."""
+    """A query spelled out: exactly one of text, vector, id, ids, blend and mixture."""
 
     text: Text | None = None
     vector: Vector | None = None
@@ -68,19 +92,27 @@ class Query(Request):
         description="Several queries as one: the weighted mean of their embeddings, and of what "
         "the words of each add.",
     )
+    mixture: MixtureParts | None = Field(
+        None,
+        description="Several queries that attend each by itself; a document's weight is the "
+        "weighted mean of what they give it, and `explain` tells how much each part gave.",
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Query:
-        _check_one(self, "a query", ("text", "vector", "id", "ids", "blend"))
-        if self.blend is not None and not any(part.weight for part in self.blend):
-            raise ValueError("every weight of the blend is zero; give one that is not")
+        _check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+        for name in ("blend", "mixture"):
+            parts = getattr(self, name)
+            if parts is not None and not any(part.weight for part in parts):
+                raise ValueError(f"every weight of the {name} is zero; give one that is not")
         return self
 
-    def parts(self) -> list[QueryPart]:
+    def parts(self) -> Sequence[QueryPart]:
         """What the query is made of; the absolute weights sum to one."""
-        if self.blend is not None:
-            total = math.fsum(abs(part.weight) for part in self.blend)
-            shares = [(part, part.weight / total) for part in self.blend]
+        weighed = self.blend or self.mixture
+        if weighed is not None:
+            total = math.fsum(abs(part.weight) for part in weighed)
+            shares = [(part, part.weight / total) for part in weighed]
             return [part.model_copy(update={"weight": share}) for part, share in shares]
         if self.ids is not None:
             share = 1 / len(self.ids)
@@ -101,6 +133,7 @@ AnyQuery = Annotated[
     BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | Query),
     Field(
         description='Text, a vector, or one of {"text": …}, {"vector": […]}, {"id": …}, '
-        '{"ids": […]} and {"blend": [{"text": …, "weight": 2}, {"id": …, "weight": -1}]}.'
+        '{"ids": […]}, {"blend": [{"text": …, "weight": 2}, {"id": …, "weight": -1}]} and '
+        '{"mixture": [{"id": …}, {"text": …, "weight": 2}]}.'
     ),
 ]

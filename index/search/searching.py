@@ -24,11 +24,12 @@ from index.search.explaining import Vanished
 from index.search.lexicon import Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
+from index.search.queries import Query
 from index.search.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed
-from index.types import Float32, Float64, Int64
+from index.types import Float32, Float64, Int64, Json
 from index.values import ValueType, infer, parse_type
 from index.views import View, Views
 
@@ -58,6 +59,7 @@ class Batch(NamedTuple):
         fingerprints: of what was asked, without the page.
         own: rows of the documents that all of them are made of, and that are masked.
         began: when each was asked.
+        parts: what the parts of each mixture are.
     """
 
     asked: Sequence[Asked]
@@ -65,10 +67,17 @@ class Batch(NamedTuple):
     fingerprints: Sequence[str]
     own: tuple[int, ...]
     began: Sequence[float]
+    parts: Sequence[Sequence[Mapping[str, Json]]]
 
     @property
     def embeddings(self) -> Float32:
-        return np.stack([each.embedding for each in self.asked])  # (q, d)
+        """(q, d); of a mixture (p, d)."""
+        return np.concatenate([each.embeddings for each in self.asked])
+
+    @property
+    def weights(self) -> Float64 | None:
+        """Of the parts of the mixture, which is in a batch of its own."""
+        return self.asked[0].weights
 
 
 class Found(NamedTuple):
@@ -94,7 +103,7 @@ class Searcher:
         self._store = store
         self._settings = settings
         self._views = views
-        self._asking = Asking(store, settings, encoder)
+        self.asking = Asking(store, settings, encoder)
         self._types: dict[str | None, tuple[int, ValueType | None]] = {}
         self._company: Company[Batch, list[Found]] = Company(
             self._in_company, lambda batch: len(batch.asked), TOGETHER
@@ -122,13 +131,15 @@ class Searcher:
 
     def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
         started = time.perf_counter()
-        asked = self._asking.asked([request.query for request in requests])
+        asked = self.asking.asked([request.query for request in requests])
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
-            worded = bool(asked[at].said)
+            worded = bool(asked[at].texts)
             own = asked[at].own if request.exclude_self else ()
-            groups[worded, own, _options(request)].append(at)
+            # A mixture has heads of its own: nothing is answered together with it.
+            alone = None if asked[at].weights is None else object()
+            groups[worded, own, alone, _options(request)].append(at)
         found: dict[int, Found] = {}
         for key, places in groups.items():
             chosen = [requests[at] for at in places]
@@ -138,6 +149,7 @@ class Searcher:
                 [_fingerprint(each) for each in chosen],
                 key[1],
                 [started] * len(places),
+                [_named(each.query) for each in chosen],
             )
             found |= zip(places, self._company.join(key, batch), strict=True)
         return [found[at] for at in range(len(requests))]
@@ -149,8 +161,9 @@ class Searcher:
             asked=[asked for batch in batches for asked in batch.asked],
             fingerprints=[each for batch in batches for each in batch.fingerprints],
             began=[began for batch in batches for began in batch.began],
+            parts=[each for batch in batches for each in batch.parts],
         )
-        found = iter(_until_whole(partial(self._found, whole)))
+        found = iter(until_whole(partial(self._found, whole)))
         return [list(islice(found, len(batch.asked))) for batch in batches]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
@@ -168,9 +181,15 @@ class Searcher:
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
             )
-        asked = self._asking.asked([request.query for request in requests])
-        batch = Batch(asked, requests[0], (), (), ())
-        return _until_whole(partial(self._matrix, batch))
+        if any(request.query.mixture for request in requests):
+            raise InvalidRequest(
+                "A matrix has a row for each query, and a mixture is several; send its parts as "
+                "queries, or search.",
+                field="searches",
+            )
+        asked = self.asking.asked([request.query for request in requests])
+        batch = Batch(asked, requests[0], (), (), (), ())
+        return until_whole(partial(self._matrix, batch))
 
     def _matrix(self, batch: Batch) -> Matrix:
         view = self._views.current(batch.options.projection)
@@ -205,7 +224,9 @@ class Searcher:
             rows = self._rows(batch)
             words = self._overlaps(view, batch)
         with timed("attend"):
-            attention = attend(view, self._settings, batch.embeddings, rows, options, words)
+            attention = attend(
+                view, self._settings, batch.embeddings, rows, options, words, batch.weights
+            )
         with timed("fetch"):
             return self._read(batch, view, attention)
 
@@ -216,7 +237,8 @@ class Searcher:
             attention,
             options,
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
-            [[said.text for said in each.said] for each in batch.asked],
+            [each.texts for each in batch.asked],
+            batch.parts,
             self._value_type(options.value, view, attention, hard=options.mode == "hard"),
         )
         facets = self._facets(options)
@@ -248,15 +270,19 @@ class Searcher:
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:
-        """Each query's lexical term; None where words do not count."""
-        texts = [said.text for asked in batch.asked for said in asked.said]
+        """The lexical term of each embedding; None where words do not count."""
+        texts = [text for asked in batch.asked for text in asked.texts]
         if not texts:
             return None
         found = overlaps(self._store, texts, strength_of(batch.options.lexical, view.tuning))
         if found is None:
             return None
         of = iter(found)
-        return [blended([(next(of), said.share) for said in asked.said]) for asked in batch.asked]
+        return [
+            blended([(next(of), said.share) for said in each])
+            for asked in batch.asked
+            for each in asked.said
+        ]
 
     def _facets(self, options: SearchOptions) -> Facets | None:
         """Counted over what filter and mask let pass: a mask is a filter on ids."""
@@ -345,7 +371,15 @@ def _fingerprint(request: SearchRequest) -> str:
     return fingerprint(options, array("d", vector).tobytes())
 
 
-def _until_whole(read: Callable[[], Result]) -> Result:
+def _named(query: Query) -> list[Mapping[str, Json]]:
+    """What the parts of a mixture are, as `explain` names them: by place, and id or text."""
+    return [
+        {"part": at, **part.model_dump(include={"id", "text"}, exclude_none=True)}
+        for at, part in enumerate(query.mixture or ())
+    ]
+
+
+def until_whole(read: Callable[[], Result]) -> Result:
     """A reading, begun again with a newer view while documents go in the middle of it."""
     for _ in range(ATTEMPTS):
         try:

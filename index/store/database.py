@@ -13,23 +13,26 @@ import numpy as np
 from sqlite_utils import Database
 
 from index.store import examples as learning
-from index.store import facets, field_values, keys, lexical, statements, versions
+from index.store import facets, field_values, interactions, keys, lexical, statements, versions
 from index.store.connections import Connections
 from index.store.documents import (
     Changes,
     Entry,
     Hashes,
     KeyBatch,
+    Role,
     State,
     StoredDocument,
     StoredKey,
     StoredProjection,
     StoredVersion,
+    Terms,
 )
 from index.store.examples import Learned, NewExample, Question
 from index.store.facets import Facet
 from index.store.filters import Predicate
 from index.store.indexes import FieldIndexes
+from index.store.interactions import Interaction, InteractionPage, Interactions, Met
 from index.store.lexical import Lexical
 from index.store.matches import Matches
 from index.store.migrations import migrations
@@ -179,9 +182,17 @@ class Store:
         """Where keys come from, by key id."""
         return keys.origins(self._read(), ids)
 
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Rows by the caller's ids; unknown ids are absent."""
+        return statements.rows_of(self._read(), ids)
+
     def embeddings_of(self, row: int) -> Float32:
         """A document's own keys (not those of examples), in the order of their ids: (keys, d)."""
         return keys.of_document(self._read(), row).embeddings
+
+    def own_keys(self, rows: Int64) -> KeyBatch:
+        """The own keys of documents, in the order (row, key id); rows that are gone are absent."""
+        return keys.of_documents(self._read(), rows)
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         """The raw embeddings of keys, in the order asked for; keys that are gone are absent."""
@@ -332,6 +343,63 @@ class Store:
             statements.count_change(db)
             return count
 
+    # -- interactions -----------------------------------------------------------------------
+
+    def add_interactions(
+        self, given: Sequence[Interaction], *, forget: bool = False
+    ) -> tuple[int, int]:
+        """Store which user met which document, all or none; the latest of a pair counts.
+
+        Args:
+            forget: delete the interactions stored before, in the same step.
+
+        Returns: (added, replaced).
+
+        Raises:
+            UnknownDocument: naming the ids that no document has.
+            InvalidRequest: a user, value or time that is none.
+        """
+        with self.connections.writing() as db:
+            done = interactions.add(db, given, forget)
+            statements.count_change(db)
+            return done
+
+    def delete_interactions(
+        self, user: str | None = None, documents: Sequence[str] | None = None
+    ) -> int:
+        """Delete the interactions of a user, with documents, or both; all if neither is given.
+
+        Returns: how many were there.
+        """
+        with self.connections.writing() as db:
+            count = interactions.delete(db, user, documents)
+            statements.count_change(db)
+            return count
+
+    def interactions(self) -> Interactions:
+        """All of them, as arrays of one moment."""
+        with self.connections.reading() as db:
+            return interactions.read(db)
+
+    def interactions_of(self, user: str) -> Met:
+        """What a user met; nothing for one that is not known."""
+        return interactions.of_user(self._read(), user)
+
+    def interaction_page(
+        self, after: tuple[int, int], limit: int, user: str | None = None
+    ) -> InteractionPage:
+        """The next interactions after a place (0, 0 first), of one user or of all."""
+        return interactions.page(self._read(), after, limit, user)
+
+    def interaction_counts(self) -> tuple[int, int]:
+        """(interactions, users)."""
+        with self.connections.reading() as db:
+            return interactions.count(db), interactions.user_count(db)
+
+    def popularity(self) -> tuple[Int64, Int64]:
+        """Rows of the documents that anybody met, ascending, and how many users met each."""
+        return interactions.popularity(self._read())
+
     # -- projections ------------------------------------------------------------------------
 
     def add_projection(
@@ -344,27 +412,31 @@ class Store:
         tuning: Mapping[str, Json] | None = None,
         report: Mapping[str, Json] | None = None,
         offsets: versions.Offsets | None = None,
+        terms: Terms | None = None,
+        role: Role = "search",
         activate: bool = False,
     ) -> int:
         """Store a projection and all that belongs to it, in one step. Returns its version.
 
-        It answers nothing until it is activated. Offsets of keys that have gone meanwhile
-        are left out.
+        It answers nothing until it is activated. Offsets of keys and terms of documents that have
+        gone meanwhile are left out.
         """
         with self.connections.writing() as db:
-            version = versions.insert(db, kind, weights, fingerprint, note, tuning, report)
+            version = versions.insert(db, kind, weights, fingerprint, note, tuning, report, role)
             if offsets is not None:
                 versions.insert_offsets(db, version, offsets)
+            if terms is not None:
+                versions.insert_terms(db, version, terms)
             if activate:
                 versions.activate(db, version)
                 statements.count_change(db)
             return version
 
     def activate_projection(self, version: int, expected: int | None = None) -> None:
-        """Let a version answer; `rollback` undoes it.
+        """Let a version answer in its role; `rollback` undoes it.
 
         Args:
-            expected: activate only while this one is active.
+            expected: activate only while this one is active in that role; 0 is the untrained.
 
         Raises:
             Conflict: another than the expected one is active by now; nothing was changed.
@@ -373,25 +445,37 @@ class Store:
             versions.activate(db, version, expected)
             statements.count_change(db)
 
-    def rollback(self) -> int:
-        """Undo the last activation, of all there were. Returns the version that answers now.
+    def rollback(self, role: Role = "search") -> int:
+        """Undo the last activation in a role, of all there were.
+
+        Returns: the version that answers now; 0 is the untrained.
 
         Raises:
             Conflict: there is none to undo.
         """
         with self.connections.writing() as db:
-            version = versions.rollback(db)
+            version = versions.rollback(db, role)
             statements.count_change(db)
             return version
 
     def projections(self) -> list[StoredProjection]:
         return versions.listed(self._read())
 
+    def active(self, role: Role = "search") -> StoredProjection | None:
+        """The version that answers in a role; None for the untrained one."""
+        return next(
+            (each for each in self.projections() if each.active and each.role == role), None
+        )
+
+    def role_of(self, version: int) -> Role:
+        """What a version answers. Raises UnknownProjection where there is none."""
+        return versions.role_of(self._read(), version)
+
     def projection_weights(self, version: int) -> bytes:
         return versions.weights(self._read(), version)
 
     def version(self, version: int) -> StoredVersion:
-        """A version's matrices, tuning and offsets, of one moment."""
+        """A version's matrices, tuning, offsets and terms, of one moment."""
         with self.connections.reading() as db:
             return versions.read(db, version)
 

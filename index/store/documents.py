@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from index.errors import Conflict
 from index.types import Bool, Document, Float32, Int64, Json
@@ -67,11 +67,23 @@ class StoredKey(NamedTuple):
     question: str | None = None
 
 
+Role: TypeAlias = Literal["search", "recommend", "predict"]
+"""What a version answers: searches, what comes next for a user, or what a user thinks of an item.
+
+In each role one version is active; where none was made yet, it is number 0, the untrained one.
+"""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+
+Terms: TypeAlias = Mapping[str, tuple[Int64, Float32]]
+"""By name: rows of documents (n,), ascending, and a vector for each (n, width)."""
+
+
 class StoredProjection(NamedTuple):
     """A row of the table of projections, without its weights.
 
     `parent` is the version that answered before this one was last activated: a rollback of it
-    leads there.
+    leads there. 0 is the untrained one, in roles other than search.
     """
 
     version: int
@@ -83,27 +95,43 @@ class StoredProjection(NamedTuple):
     report: Mapping[str, Any]
     parent: int | None
     active: bool
+    role: Role = "search"
 
 
 class StoredVersion(NamedTuple):
     """All that a version consists of. Offsets are key ids (m,), ascending, and deltas (m, d).
 
-    `fingerprint` is what `weights` had when they were stored.
+    `fingerprint` is what `weights` had when they were stored. `terms` are of documents whose keys
+    are not above `last_key`: later ones are of another text.
     """
 
     weights: bytes
     tuning: Mapping[str, Any]
     offsets: tuple[Int64, Float32]
     fingerprint: str
+    role: Role
+    terms: Terms
+    last_key: int
 
 
 class State(NamedTuple):
-    """How far the database has come. `change` counts transactions that changed an answer."""
+    """How far the database has come. `change` counts transactions that changed an answer.
+
+    `projection`, `recommend` and `predict` are the active versions of the three roles.
+    """
 
     change: int
     last_key: int
     last_removal: int
     projection: int
+    recommend: int
+    predict: int
+
+    def active(self, role: Role) -> int:
+        """The version that answers in a role; 0 for the untrained one."""
+        return {"search": self.projection, "recommend": self.recommend, "predict": self.predict}[
+            role
+        ]
 
 
 class Changes(NamedTuple):

@@ -178,11 +178,7 @@ def _wrong_in(example: NewExample, questions: int) -> str | None:
 
 
 def _rows(db: Database, documents: Sequence[str]) -> Mapping[str, int]:
-    found = db.execute(
-        "SELECT id, row FROM documents WHERE id IN (SELECT value FROM json_each(?))",
-        [statements.id_list(sorted(set(documents)))],
-    )
-    rows: dict[str, int] = dict(found.fetchall())
+    rows = statements.rows_of(db, documents)
     unknown = [id for id in dict.fromkeys(documents) if id not in rows]
     if unknown:
         more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""

@@ -61,6 +61,15 @@ def of_document(db: Database, row: int) -> KeyBatch:
     return as_batch(found.fetchall())
 
 
+def of_documents(db: Database, rows: Int64) -> KeyBatch:
+    """The own keys of documents, in the order (row, key id)."""
+    found = db.execute(
+        f"{_OWN} AND document IN (SELECT value FROM json_each(?)) ORDER BY document, id",
+        [json.dumps(rows.tolist())],
+    )
+    return as_batch(found.fetchall())
+
+
 def embeddings(db: Database, keys: Sequence[int]) -> list[Float32]:
     found = db.execute(
         f"{_WITH_EXAMPLES} AND keys.id IN (SELECT value FROM json_each(?))",

@@ -45,6 +45,12 @@ def m004_activations(db: Database) -> None:
     db.execute("ALTER TABLE projections DROP COLUMN parent")
 
 
+@migrations()
+def m005_roles_interactions_terms(db: Database) -> None:
+    for statement in (*_ROLES, *_INTERACTIONS, *_TERMS):
+        db.execute(statement)
+
+
 _M001 = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     # `row` is the id inside; `id` is the caller's. AUTOINCREMENT on both tables, because
@@ -280,6 +286,57 @@ _FIELD_VALUES = (
     ) BEGIN
         DELETE FROM field_values WHERE row = old.row;
         {_ADD_VALUES}
+    END
+    """,
+)
+
+
+_ROLES = (
+    "ALTER TABLE projections ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
+    "ALTER TABLE activations ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
+    # As the setting `projection` is for search: the version that answers, 0 for none yet.
+    "INSERT INTO settings (name, value) VALUES ('recommend', '0'), ('predict', '0')",
+)
+
+_INTERACTIONS = (
+    "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",
+    # `value` has no type: a number is stored as one, anything else as JSON text. `time` is in
+    # seconds since 1970. By `id` a training knows which it has learned from.
+    """
+    CREATE TABLE interactions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        user INTEGER NOT NULL REFERENCES users(id) ON DELETE CASCADE,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        value,
+        time REAL,
+        UNIQUE (user, document)
+    )
+    """,
+    "CREATE INDEX interactions_by_document ON interactions (document)",
+    """
+    CREATE TRIGGER remove_idle_user AFTER DELETE ON interactions BEGIN
+        DELETE FROM users WHERE id = old.user
+        AND NOT EXISTS (SELECT 1 FROM interactions WHERE user = old.user);
+    END
+    """,
+)
+
+_TERMS = (
+    # What a version has learned about single documents, by name: vectors of float32.
+    """
+    CREATE TABLE document_terms (
+        projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        term BLOB NOT NULL,
+        PRIMARY KEY (projection, name, document)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX document_terms_by_document ON document_terms (document)",
+    # A document whose own keys go has another text now, or none.
+    """
+    CREATE TRIGGER remove_terms AFTER DELETE ON keys WHEN old.example IS NULL BEGIN
+        DELETE FROM document_terms WHERE document = old.document;
     END
     """,
 )

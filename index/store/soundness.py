@@ -23,6 +23,7 @@ READ_ROWS = 8192
 """Embeddings read at a time."""
 
 SETTINGS = {"uuid": str, "projection": int, "change": int, "published": list, "dimension": int}
+SETTINGS |= {"recommend": int, "predict": int}
 """The settings without which no collection works, and their types."""
 
 
@@ -121,6 +122,10 @@ def _remove_orphans(db: Database) -> None:
         ("keys", "example", "examples(id)"),
         ("offsets", "key", "keys(id)"),
         ("offsets", "projection", "projections(version)"),
+        ("interactions", "user", "users(id)"),
+        ("interactions", "document", "documents(row)"),
+        ("document_terms", "projection", "projections(version)"),
+        ("document_terms", "document", "documents(row)"),
     ):
         name, id = parent.rstrip(")").split("(")
         # NULL, which refers to nothing, is not in an empty set either.
@@ -130,7 +135,13 @@ def _remove_orphans(db: Database) -> None:
         )
 
 
-_NUMBERED = {"documents": "row", "keys": "id", "removals": "id", "projections": "version"}
+_NUMBERED = {
+    "documents": "row",
+    "keys": "id",
+    "removals": "id",
+    "projections": "version",
+    "users": "id",
+}
 
 
 def _counters(db: Database) -> Iterator[str]:
@@ -168,6 +179,12 @@ def _json(db: Database) -> Iterator[str]:
         ).fetchone()[0]
         if count:
             yield f"{count} rows of {table} have no JSON as {column}."
+    count = db.execute(
+        "SELECT count(*) FROM interactions WHERE typeof(value) NOT IN ('null', 'integer', 'real') "
+        "AND NOT json_valid(value)"
+    ).fetchone()[0]
+    if count:
+        yield f"{count} rows of interactions have no JSON as value."
 
 
 _EMBEDDINGS = {
@@ -186,6 +203,30 @@ def _embeddings(db: Database) -> Iterator[str]:
                 f"{len(wrong)} embeddings of {table} are not {width} finite numbers, number "
                 f"{wrong[0]} first."
             )
+
+
+def _terms(db: Database) -> Iterator[str]:
+    widths: dict[tuple[int, str], int] = {}
+    for projection, name, row, term in db.execute(
+        "SELECT projection, name, document, term FROM document_terms"
+    ):
+        width = widths.setdefault((projection, name), len(term))
+        sound = len(term) == width and width % 4 == 0 and width > 0
+        if not sound or not np.isfinite(np.frombuffer(term, dtype=np.float32)).all():
+            yield f"The term {name!r} of projection {projection} for document {row} is damaged."
+
+
+_IDLE_USERS = "FROM users WHERE id NOT IN (SELECT user FROM interactions)"
+
+
+def _users(db: Database) -> Iterator[str]:
+    found = db.execute(f"SELECT count(*) {_IDLE_USERS}").fetchone()[0]
+    if found:
+        yield f"{found} users have no interaction."
+
+
+def _remove_idle_users(db: Database) -> None:
+    db.execute(f"DELETE {_IDLE_USERS}")
 
 
 def unfit(db: Database, select: str, width: int) -> list[int]:
@@ -332,6 +373,8 @@ CHECKS = (
     Check("embeddings", _embeddings, None, "Send the documents again, or restore a snapshot."),
     Check("keys", _keyless, None, "Send the documents again, or build from their source."),
     Check("examples", _examples, _mend_examples, "The examples' keys were made again."),
+    Check("terms", _terms, None, "Train again, or activate another version."),
+    Check("users", _users, _remove_idle_users, "Users without interactions are gone."),
     Check("words", _words, _refill_words, "The index of words was built again."),
     Check("filters", _filters, _drop_filters, "The fields' indexes will be built again."),
 )

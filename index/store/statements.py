@@ -60,6 +60,15 @@ def by_ids(db: Database, ids: Sequence[str]) -> list[StoredDocument]:
     return [as_document(row) for row in found]
 
 
+def rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:
+    """Rows by the caller's ids; unknown ids are absent."""
+    found = db.execute(
+        "SELECT id, row FROM documents WHERE id IN (SELECT value FROM json_each(?))",
+        [id_list(list(dict.fromkeys(ids)))],
+    )
+    return dict(found.fetchall())
+
+
 def by_id(db: Database, id: str) -> StoredDocument | None:
     # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
     given = id.encode("utf-8", "surrogatepass")
@@ -91,7 +100,9 @@ def state(db: Database) -> State:
         "SELECT (SELECT value FROM settings WHERE name = 'change'), "
         "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'keys'), 0), "
         "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
-        "(SELECT value FROM settings WHERE name = 'projection')"
+        "(SELECT value FROM settings WHERE name = 'projection'), "
+        "(SELECT value FROM settings WHERE name = 'recommend'), "
+        "(SELECT value FROM settings WHERE name = 'predict')"
     ).fetchone()
     return State(*map(int, row))
 

@@ -12,12 +12,19 @@ from sqlite_utils import Database
 
 from index.errors import Conflict, InvalidRequest, UnknownProjection
 from index.store import statements
-from index.store.documents import StoredProjection, StoredVersion
+from index.store.documents import Role, StoredProjection, StoredVersion, Terms
 from index.store.keys import stacked
 from index.types import Float32, Int64, Json
 
 Offsets: TypeAlias = tuple[Int64, Float32]
 """Key ids (m,), and what is added to the embedding of each (m, d)."""
+
+_SETTING: Mapping[Role, str] = {
+    "search": "projection",
+    "recommend": "recommend",
+    "predict": "predict",
+}
+"""The setting that names the active version of a role."""
 
 
 def insert(
@@ -28,13 +35,14 @@ def insert(
     note: Mapping[str, Json],
     tuning: Mapping[str, Json] | None = None,
     report: Mapping[str, Json] | None = None,
+    role: Role = "search",
 ) -> int:
     created = datetime.now(UTC).isoformat(timespec="seconds")
     documents = [statements.to_json(each or {}) for each in (note, tuning, report)]
     row = db.execute(
-        "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING version",
-        [kind, weights, fingerprint, created, *documents],
+        "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report, role) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING version",
+        [kind, weights, fingerprint, created, *documents, role],
     ).fetchone()
     return int(row[0])
 
@@ -63,17 +71,40 @@ def insert_offsets(db: Database, version: int, offsets: Offsets) -> None:
     )
 
 
+def insert_terms(db: Database, version: int, terms: Terms) -> None:
+    """Store what a version has learned about documents; those that went meanwhile are passed over.
+
+    Raises:
+        InvalidRequest: not one finite vector for each row.
+    """
+    for name, (rows, vectors) in terms.items():
+        if vectors.ndim != 2 or len(vectors) != len(rows) or not np.isfinite(vectors).all():
+            raise InvalidRequest(
+                f"Terms {name!r} of shape {vectors.shape} were given for {len(rows)} documents; "
+                f"send one finite vector for each.",
+                field="terms",
+            )
+        db.conn.executemany(
+            "INSERT INTO document_terms (projection, name, document, term) "
+            "SELECT ?, ?, row, ? FROM documents WHERE row = ?",
+            [
+                (version, name, vector.tobytes(), row)
+                for row, vector in zip(rows.tolist(), vectors.astype(np.float32), strict=True)
+            ],
+        )
+
+
 def activate(db: Database, version: int, expected: int | None = None) -> None:
-    """Let a version answer, and log which one did before.
+    """Let a version answer in its role, and log which one did before.
 
     Args:
-        expected: the version that answers until now, where that matters.
+        expected: the version that answers until now, where that matters; 0 for the untrained.
 
     Raises:
         Conflict: another than the expected one answers by now.
     """
-    weights(db, version)
-    previous = statements.state(db).projection
+    role = role_of(db, version)
+    previous = statements.state(db).active(role)
     if expected is not None and previous != expected:
         raise Conflict(
             f"Projection {previous} is active by now, where {expected} was expected, so that "
@@ -82,53 +113,93 @@ def activate(db: Database, version: int, expected: int | None = None) -> None:
         )
     if version == previous:
         return
-    db.execute("INSERT INTO activations (version, previous) VALUES (?, ?)", [version, previous])
-    statements.put_settings(db, {"projection": version})
+    db.execute(
+        "INSERT INTO activations (version, previous, role) VALUES (?, ?, ?)",
+        [version, previous, role],
+    )
+    statements.put_settings(db, {_SETTING[role]: version})
 
 
-def rollback(db: Database) -> int:
-    """Undo the last activation. Returns the version that answers now.
+def rollback(db: Database, role: Role = "search") -> int:
+    """Undo the last activation in a role. Returns the version that answers now, 0 if untrained.
 
     Raises:
         Conflict: the active version was there first, or every activation is undone already.
     """
-    row = db.execute("SELECT id, previous FROM activations ORDER BY id DESC LIMIT 1").fetchone()
+    row = db.execute(
+        "SELECT id, previous FROM activations WHERE role = ? ORDER BY id DESC LIMIT 1", [role]
+    ).fetchone()
     if row is None:
+        active = statements.state(db).active(role)
         raise Conflict(
-            f"Projection {statements.state(db).projection} is active, and none was before it that "
-            f"could be gone back to; activate a version by its number instead. There are "
-            f"{', '.join(_known(db))}.",
+            f"{f'Projection {active}' if active else 'The untrained version'} is active for "
+            f"{role}, and none was before it that could be gone back to; activate a version by its "
+            f"number instead. There are {', '.join(_known(db))}.",
             field="projection",
         )
     # Undone is undone: else two versions that were each activated after the other would
     # be gone back to in turns, for ever.
     db.execute("DELETE FROM activations WHERE id = ?", [row[0]])
-    statements.put_settings(db, {"projection": row[1]})
+    statements.put_settings(db, {_SETTING[role]: row[1]})
     return int(row[1])
 
 
 def weights(db: Database, version: int) -> bytes:
     row = db.execute("SELECT weights FROM projections WHERE version = ?", [version]).fetchone()
     if row is None:
-        raise UnknownProjection(
-            f"There is no projection {version} here; there are {', '.join(_known(db))}.",
-            field="projection",
-        )
+        raise _unknown(db, version)
     return bytes(row[0])
+
+
+def role_of(db: Database, version: int) -> Role:
+    row = db.execute("SELECT role FROM projections WHERE version = ?", [version]).fetchone()
+    if row is None:
+        raise _unknown(db, version)
+    role: Role = row[0]
+    return role
+
+
+def _unknown(db: Database, version: int) -> UnknownProjection:
+    return UnknownProjection(
+        f"There is no projection {version} here; there are {', '.join(_known(db))}.",
+        field="projection",
+    )
 
 
 def read(db: Database, version: int) -> StoredVersion:
     """All that a version consists of; read it within one transaction."""
     matrices = weights(db, version)
     row = db.execute(
-        "SELECT fingerprint, tuning FROM projections WHERE version = ?", [version]
+        "SELECT fingerprint, tuning, role FROM projections WHERE version = ?", [version]
     ).fetchone()
     found = db.execute(
         "SELECT key, delta FROM offsets WHERE projection = ? ORDER BY key", [version]
     ).fetchall()
     keys = np.array([key for key, _ in found], dtype=np.int64)
     deltas = stacked([each[1] for each in found])
-    return StoredVersion(matrices, json.loads(row[1]), (keys, deltas), row[0])
+    return StoredVersion(
+        weights=matrices,
+        tuning=json.loads(row[1]),
+        offsets=(keys, deltas),
+        fingerprint=row[0],
+        role=row[2],
+        terms=_terms(db, version),
+        last_key=statements.state(db).last_key,
+    )
+
+
+def _terms(db: Database, version: int) -> Terms:
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for name, row, term in db.execute(
+        "SELECT name, document, term FROM document_terms WHERE projection = ? "
+        "ORDER BY name, document",
+        [version],
+    ):
+        found.setdefault(name, []).append((row, term))
+    return {
+        name: (np.array([row for row, _ in each], dtype=np.int64), stacked([t for _, t in each]))
+        for name, each in found.items()
+    }
 
 
 def listed(db: Database) -> list[StoredProjection]:
@@ -136,7 +207,8 @@ def listed(db: Database) -> list[StoredProjection]:
         "SELECT version, kind, fingerprint, created, note, tuning, report, "
         "(SELECT previous FROM activations WHERE activations.version = projections.version "
         "ORDER BY id DESC LIMIT 1), "
-        "version = (SELECT value FROM settings WHERE name = 'projection') "
+        "version = (SELECT value FROM settings WHERE name = "
+        "CASE role WHEN 'search' THEN 'projection' ELSE role END), role "
         "FROM projections ORDER BY version"
     )
     return [
@@ -150,6 +222,7 @@ def listed(db: Database) -> list[StoredProjection]:
             report=json.loads(row[6]),
             parent=row[7],
             active=bool(row[8]),
+            role=row[9],
         )
         for row in found
     ]

@@ -1,8 +1,10 @@
 """Training: from what is stored to a version that answers, if held-out questions say so.
 
 `ranking` learns from examples what should be found; `answers` from the documents' own values what
-makes the blended value right. Both try ways to answer on what is held out, and `publish` stores
-what a fit to everything found, with the report that says why it answers from now on, or why not.
+makes the blended value right; `interactions` from what users met what comes next; `ratings` from
+what they gave documents what they would give others. Each tries ways to answer on what is held out,
+and `publish` stores what a fit to everything found, with the report that says why it answers from
+now on, or why not.
 """
 
 from __future__ import annotations
@@ -50,13 +52,20 @@ def train(
     """
     request = parse(TrainRequest, fields)
     watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
-    active = next(each for each in collection.store.projections() if each.active)
-    task = Task(collection, request, watch, active)
+    task = Task.of(collection, request, watch)
+    if request.objective == "interactions":
+        from index.training.interactions import train_interactions
+
+        return train_interactions(task)
     if request.objective == "answers":
         # Here, as the other: who only wants to know what can be asked for need not wait for SciPy.
         from index.training.answers import train_answers
 
         return train_answers(task)
+    if request.objective == "ratings":
+        from index.training.ratings import train_ratings
+
+        return train_ratings(task)
     from index.training.ranking import train_ranking
 
     return train_ranking(task)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from index.learn.blended import fit_scale, gains, guards
 from index.learn.fit import Watch
 from index.learn.held import Fold, Held, attended, compared, joined
 from index.learn.targets import Answers
-from index.learn.trial import one_thread_each
+from index.learn.together import together
 from index.training.answer_material import sampled
 from index.types import Float32, Float64, Int64
 
@@ -28,8 +27,6 @@ SHARES = (0.5, 1.0)
 
 LEXICAL = (0.0, 0.1, 0.2)
 """λ, tried where documents have texts; with a γ of 0, which was never worse on a training set."""
-
-Result = TypeVar("Result")
 
 
 class Choice(NamedTuple):
@@ -130,32 +127,6 @@ class Trial:
             )
             for each in tried
         }
-
-
-def together(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> list[Result]:
-    """The results of jobs that run at once, each told how to say how far it is.
-
-    What one of them raises, or `watch` does, stops the others.
-    """
-    lock, done, stopped = threading.Lock(), [0.0] * len(jobs), threading.Event()
-
-    def told(at: int) -> Watch:
-        def say(share: float) -> None:
-            if stopped.is_set():
-                raise InterruptedError
-            with lock:
-                done[at] = max(done[at], share)
-                watch(sum(done) / len(jobs))
-
-        return say
-
-    with one_thread_each() as workers:
-        running = [workers.submit(job, told(at)) for at, job in enumerate(jobs)]
-        try:
-            return [each.result() for each in running]
-        except BaseException:
-            stopped.set()
-            raise
 
 
 def folds(groups: Int64, count: int, seed: int) -> list[Fold]:

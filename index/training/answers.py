@@ -71,8 +71,9 @@ def train_answers(task: Task) -> dict[str, Json]:
     watch("calibrating", 0.0)
     calibration, figures = _calibrated(task, trial, choice)
     fitted = unlearned(answers.memory, matrices.w_q)._replace(w_k=matrices.w_k)
-    tuning = _tuning(choice, calibration, task.collection.settings.scorer)
-    return publish(task, found, Learned(answers.memory, fitted, tuning, figures))
+    settings = task.collection.settings
+    tuning = _tuning(choice, calibration, settings.scorer)
+    return publish(task, found, Learned.of(fitted, answers.memory, settings, tuning, figures))
 
 
 def decided(judged: Judged, targets: Targets) -> Verdict:

@@ -12,15 +12,18 @@ from index.learn.data import Memory
 from index.learn.fit import Fitted
 from index.learn.gate import Verdict
 from index.projection import Projection, given, identity
+from index.ratings import RatingModel
 from index.settings import Settings
-from index.store import StoredProjection
+from index.store import StoredProjection, Terms
 from index.training.request import Task
 from index.tuning import Tuning
-from index.types import Json
+from index.types import Float32, Int64, Json
 
 OBJECTIVES = {
     "ranking": "learned from examples what should be found",
     "answers": "learned from stored values what should be answered",
+    "interactions": "learned from interactions what comes next",
+    "ratings": "learned from ratings what users would give documents",
 }
 """How a version came about, for a sentence."""
 
@@ -45,13 +48,30 @@ class Learned(NamedTuple):
     """What was fitted to everything there is.
 
     Attributes:
+        offsets: of keys, by their ids.
         calibration: what is said of it in the report.
+        terms: of documents, by name.
     """
 
-    memory: Memory
-    fitted: Fitted
+    projection: Projection | RatingModel
     tuning: Tuning
+    offsets: tuple[Int64, Float32]
     calibration: Mapping[str, Json]
+    terms: Terms | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fitted: Fitted,
+        memory: Memory,
+        settings: Settings,
+        tuning: Tuning,
+        calibration: Mapping[str, Json],
+    ) -> Learned:
+        """What was fitted for searches."""
+        projection = projection_of(fitted, memory, settings)
+        offsets = memory.key_ids[fitted.offset_keys], fitted.offsets
+        return cls(projection, tuning, offsets, calibration)
 
 
 def nothing(task: Task, reason: str, figures: Mapping[str, Json]) -> dict[str, Json]:
@@ -81,13 +101,12 @@ def publish(task: Task, found: Found, learned: Learned) -> dict[str, Json]:
 
     Returns: its report, as it is stored but for `version` and `seconds`, known afterwards.
     """
-    store, memory, fitted = task.collection.store, learned.memory, learned.fitted
+    store, projection = task.collection.store, learned.projection
     task.watch("storing", 0.0)
     promote = task.request.promote and found.verdict.promote
     made = report(task, found) | {"calibration": dict(learned.calibration), "promoted": promote}
     if promote:
         made["reason"] = found.verdict.reason + _replaced(task.active, task.request.objective)
-    projection = projection_of(fitted, memory, task.collection.settings)
     version = store.add_projection(
         projection.kind,
         projection.to_bytes(),
@@ -95,7 +114,9 @@ def publish(task: Task, found: Found, learned: Learned) -> dict[str, Json]:
         {"learned": True},
         tuning=learned.tuning.stored(),
         report=made,
-        offsets=(memory.key_ids[fitted.offset_keys], fitted.offsets),
+        offsets=learned.offsets,
+        terms=learned.terms,
+        role=task.role,
     )
     # Told, and not asked any more: a stop comes too late for what is stored.
     if promote:

@@ -11,7 +11,8 @@ from index.learn.fit import Fitted, fit, unlearned
 from index.learn.folds import folds
 from index.learn.gate import Verdict, decide
 from index.learn.ranking import Space
-from index.learn.trial import RECIPES, Before, Trial, one_thread_each, recipe_of
+from index.learn.together import one_thread_each
+from index.learn.trial import RECIPES, Before, Trial, recipe_of
 from index.store import KeyBatch
 from index.training.gather import Material, gathered, start_of
 from index.training.publish import Found, Learned, nothing, objective_of, publish, report
@@ -69,8 +70,9 @@ def train_ranking(task: Task) -> dict[str, Json]:
         error_rate=request.error_rate,
         start=material.memory.scale,
     )
-    tuning = _tuning(choice, calibration, material.memory, task.collection.settings.scorer)
-    return publish(task, found, Learned(material.memory, fitted, tuning, dict(vars(calibration))))
+    settings, figures = task.collection.settings, dict(vars(calibration))
+    tuning = _tuning(choice, calibration, material.memory, settings.scorer)
+    return publish(task, found, Learned.of(fitted, material.memory, settings, tuning, figures))
 
 
 def _too_few(questions: Questions) -> str:

@@ -13,10 +13,20 @@ from index.collection import Collection
 from index.errors import InvalidRequest
 from index.learn.data import PARTS, Part
 from index.search.requests import Request
-from index.store import StoredProjection
+from index.store import Role, StoredProjection
 
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
+
+Objective = Literal["ranking", "answers", "interactions", "ratings"]
+
+OBJECTIVE_ROLES: Mapping[Objective, Role] = {
+    "ranking": "search",
+    "answers": "search",
+    "interactions": "recommend",
+    "ratings": "predict",
+}
+"""The role in which a version answers that was trained for an objective."""
 
 STAGES: Mapping[str, tuple[float, float]] = {
     "reading": (0.0, 0.02),
@@ -36,10 +46,12 @@ Progress = Callable[[str, float], None]
 class TrainRequest(Request):
     """How to train; every field has a default."""
 
-    objective: Literal["ranking", "answers"] = Field(
+    objective: Objective = Field(
         "ranking",
         description="ranking: find what examples call relevant; answers: make the blended value "
-        "right, learned from the stored values themselves.",
+        "right, learned from the stored values themselves; interactions: recommend what comes "
+        "next, learned from what users met; ratings: predict what a user would give a document, "
+        "learned from the numbers they gave others.",
     )
     value: str | None = Field(
         None, max_length=256, description="With answers: a field of the value, else all of it."
@@ -65,10 +77,15 @@ class TrainRequest(Request):
 
     @model_validator(mode="after")
     def _parts_can_be_learned(self) -> TrainRequest:
-        if self.objective == "answers" and "parts" in self.model_fields_set:
+        if self.objective != "ranking" and "parts" in self.model_fields_set:
             raise ValueError(
-                "parts are chosen for the objective ranking; answers are always learned with "
-                "matrices and shared words. Leave parts out, or train for ranking"
+                f"parts are chosen for the objective ranking, and {self.objective} has its own. "
+                f"Leave parts out, or train for ranking"
+            )
+        if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
+            raise ValueError(
+                "dimensions are chosen for searches; what recommends or predicts keeps those of "
+                "the embeddings. Leave dimensions out"
             )
         if "offsets" in self.parts and "matrices" not in self.parts:
             raise ValueError(
@@ -109,7 +126,8 @@ class Task:
     """One training: what it is of, what is asked for, and since when it runs.
 
     Attributes:
-        active: the version that answers as it begins: what it has to be better than.
+        active: the version that answers as it begins, in the role that is trained for: what it
+            has to be better than. The untrained one has the number 0.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
@@ -122,14 +140,42 @@ class Task:
 
     def __post_init__(self) -> None:
         scorer = self.collection.settings.scorer
-        if scorer not in ("dot", "cosine"):
+        if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
                 f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
                 f"learned for 'dot' and 'cosine'. Make a collection with one of these.",
                 field="scorer",
             )
 
+    @classmethod
+    def of(cls, collection: Collection, request: TrainRequest, watch: Watch) -> Task:
+        """A training that begins now."""
+        role = OBJECTIVE_ROLES[request.objective]
+        active = collection.store.active(role) or untrained(role)
+        return cls(collection, request, watch, active)
+
+    @property
+    def role(self) -> Role:
+        """In which what is learned will answer."""
+        return OBJECTIVE_ROLES[self.request.objective]
+
     @property
     def seconds(self) -> float:
         """Since it began."""
         return round(time.perf_counter() - self.began, 3)
+
+
+def untrained(role: Role) -> StoredProjection:
+    """What answers in a role before anything was trained for it."""
+    return StoredProjection(
+        version=0,
+        kind="identity",
+        fingerprint="",
+        created="",
+        note={},
+        tuning={},
+        report={},
+        parent=None,
+        active=True,
+        role=role,
+    )

@@ -418,9 +418,9 @@ def versions(tmp_path):
 
 def test_versions_are_listed_with_their_evidence(versions):
     first, second = invoke("projections", "--data", versions).stdout.splitlines()
-    assert first.startswith("    1  identity ")
+    assert first.startswith("    1  search    identity ")
     assert "after" not in first
-    assert second.startswith("*   2  identity ")
+    assert second.startswith("*   2  search    identity ")
     assert second.endswith("after 1   ndcg@10 0.645 -> 0.831")
     listed = one_object(invoke("projections", "--data", versions, "--json"))["projections"]
     assert [(each["version"], each["parent"], each["active"]) for each in listed] == [

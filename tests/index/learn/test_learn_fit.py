@@ -13,7 +13,7 @@ from index.errors import Conflict, InvalidRequest
 from index.learn import fit as fit_module
 from index.learn.data import UNIT_SCALE
 from index.learn.fit import Recipe, _Fit, fit, unlearned
-from index.learn.trial import one_thread_each
+from index.learn.together import one_thread_each
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 torch = pytest.importorskip("torch")

@@ -135,7 +135,9 @@ def test_rollback_undoes_each_activation_in_turn(store):
         assert store.rollback() == expected
         assert active(store) == expected
     assert store.state().change == change + 2
-    with pytest.raises(Conflict, match=r"Projection 1 is active, and none .* There are 1, 2, 3\."):
+    with pytest.raises(
+        Conflict, match=r"Projection 1 is active for search, and none .* There are 1, 2, 3\."
+    ):
         store.rollback()
     assert (active(store), store.state().change) == (1, change + 2)
     store.activate_projection(3)

@@ -1,0 +1,203 @@
+"""Files of interactions: every format gives the same, and every bad row is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from index.cli.main import main
+from index.errors import InvalidRequest, SourceError, UnknownDocument
+from index.interactions import gather, guess_columns, read_file, read_interactions, record
+from index.interactions.reading import Placed
+from index.source import open_source
+from index.store import Interaction
+from tests.index.helpers import vector_data
+
+ROWS = [
+    {"user_id": "13", "movie": "a", "rating": 4.5, "timestamp": 100},
+    {"user_id": "13", "movie": "b", "rating": 3, "timestamp": 50},
+    {"user_id": "zoë", "movie": "a", "rating": 1, "timestamp": 7},
+]
+READ = [
+    Interaction("13", "a", 4.5, 100.0),
+    Interaction("13", "b", 3, 50.0),
+    Interaction("zoë", "a", 1, 7.0),
+]
+
+
+def known(ids):
+    return {id: 1 for id in ids if id in {"a", "b", "c"}}
+
+
+def written(folder, kind) -> str:
+    path = folder / f"met.{kind}"
+    if kind in ("csv", "tsv"):
+        with path.open("w", newline="") as file:
+            lines = csv.DictWriter(file, ROWS[0], delimiter="\t" if kind == "tsv" else ",")
+            lines.writeheader()
+            lines.writerows(ROWS)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE met (user_id, movie, rating, timestamp)")
+            db.executemany("INSERT INTO met VALUES (?, ?, ?, ?)", [tuple(r.values()) for r in ROWS])
+        db.close()
+        return f"{path}:met"
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "db"])
+def test_every_format_gives_the_same(tmp_path, kind):
+    told: list[str] = []
+    found = read_file(written(tmp_path, kind), known, on_columns=told.append)
+    assert found.interactions == READ
+    assert (found.skipped, found.repeated) == (0, 0)
+    assert "user: user_id · item: movie · value: rating · time: timestamp" in told[0]
+
+
+def test_two_columns_are_enough(tmp_path):
+    path = tmp_path / "met.tsv"
+    path.write_text("user\titem\n13\ta\n13\tb\n")
+    found = read_file(str(path), known)
+    assert found.interactions == [Interaction("13", "a"), Interaction("13", "b")]
+
+
+def test_bad_rows_are_listed_with_their_lines_and_the_rest_is_used(tmp_path):
+    path = tmp_path / "met.csv"
+    path.write_text(
+        "reader,book,stars,date\n"
+        "u,a,4,2024-05-17\n"
+        "u,gone,4,2024-05-17\n"
+        ",b,4,\n"
+        "u,b,many,\n"
+        "u,b,nan,\n"
+        "u,c,3,yesterday\n"
+        "u,c,3,\n"
+    )
+    problems: list[str] = []
+    found = read_file(str(path), known, on_problem=lambda each: problems.append(str(each)))
+    assert found.interactions == [
+        Interaction("u", "a", 4, 1715904000.0),
+        Interaction("u", "c", 3, None),
+    ]
+    assert found.skipped == len(problems) == 5
+    lines = sorted((each.split(": ")[0], each.split(": ", 1)[1]) for each in problems)
+    assert [place for place, _ in lines] == [f"met.csv:{line}" for line in (3, 4, 5, 6, 7)]
+    for (_, reason), part in zip(
+        lines, ["'gone'", "'reader' is missing", "'many'", "'nan'", "'yesterday'"], strict=True
+    ):
+        assert part in reason
+    with pytest.raises(SourceError, match=r"Stopped at met\.csv:4.*Nothing was stored"):
+        read_file(str(path), known, strict=True)
+
+
+def test_labels_are_values_where_most_are_none_of_numbers(tmp_path):
+    path = tmp_path / "met.csv"
+    path.write_text("user,item,label\nu,a,liked\nu,b,hated\nu,c,7\n")
+    found = read_file(str(path), known)
+    assert [each.value for each in found.interactions] == ["liked", "hated", 7]
+
+
+def test_of_a_user_and_item_the_latest_counts():
+    def at(time, value):
+        return Placed("f:1", Interaction("u", "a", value, time))
+
+    for times, kept in (((5.0, 3.0), 0), ((3.0, 5.0), 1), ((5.0, None), 1), ((5.0, 5.0), 1)):
+        found = gather([at(time, n) for n, time in enumerate(times)], known)
+        assert [each.value for each in found.interactions] == [kept]
+        assert found.repeated == 1
+
+
+def test_columns_are_named_where_no_name_tells(tmp_path):
+    path = tmp_path / "met.csv"
+    path.write_text("who,what,user\nu,a,1\n")
+    with pytest.raises(SourceError, match=r"looks like the item\. Choose with --item among"):
+        read_file(str(path), known)
+    with pytest.raises(SourceError, match="has no column 'when'"):
+        guess_columns(open_source(str(path)), time="when")
+    columns = guess_columns(open_source(str(path)), user="who", item="what")
+    assert next(iter(read_interactions(open_source(str(path)), columns))).interaction == (
+        Interaction("u", "a")
+    )
+
+
+def test_a_file_without_a_usable_row_is_an_error(tmp_path):
+    path = tmp_path / "met.tsv"
+    path.write_text("user\titem\n13\tx\n")
+    with pytest.raises(SourceError, match=r"No row of met\.tsv can be used"):
+        read_file(str(path), known)
+
+
+# -- into a collection -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collection(tmp_path):
+    data = vector_data(tmp_path / "data")
+    made = data.create("default", dimension=2)
+    made.upsert([{"id": id, "vector": [1, 0]} for id in "abc"])
+    yield made
+    data.close()
+
+
+def test_items_are_recorded_and_the_last_of_a_pair_counts(collection):
+    items = [
+        {"user": 7, "id": "a", "value": 1},
+        {"user": "7", "id": "a", "value": 2, "time": "1970-01-01T01:00:00+01:00"},
+        Interaction("v", "b"),
+    ]
+    assert record(collection, items) == (2, 0, 2, 2)
+    met = collection.store.interactions_of("7")
+    assert (met.documents, met.values, met.times.tolist()) == (["a"], [2], [0.0])
+    assert record(collection, [{"user": "v", "id": "b", "value": "x"}], forget=True) == (1, 0, 1, 1)
+    assert record(collection, [], forget=True) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "said"),
+    [
+        ({"user": "", "id": "a"}, InvalidRequest, r"items.1.user|user"),
+        ({"user": "u"}, InvalidRequest, "id"),
+        ({"user": "u", "id": "gone"}, UnknownDocument, "'gone'"),
+        ({"user": "u", "id": "a", "time": "soon"}, InvalidRequest, "'soon' is no time"),
+        ({"user": "u", "id": "a", "stars": 3}, InvalidRequest, "stars"),
+        ({"user": "u", "id": "a", "value": float("nan")}, InvalidRequest, "NaN"),
+    ],
+)
+def test_items_that_cannot_be_recorded_leave_nothing(collection, item, error, said):
+    with pytest.raises(error, match=said):
+        record(collection, [{"user": "u", "id": "a"}, item])
+    assert collection.store.interaction_counts() == (0, 0)
+
+
+def test_the_command_stores_a_file(collection, tmp_path):
+    path = tmp_path / "met.tsv"
+    path.write_text("user\titem\trating\nu\ta\t3\nu\tgone\t3\nv\tb\t\n")
+    run = CliRunner().invoke(
+        main,
+        ["teach", "--data", str(tmp_path / "data"), "--interactions", str(path), "--json"],
+    )
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout) == {
+        "added": 2,
+        "replaced": 0,
+        "interactions": 2,
+        "users": 2,
+        "skipped": 1,
+        "repeated": 0,
+        "forgotten": 0,
+        "collection": "default",
+    }
+    assert "met.tsv:3: No document has the id 'gone'." in run.stderr
+    assert collection.store.interactions_of("u").values == [3]
+    both = ["teach", "--data", str(tmp_path / "data"), "--value", "rating", "--clicks", str(path)]
+    assert CliRunner().invoke(main, both).exit_code == 2

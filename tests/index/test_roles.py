@@ -1,0 +1,165 @@
+"""Roles: versions that search, recommend and predict are active beside each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from index.errors import Conflict, InvalidRequest, UnknownProjection
+from index.projection import Projection, identity
+from index.verify import verify
+from tests.index.helpers import entry, fresh_store, vector_data
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = fresh_store(tmp_path / "documents.db")
+    yield opened
+    opened.close()
+
+
+def add(store, **rest) -> int:
+    return store.add_projection("given", b"weights", "print", {"n": 1}, **rest)
+
+
+def active(store) -> list[int]:
+    state = store.state()
+    return [state.projection, state.recommend, state.predict]
+
+
+def test_each_role_has_an_active_version_and_a_history_of_its_own(store):
+    search, first, second = add(store), *(add(store, role="recommend") for _ in range(2))
+    predict = add(store, role="predict")
+    assert active(store) == [1, 0, 0]
+    for version in (first, search, second, predict):
+        store.activate_projection(version)
+    assert active(store) == [search, second, predict]
+    assert [each.version for each in store.projections() if each.active] == active(store)
+    assert store.active("recommend").parent == first
+    assert store.rollback() == 1
+    assert store.rollback("recommend") == first
+    assert active(store) == [1, first, predict]
+    assert store.rollback("recommend") == 0
+    assert store.active("recommend") is None
+    with pytest.raises(Conflict, match="The untrained version is active for recommend"):
+        store.rollback("recommend")
+    assert active(store) == [1, 0, predict]
+
+
+def test_activation_expects_what_was_active_in_the_same_role(store):
+    one, two = (add(store, role="recommend") for _ in range(2))
+    with pytest.raises(Conflict, match=f"0 is active by now, where 1 was expected, so that {one}"):
+        store.activate_projection(one, expected=1)
+    store.activate_projection(one, expected=0)
+    with pytest.raises(Conflict):
+        store.activate_projection(two, expected=0)
+    with pytest.raises(UnknownProjection, match="no projection 9"):
+        store.role_of(9)
+
+
+def test_terms_go_with_their_documents_and_their_texts(store):
+    store.write([entry(id) for id in "abc"])
+    rows = store.rows_of(["a", "b", "c"])
+    at = np.array([*rows.values(), 10**6])
+    bias, gate = np.arange(4.0)[:, None], np.arange(8.0).reshape(4, 2)
+    version = add(store, role="recommend", terms={"bias": (at, bias), "gate": (at, gate)})
+    store.write([entry("a", [(0, 1)])])  # another text
+    store.delete(["c"])
+    found = store.version(version)
+    assert found.role == "recommend"
+    assert {name: rows.tolist() for name, (rows, _) in found.terms.items()} == {
+        "bias": [rows["b"]],
+        "gate": [rows["b"]],
+    }
+    assert found.terms["gate"][1].tolist() == [[2, 3]]
+    assert found.last_key == store.state().last_key == 4
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 1)), np.zeros(1), np.array([[np.nan]])])
+def test_terms_that_do_not_fit_leave_no_version_behind(store, wrong):
+    store.write([entry("a")])
+    with pytest.raises(InvalidRequest, match="send one finite vector for each"):
+        add(store, terms={"bias": (np.array([1]), wrong)})
+    assert len(store.projections()) == 1
+
+
+# -- what answers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collection(tmp_path):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(30, 4)) + np.array([3, 0, 0, 0])
+    data = vector_data(tmp_path / "data")
+    made = data.create("default", dimension=4, normalize=True)
+    made.upsert([{"id": f"d{at}", "vector": v.tolist()} for at, v in enumerate(vectors)])
+    yield made
+    data.close()
+
+
+def embeddings(collection) -> np.ndarray:
+    with collection.store.all_keys() as (_, batches):
+        return np.concatenate([each.embeddings for each in batches]).astype(np.float64)
+
+
+def test_untrained_recommendations_meet_centred_queries(collection):
+    view = collection.views.current(role="recommend")
+    stored = embeddings(collection)
+    assert view.version == 0
+    heads, shift = view.projection.asked(stored.astype(np.float32))
+    expected = stored - stored.mean(axis=0)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    logits = heads[:, 0] @ stored.T + shift
+    np.testing.assert_allclose(logits, expected @ (stored - stored.mean(axis=0)).T, atol=1e-5)
+    # One memory of keys, where searching has them already.
+    assert view.keys is collection.views.current().keys
+
+
+def test_the_mean_is_kept_until_the_collection_has_grown_by_half(collection):
+    before = collection.views.current(role="recommend").projection.center
+    far = [{"id": f"e{at}", "vector": [0, 0, 0, 1]} for at in range(16)]
+    collection.upsert(far[:15])
+    assert (collection.views.current(role="recommend").projection.center == before).all()
+    collection.upsert(far)
+    after = collection.views.current(role="recommend").projection.center
+    np.testing.assert_allclose(after, embeddings(collection).mean(axis=0), atol=1e-6)
+    collection.delete([f"d{at}" for at in range(25)])
+    fewer = collection.views.current(role="recommend").projection.center
+    np.testing.assert_allclose(fewer, embeddings(collection).mean(axis=0), atol=1e-6)
+
+
+def test_where_searching_has_other_keys_the_untrained_version_keeps_the_embeddings(collection):
+    moved = Projection("given", 4, np.ones(1), w_k=np.eye(4)[None] * 2, normalize_keys=True)
+    collection.activate(collection.add_projection(moved))
+    view = collection.views.current(role="recommend")
+    held = np.concatenate([each.living_keys().vectors for each in view.keys.segments])
+    np.testing.assert_allclose(held, embeddings(collection))
+    collection.upsert([{"id": "new", "vector": [0, 1, 0, 0]}])
+    assert collection.views.current(role="recommend").keys.documents == 31
+
+
+def test_a_version_recommends_once_it_is_active_and_searches_when_named(collection):
+    trained = identity(4, normalize=True)
+    version = collection.store.add_projection(
+        trained.kind, trained.to_bytes(), trained.fingerprint, {}, role="recommend"
+    )
+    collection.activate(version)
+    assert collection.views.current(role="recommend").version == version
+    assert collection.search([1, 0, 0, 0]).projection == 1
+    assert collection.search([1, 0, 0, 0], projection=version).projection == version
+    assert verify(collection).problems == []
+    assert collection.rollback("recommend") == 0
+    assert collection.views.current(role="recommend").version == 0
+
+
+def test_versions_that_predict_have_no_keys_to_search(collection):
+    version = collection.store.add_projection("ratings", b"arrays", "print", {}, role="predict")
+    collection.activate(version)
+    assert collection.store.state().predict == version
+    with pytest.raises(InvalidRequest, match=f"Version {version} predicts"):
+        collection.search([1, 0, 0, 0], projection=version)
+
+
+def test_an_empty_collection_recommends_nothing_without_failing(tmp_path):
+    made = vector_data(tmp_path).create("empty", dimension=3)
+    assert made.views.current(role="recommend").keys.documents == 0
