@@ -24,8 +24,8 @@ from index.values import ValueType, blend_for, infer
 MOST_TARGETS = 256
 """Targets of one request."""
 
-NONE = -1
-"""The row of a target that is a text or a vector, and no document."""
+NONE = 0
+"""The row of a target that is a text or a vector; those of documents begin at 1."""
 
 
 class Targets(NamedTuple):
