@@ -12,6 +12,9 @@ from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
 from index.projection import Projection, lsi, pca
+from index.recommend.answers import Recommended
+from index.recommend.next_items import Recommender
+from index.recommend.requests import RecommendRequest
 from index.revising import revised
 from index.search.answers import Answer, Facets, Matrix
 from index.search.paging import cursor as cursor_of
@@ -89,6 +92,9 @@ class Collection:
             unit=self.settings.unit_embeddings,
         )
         self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
+        self._recommender = Recommender(
+            self.store, self.settings, self.views, self._searcher.asking
+        )
 
     def close(self) -> None:
         self.store.close()
@@ -115,6 +121,20 @@ class Collection:
     def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
         """Answers with their measures, to be merged with other collections' answers."""
         return self._searcher.found(requests)
+
+    def recommend(self, **fields: Any) -> Recommended:
+        """What may come next for a user, by attention from their history.
+
+        Args:
+            fields: those of `RecommendRequest`: history, user, positive, negative, facts, k, …
+
+        Raises:
+            InvalidRequest: a field that is unknown or out of range, or nothing is known of the
+                user. UnknownDocument: an id that no document has.
+
+        >>> collection.recommend(history=["dune", "emma"], k=3)  # doctest: +SKIP
+        """
+        return self._recommender.next_items(parse(RecommendRequest, fields))
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document; see `Searcher.matrix`."""

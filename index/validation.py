@@ -6,15 +6,25 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+)
 
 from index.errors import Detail, InvalidRequest
+from index.times import seconds_of
 
 MAX_ATTEND = 100_000
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
 MAX_ID = 512
 MAX_DETAILS = 100
+MAX_USER = 512
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
 Model = TypeVar("Model", bound="Request")
@@ -39,6 +49,19 @@ DocumentId = Annotated[
         _id_text,
         json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_ID)] | int,
     ),
+]
+UserId = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_USER),
+    BeforeValidator(
+        _id_text,
+        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_USER)] | int,
+    ),
+]
+Time = Annotated[
+    float | str,
+    AfterValidator(seconds_of),
+    Field(description="Seconds since 1970, or an ISO date; UTC where it names no zone."),
 ]
 Vector = Annotated[
     list[FiniteFloat],

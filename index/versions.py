@@ -92,7 +92,7 @@ class Version:
         return replace(whole, projection=whole.projection.form_for(scorer))
 
     @classmethod
-    def centred(cls, mean: Float32, *, unit: bool) -> Version:
+    def centred(cls, mean: Float32, *, unit: bool, scorer: str) -> Version:
         """The untrained version to recommend with: queries less the mean of all keys (d,).
 
         What all documents have in common says nothing about whom a document is for. Keys stay as
@@ -100,7 +100,9 @@ class Version:
 
         Args:
             unit: whether embeddings have length one; queries then keep it.
+            scorer: the collection's.
         """
+        cosine = scorer == "cosine"
         projection = Projection(
             kind="given",
             d_in=len(mean),
@@ -109,13 +111,52 @@ class Version:
             normalize_queries=unit,
             folded=True,
         )
-        scale = (CENTRED_SCALE,) if unit else None
-        return cls(0, projection, Tuning(scale=scale, scorer="dot"), role="recommend")
+        tuning = Tuning(
+            scale=(CENTRED_SCALE,) if unit or cosine else None,
+            scorer="cosine" if cosine else "dot",
+        )
+        return cls(0, projection, tuning, role="recommend")
 
     @property
     def examples(self) -> bool:
         """Whether example keys take part."""
         return self.tuning.examples > 0
+
+    def asking(self, embeddings: Float32, rows: Int64) -> Float32:
+        """Queries (n, d), those of documents moved by what was learned of how they ask.
+
+        Args:
+            rows: (n,) the document that each is, 0 for none.
+        """
+        return embeddings + self._term("query", rows, 0.0)
+
+    def gates(self, rows: Int64) -> Float64:
+        """(n,) how much documents count in a history; 1 where nothing was learned of them."""
+        return self._term("gate", rows, 1.0)[:, 0].astype(np.float64)
+
+    def without(self, added: KeyBatch) -> Version:
+        """The version without terms of documents that have got keys of their own meanwhile.
+
+        Such a document has another text now, of which nothing was learned.
+        """
+        other = added.documents[~added.examples & (added.ids > self.last_key)]
+        if not self.terms or not len(other):
+            return self
+        kept = {
+            name: Terms(term.rows[same], term.vectors[same])
+            for name, term in self.terms.items()
+            if (same := np.isin(term.rows, other, invert=True)).any()
+        }
+        return replace(self, terms=kept)
+
+    def _term(self, name: str, rows: Int64, default: float) -> Float32:
+        """(n, width) of one name, the default where a document has none."""
+        if name not in self.terms or not len(self.terms[name].rows):
+            return np.full((len(rows), 1), default, dtype=np.float32)
+        known, vectors = self.terms[name]
+        at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+        found: Float32 = np.where((known[at] == rows)[:, None], vectors[at], np.float32(default))
+        return found
 
     @property
     def moved(self) -> bool:

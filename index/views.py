@@ -206,7 +206,7 @@ class Views:
             living = raw.keys.documents
             if known is None or not known.documents <= living * 2 <= known.documents * 3:
                 known = self._centre = _Centre(_mean(raw), living)
-        return replace(raw, made=Version.centred(known.mean, unit=self._unit))
+        return replace(raw, made=Version.centred(known.mean, unit=self._unit, scorer=self._scorer))
 
     def _slot(self, version: int) -> _Slot:
         with self._lock:
@@ -287,17 +287,17 @@ class Views:
 
     def _advance(self, view: View) -> View:
         """The view with everything that was committed since it was made."""
-        keys, made = view.keys, view.made
+        keys = view.keys
         changes = self._store.changes_since(
-            keys.last_key, keys.last_removal, examples=made.examples
+            keys.last_key, keys.last_removal, examples=view.made.examples
         )
-        state = changes.state
+        state, made = changes.state, view.made.without(changes.added)
         if state.change == view.change:
             return view
         advanced = keys.advanced(
             made.keys(changes.added), changes.removed, state.last_key, state.last_removal
         )
-        return replace(view, keys=advanced, change=state.change)
+        return View(made, advanced, state.change)
 
     def _version(self, number: int) -> Version:
         slot = self._slots.get(number)

@@ -8,7 +8,7 @@ from index.attention.scorers import SCORERS, Additive, score, scorer
 from index.attention.settings import Mechanism, default_scale, mechanism, resolve_scale
 from index.attention.softmax import Partition, Softmax, log_mix, mix, softmax
 from index.attention.streamed import Blocks, Weights, attend_all, attend_many, weights_by_block
-from index.attention.top import Logits, attend_logits, attend_top, check_attend
+from index.attention.top import Logits, attend_logits, attend_top, check_attend, weighed
 from index.attention.types import Attended, Block, pieces
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "score_keys",
     "scorer",
     "softmax",
+    "weighed",
     "weights_by_block",
     "without",
 ]

@@ -11,7 +11,6 @@ record(collection, gathered.interactions)
 from index.interactions.columns import Columns, describe_columns, guess_columns
 from index.interactions.reading import Gathered, Placed, gather, read_file, read_interactions
 from index.interactions.recording import InteractionItem, Recorded, record
-from index.interactions.times import seconds_of
 
 __all__ = [
     "Columns",
@@ -25,5 +24,4 @@ __all__ = [
     "read_file",
     "read_interactions",
     "record",
-    "seconds_of",
 ]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from index.errors import SourceError
 from index.interactions.columns import Columns, describe_columns, guess_columns
-from index.interactions.times import seconds_of
 from index.source import Problem, Row, Source, open_source, sample
 from index.source.mapping import Unusable, document_id
 from index.store import Interaction
+from index.times import seconds_of
 from index.types import Json
 
 Known = Callable[[Sequence[str]], Mapping[str, int]]

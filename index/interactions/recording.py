@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from index.collection import Collection
 from index.errors import Detail, InvalidRequest
-from index.interactions.times import seconds_of
 from index.store import Interaction
-from index.store.interactions import MAX_USER
 from index.types import Json
-from index.validation import DocumentId, Request, parse
-
-Progress = Callable[[str, float], None]
-"""Told the stage, and how far it is: 0 to 1."""
-
-
-def _user_text(given: object) -> object:
-    """As ids of documents: whole numbers are taken for their digits."""
-    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-UserId = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_USER),
-    BeforeValidator(
-        _user_text,
-        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_USER)] | int,
-    ),
-]
-
-Time = Annotated[
-    float | str,
-    AfterValidator(lambda given: seconds_of(given)),
-    Field(description="Seconds since 1970, or an ISO date; UTC where it names no zone."),
-]
+from index.validation import DocumentId, Request, Time, UserId, parse
 
 
 class InteractionItem(Request):

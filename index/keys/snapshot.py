@@ -87,6 +87,11 @@ class Snapshot:
     def documents(self) -> int:
         return sum(segment.living for segment in self.segments)
 
+    @cached_property
+    def rows(self) -> Int64:
+        """Rows of all living documents, ascending."""
+        return np.sort(np.concatenate([each.rows[each.alive] for each in self.segments]))
+
     def search(self, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
         """Rows of at least the `attend` documents whose best key has the largest inner product.
 

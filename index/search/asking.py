@@ -95,11 +95,26 @@ class Asking:
         counts = np.diff(starts, append=len(found.documents))
         means: Float32 = np.add.reduceat(found.embeddings, starts)  # (documents, d)
         means /= counts[:, None]
-        if self._settings.unit_embeddings:
-            lengths = np.linalg.norm(means, axis=1, keepdims=True)
-            means /= np.where(lengths > 0, lengths, 1)
+        means = self.unit(means)
         queries: Float32 = means[np.searchsorted(documents, rows)]
         return queries
+
+    def unit(self, embeddings: Float32) -> Float32:
+        """Embeddings (..., d) at length one where this collection's have it."""
+        if not self._settings.unit_embeddings:
+            return embeddings
+        lengths = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+        divisors: Float32 = np.where(lengths > 0, lengths, 1).astype(np.float32)
+        units: Float32 = embeddings / divisors
+        return units
+
+    @property
+    def takes_text(self) -> bool:
+        return self._settings.encoder is not None
+
+    @property
+    def dimension(self) -> int:
+        return self._settings.dimension
 
     def _asked(
         self,

@@ -10,7 +10,7 @@ where the scorer is one that an index of inner products does not know.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from index.attention import (
     attend_logits,
     attend_many,
     block_logits,
+    weighed,
     weights_by_block,
 )
 from index.errors import LimitExceeded
@@ -75,6 +76,7 @@ def attend(
     options: SearchOptions,
     overlaps: Sequence[Overlap] | None = None,
     parts: Float64 | None = None,
+    without: Int64 | None = None,
 ) -> Attention:
     """Attention of queries (q, d) over the documents of a view.
 
@@ -83,8 +85,14 @@ def attend(
         overlaps: each query's lexical term over all documents; None where words do not count.
         parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts,
             summing to one.
+        without: few documents, ascending, that are masked besides.
     """
     focus = focus_on(view, settings, embeddings, overlaps, options, options.attend, parts)
+    if without is not None and len(without):
+        if rows is None and options.attend == "all":
+            focus = replace(focus, masked=without)  # of a few, a mask costs less than a choice
+        else:
+            rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
     if options.attend == "all":
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     if parts is not None:
@@ -112,6 +120,17 @@ def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
     if cheap or proposed * SCAN_SHARE > keys.documents:
         return Attention(_scanned(focus, rows, attend), True, focus)
     return _proposed(focus, rows, attend)
+
+
+def weighed_in(attention: Attention, documents: Int64) -> Attended:
+    """Documents with what they weigh in the attention of one query, best first.
+
+    That is, by its partitions: documents that are not in the attended set get the weight that they
+    would have beside it.
+    """
+    focus, found = attention.focus, attention.attended[0]
+    logits = _with_words(focus, 0, _logits(focus, 0, documents))
+    return weighed(logits, found.partition, focus.mechanism, found.total_documents)
 
 
 def attend_matrix(
@@ -145,7 +164,14 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
     attended = _scan(focus, rows, keep)
 
     def all_weights() -> Iterator[Weights]:
-        return weights_by_block(focus.heads, blocks, focus.mechanism, attended, shift=focus.shift)
+        return weights_by_block(
+            focus.heads,
+            blocks,
+            focus.mechanism,
+            attended,
+            allowed=focus.allowed,
+            shift=focus.shift,
+        )
 
     return Attention(attended, True, focus, all_weights)
 
@@ -163,6 +189,7 @@ def _scan(focus: Focus, rows: Int64 | None, keep: int, queries: slice = ALL) -> 
             focus.blocks(rows, part),
             focus.mechanism,
             keep,
+            allowed=focus.allowed,
             shift=focus.shift[part],
         )
     ]

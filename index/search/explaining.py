@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from index.attention import Attended
 from index.errors import LimitExceeded
 from index.search.answers import Highlight
 from index.search.attending import Attention
+from index.search.focus import Focus
 from index.search.highlighting import HIGHLIGHTER
 from index.store import Store, StoredKey
 from index.types import Float64, Int64, Json
@@ -66,7 +68,7 @@ def highlights(found: Sequence[Match], said: Sequence[str]) -> list[Highlight]:
 
 
 def because(
-    attention: Attention, query: int, at: Int64, parts: Sequence[Mapping[str, Json]]
+    focus: Focus, found: Attended, at: Int64, parts: Sequence[Mapping[str, Json]]
 ) -> list[list[dict[str, Json]]]:
     """Each part of a mixture with its share of a document's weight, by document; largest first.
 
@@ -79,7 +81,7 @@ def because(
             f"{MAX_SHARES} shares that are sent at once; lower k, or do not ask to explain.",
             field="explain",
         )
-    shares = attention.focus.because(attention.attended[query], at)  # (p, k)
+    shares = focus.because(found, at)  # (p, k)
     orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
     return [
         [{**parts[part], "weight": float(share[part])} for part in order.tolist()]
@@ -103,7 +105,7 @@ def explanations(
     lexical = focus.lexical(query, attended.documents)  # (n,)
     dense = focus.mechanism.gates @ attended.logits - lexical  # (n,)
     before = _ranks(dense)
-    shares = because(attention, query, at, parts) if parts else [None] * len(at)
+    shares = because(focus, attended, at, parts) if parts else [None] * len(at)
     return [
         {
             **match.json(),

@@ -11,14 +11,17 @@ import numpy as np
 
 from index.attention import (
     Additive,
+    Allowed,
     Attended,
     Block,
     Blocks,
     Mechanism,
+    log_mix,
     mechanism,
     pieces,
     score_keys,
     softmax,
+    without,
 )
 from index.errors import InvalidRequest
 from index.keys import Candidates
@@ -46,6 +49,7 @@ class Focus:
         parts: (p,) how much each part of a mixture counts; None where queries are plain.
         overlaps: the lexical term of each embedding; None where words do not count.
         native: whether the index orders documents as the mechanism does, but for words.
+        masked: documents that a scan leaves out besides those that filters do.
         calibrated: whether scale and null were fitted for what is asked.
     """
 
@@ -57,6 +61,7 @@ class Focus:
     overlaps: Sequence[Overlap] | None
     native: bool
     calibrated: bool
+    masked: Int64 | None = None
     heads: Float32 = field(init=False)  # (q, H, d); of a mixture (1, p * H, d), part by part
     shift: Float64 = field(init=False)  # (q, H), scaled as logits are
 
@@ -102,6 +107,11 @@ class Focus:
         return scaled
 
     @property
+    def allowed(self) -> Allowed | None:
+        """The mask of a scan; None where it leaves out nothing."""
+        return None if self.masked is None else without(self.masked)
+
+    @property
     def inner(self) -> int:
         """Heads of the projection, of which a mixture has as many for each part."""
         return self.projection.heads
@@ -121,6 +131,11 @@ class Focus:
             return self.mechanism.gates
         gates: Float64 = self.mechanism.gates.reshape(-1, self.inner).sum(axis=0)
         return gates
+
+    def log_weights(self, found: Attended) -> Float64:
+        """Of some attended documents, (n,); also of those too far off to have a weight."""
+        logits = found.logits / self.mechanism.temperature - found.log_partition[:, None]
+        return log_mix(logits, self.mechanism.gates)
 
     def because(self, found: Attended, at: Int64) -> Float64:
         """Of the weight of some attended documents (k,) the share of each part: (p, k).

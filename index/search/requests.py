@@ -65,7 +65,7 @@ MAX_CURSOR = 1024
 MAX_FIELDS = 256
 
 
-def _attend(given: object) -> object:
+def attend_size(given: object) -> object:
     """Checked before the union is tried: its report would name both of its branches."""
     number = int(given) if isinstance(given, str) and given.isdecimal() else given
     whole = isinstance(number, int) and not isinstance(number, bool)
@@ -75,7 +75,7 @@ def _attend(given: object) -> object:
 
 
 def _lexical(given: object) -> object:
-    """Checked before the union is tried, as `_attend`; on an address line all is text."""
+    """Checked before the union is tried, as `attend_size`; on an address line all is text."""
     words = {"true": True, "on": True, "false": False, "off": False}
     known = words.get(given.lower(), given) if isinstance(given, str) else given
     try:
@@ -103,7 +103,7 @@ class SearchOptions(Request):
     k: int = Field(10, ge=1, le=MAX_K, description="How many of the attended documents to list.")
     offset: int = Field(0, ge=0, le=MAX_K, description="How many of them to pass over first.")
     attend: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(_attend)
+        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(attend_size)
     ] = Field(100, description="The size of the attended set, over which weights sum to one.")
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"year": {"gte": 2000}}.'

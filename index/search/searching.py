@@ -89,7 +89,7 @@ class Searcher:
         self._store = store
         self._settings = settings
         self._views = views
-        self._asking = Asking(store, settings, encoder)
+        self.asking = Asking(store, settings, encoder)
         self._types: dict[str | None, tuple[int, ValueType | None]] = {}
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
@@ -114,7 +114,7 @@ class Searcher:
 
     def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
         started = time.perf_counter()
-        asked = self._asking.asked([request.query for request in requests])
+        asked = self.asking.asked([request.query for request in requests])
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
@@ -132,7 +132,7 @@ class Searcher:
                 own,
                 [_named(each.query) for each in chosen],
             )
-            found |= zip(places, _until_whole(partial(self._found, batch, started)), strict=True)
+            found |= zip(places, until_whole(partial(self._found, batch, started)), strict=True)
         return [found[at] for at in range(len(requests))]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
@@ -156,9 +156,9 @@ class Searcher:
                 "queries, or search.",
                 field="searches",
             )
-        asked = self._asking.asked([request.query for request in requests])
+        asked = self.asking.asked([request.query for request in requests])
         batch = Batch(asked, requests[0], (), ())
-        return _until_whole(partial(self._matrix, batch))
+        return until_whole(partial(self._matrix, batch))
 
     def _matrix(self, batch: Batch) -> Matrix:
         view = self._views.current(batch.options.projection)
@@ -339,7 +339,7 @@ def _named(query: Query) -> list[Mapping[str, Json]]:
     ]
 
 
-def _until_whole(read: Callable[[], Result]) -> Result:
+def until_whole(read: Callable[[], Result]) -> Result:
     """A reading, begun again with a newer view while documents go in the middle of it."""
     for _ in range(ATTEMPTS):
         try:

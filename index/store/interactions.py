@@ -17,9 +17,7 @@ from sqlite_utils import Database
 from index.errors import InvalidRequest, UnknownDocument
 from index.store import statements
 from index.types import Float64, Int64, Json
-
-MAX_USER = 512
-"""Characters in the id of a user."""
+from index.validation import MAX_USER
 
 NAMED = 10
 """Unknown documents that an error names."""

@@ -1,9 +1,10 @@
 """Training: from what is stored to a version that answers, if held-out questions say so.
 
 `ranking` learns from examples what should be found; `answers` from the documents' own values what
-makes the blended value right; `interactions` from what users met what comes next. Each tries ways
-to answer on what is held out, and `publish` stores what a fit to everything found, with the report
-that says why it answers from now on, or why not.
+makes the blended value right; `interactions` from what users met what comes next; `ratings` from
+what they gave documents what they would give others. Each tries ways to answer on what is held out,
+and `publish` stores what a fit to everything found, with the report that says why it answers from
+now on, or why not.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ def train(
         from index.training.answers import train_answers
 
         return train_answers(task)
+    if request.objective == "ratings":
+        from index.training.ratings import train_ratings
+
+        return train_ratings(task)
     from index.training.ranking import train_ranking
 
     return train_ranking(task)

@@ -12,6 +12,7 @@ from index.learn.data import Memory
 from index.learn.fit import Fitted
 from index.learn.gate import Verdict
 from index.projection import Projection, given, identity
+from index.ratings import RatingModel
 from index.settings import Settings
 from index.store import StoredProjection, Terms
 from index.training.request import Task
@@ -22,6 +23,7 @@ OBJECTIVES = {
     "ranking": "learned from examples what should be found",
     "answers": "learned from stored values what should be answered",
     "interactions": "learned from interactions what comes next",
+    "ratings": "learned from ratings what users would give documents",
 }
 """How a version came about, for a sentence."""
 
@@ -51,7 +53,7 @@ class Learned(NamedTuple):
         terms: of documents, by name.
     """
 
-    projection: Projection
+    projection: Projection | RatingModel
     tuning: Tuning
     offsets: tuple[Int64, Float32]
     calibration: Mapping[str, Json]

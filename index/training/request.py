@@ -18,12 +18,13 @@ from index.store import Role, StoredProjection
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
 
-Objective = Literal["ranking", "answers", "interactions"]
+Objective = Literal["ranking", "answers", "interactions", "ratings"]
 
 OBJECTIVE_ROLES: Mapping[Objective, Role] = {
     "ranking": "search",
     "answers": "search",
     "interactions": "recommend",
+    "ratings": "predict",
 }
 """The role in which a version answers that was trained for an objective."""
 
@@ -49,7 +50,8 @@ class TrainRequest(Request):
         "ranking",
         description="ranking: find what examples call relevant; answers: make the blended value "
         "right, learned from the stored values themselves; interactions: recommend what comes "
-        "next, learned from what users met.",
+        "next, learned from what users met; ratings: predict what a user would give a document, "
+        "learned from the numbers they gave others.",
     )
     value: str | None = Field(
         None, max_length=256, description="With answers: a field of the value, else all of it."
@@ -80,10 +82,10 @@ class TrainRequest(Request):
                 f"parts are chosen for the objective ranking, and {self.objective} has its own. "
                 f"Leave parts out, or train for ranking"
             )
-        if self.objective == "interactions" and self.dimensions is not None:
+        if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
             raise ValueError(
-                "dimensions are chosen for searches; what recommends keeps those of the "
-                "embeddings. Leave dimensions out"
+                "dimensions are chosen for searches; what recommends or predicts keeps those of "
+                "the embeddings. Leave dimensions out"
             )
         if "offsets" in self.parts and "matrices" not in self.parts:
             raise ValueError(
@@ -138,7 +140,7 @@ class Task:
 
     def __post_init__(self) -> None:
         scorer = self.collection.settings.scorer
-        if scorer not in ("dot", "cosine"):
+        if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
                 f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
                 f"learned for 'dot' and 'cosine'. Make a collection with one of these.",

@@ -1,0 +1,203 @@
+"""Judging predictions of held-out ratings: which recipe, how far to trust it, how far off it is.
+
+What is chosen or fitted by held-out ratings is judged on those of the other half of users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from index.learn.folds import VIEWS, View
+from index.learn.gate import SIGNIFICANCE, Verdict
+from index.learn.ratings_trial import Said
+from index.ratings import RatingModel, coverage, deviations, fit_spread
+from index.statistics import difference_interval, paired_randomisation
+from index.types import Bool, Float64, Int64, Json
+
+FEWEST = 10
+"""Held-out ratings of a view; fewer say nothing of how far to trust what was learned."""
+
+
+class HeldOut(NamedTuple):
+    """One view: who gave held-out ratings (h,), which, and what was said of them.
+
+    Attributes:
+        before: (h,) what answers until now says; baseline: (h,) μ + b_i + b_u.
+        said: one for each recipe.
+    """
+
+    users: Int64
+    truth: Float64
+    before: Float64
+    baseline: Float64
+    said: Sequence[Said]
+
+
+class Chosen(NamedTuple):
+    """A recipe by its place, and how far to trust it by view."""
+
+    recipe: int
+    trust: Mapping[View, float]
+
+
+class Judgement(NamedTuple):
+    """Honest errors by view, and what to go by when everything is fitted again.
+
+    Attributes:
+        after: (h,) predictions, each by a choice in which its user had no part.
+        coverage: of the central intervals of each level, measured likewise.
+    """
+
+    chosen: Chosen
+    after: Mapping[View, Float64]
+    spread: Float64
+    coverage: Mapping[str, float]
+
+
+def judged(held: Mapping[View, HeldOut], model: RatingModel, seed: int) -> Judgement:
+    """Choose on all held-out ratings, and judge by choices made on half of them."""
+    half = {view: halves(each.users, seed) for view, each in held.items()}
+    after = {view: np.empty(len(each.truth)) for view, each in held.items()}
+    telling = {view: np.empty_like(each.said[0].telling) for view, each in held.items()}
+    for side in (True, False):
+        choice = chosen(held, {view: half[view] == side for view in held})
+        for view, each in held.items():
+            other = half[view] != side
+            after[view][other] = predicted(each, choice, view, model)[other]
+            telling[view][other] = each.said[choice.recipe].telling[other]
+    everything = {view: np.ones(len(each.truth), dtype=bool) for view, each in held.items()}
+    errors = np.concatenate([after[view] - held[view].truth for view in held])
+    tells = np.concatenate([telling[view] for view in held])
+    first = np.concatenate([half[view] for view in held])
+    sigmas = np.empty(len(errors))
+    for part in (first, ~first):
+        sigmas[~part] = deviations(fit_spread(tells[part], errors[part]), tells[~part])
+    return Judgement(
+        chosen(held, everything), after, fit_spread(tells, errors), coverage(sigmas, errors)
+    )
+
+
+def chosen(held: Mapping[View, HeldOut], some: Mapping[View, Bool]) -> Chosen:
+    """The recipe of the least squared error on some ratings of documents that others rated."""
+    seen, part = held["random"], some["random"]
+    losses = []
+    for said in seen.said:
+        share, truth = _trust(said, seen.truth, part), seen.truth[part]
+        losses.append(float(((said.trusted(share)[part] - truth) ** 2).mean()))
+    best = int(np.argmin(losses))
+    trust: dict[View, float] = {
+        name: _trust(each.said[best], each.truth, some[name]) for name, each in held.items()
+    }
+    return Chosen(best, trust)
+
+
+def predicted(held: HeldOut, choice: Chosen, view: View, model: RatingModel) -> Float64:
+    """(h,) what a choice says of held-out ratings."""
+    raw = held.said[choice.recipe].trusted(choice.trust[view])
+    return np.asarray(np.clip(raw, model.low, model.high))
+
+
+def completed(model: RatingModel, judgement: Judgement) -> RatingModel:
+    """A model with what held-out ratings say of it."""
+    trust = [judgement.chosen.trust.get(view, 0.0) for view in ("unseen", "random")]
+    return replace(model, trust=np.array(trust), spread=judgement.spread)
+
+
+def decided(held: Mapping[View, HeldOut], judgement: Judgement) -> Verdict:
+    """A significant gain over what answers now and over the baseline, and no significant loss
+    where documents are new.
+
+    Significance is that of the paired randomisation test at 5 %, on squared errors summed by
+    user: a user's ratings are no independent observations.
+    """
+    views: dict[str, Mapping[str, Json]] = {}
+    for view, each in held.items():
+        views[view] = _figures(each.users, each.truth, each.before, judgement.after[view])
+    first = next(view for view in VIEWS if view in held)
+    each = held[first]
+    views["baseline"] = _figures(each.users, each.truth, each.baseline, judgement.after[first])
+    lost = "unseen" in views and _significant(views["unseen"]) and _moved(views["unseen"]) > 0
+    gained = all(
+        _significant(views[name]) and _moved(views[name]) < 0 for name in (first, "baseline")
+    )
+    if lost:
+        why = "It loses where documents are new"
+    elif gained:
+        why = "The gain is significant, and nothing is lost where documents are new"
+    elif _moved(views[first]) < 0:
+        why = "The gain may be chance; more ratings may show it"
+    else:
+        why = "Nothing was found that predicts held-out ratings better"
+    told = "; ".join(
+        f"{_NAMES[name]} {figures['before']:.4f} → {figures['after']:.4f} (p = {figures['p']:.4f})"
+        for name, figures in views.items()
+    )
+    return Verdict(gained and not lost, f"{why} (RMSE: {told}).", views)
+
+
+def halves(users: Int64, seed: int) -> Bool:
+    """(h,) which half of all users each is in."""
+    most = int(users.max(initial=0)) + 1
+    return np.asarray(np.random.default_rng(seed).random(most) < 0.5)[users]
+
+
+def rmse(errors: Float64) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt((errors**2).mean()))
+
+
+def _trust(said: Said, truth: Float64, part: Bool) -> float:
+    """How far to go from the baseline to what was said, 0 to 1: least squares on some ratings."""
+    moved = (said.raw - said.baseline)[part]
+    size = float(moved @ moved)
+    if size == 0 or part.sum() < FEWEST:
+        return 0.0
+    return float(np.clip(moved @ (truth - said.baseline)[part] / size, 0.0, 1.0))
+
+
+def _figures(users: Int64, truth: Float64, before: Float64, after: Float64) -> dict[str, Json]:
+    """Errors before and after. The interval is that of the difference of mean squares, in units
+    of the root's: a² − b² = (a − b)(a + b)."""
+    own, others = (_by_user(users, (side - truth) ** 2) for side in (after, before))
+    roots = rmse(after - truth), rmse(before - truth)
+    interval = difference_interval(own, others)
+    size = max(sum(roots), 1e-12)
+    bounds = [float(each) / size for each in (interval.low, interval.high)]
+    return {
+        "before": roots[1],
+        "after": roots[0],
+        "difference": roots[0] - roots[1],
+        "interval": None if np.isnan(bounds).any() else list(bounds),
+        "p": float(paired_randomisation(own, others)),
+        "mae_before": float(np.abs(before - truth).mean()),
+        "mae_after": float(np.abs(after - truth).mean()),
+        "ratings": len(truth),
+        "users": len(own),
+    }
+
+
+def _by_user(users: Int64, squares: Float64) -> Float64:
+    """One value for each user, such that their mean is that over ratings."""
+    names, at = np.unique(users, return_inverse=True)
+    return np.bincount(at, weights=squares) * len(names) / len(at)
+
+
+def _significant(figures: Mapping[str, Json]) -> bool:
+    p = figures["p"]
+    return isinstance(p, float) and p < SIGNIFICANCE
+
+
+def _moved(figures: Mapping[str, Json]) -> float:
+    moved = figures["difference"]
+    return moved if isinstance(moved, float) else 0.0
+
+
+_NAMES = {
+    "random": "documents that others rated",
+    "unseen": "unrated documents",
+    "baseline": "against μ + b_i + b_u",
+}

@@ -1,0 +1,26 @@
+"""What a user would think of an item: the model of ratings, and attention over a user's own."""
+
+from __future__ import annotations
+
+from index.ratings.attend import Predicted, Rated, predict
+from index.ratings.model import Items, Own, RatingModel, centred
+from index.ratings.spread import FEATURES, coverage, deviations, fit_spread
+from index.ratings.untrained import Attention, Shrunk, attended, shrunk
+
+__all__ = [
+    "FEATURES",
+    "Attention",
+    "Items",
+    "Own",
+    "Predicted",
+    "Rated",
+    "RatingModel",
+    "Shrunk",
+    "attended",
+    "centred",
+    "coverage",
+    "deviations",
+    "fit_spread",
+    "predict",
+    "shrunk",
+]

@@ -1,0 +1,64 @@
+"""What a recommendation returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from index.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """One document that may come next.
+
+    Attributes:
+        score: log of the weight, less what negative examples take from it; higher is better,
+            comparable within one answer.
+        weight: its share of the history's attention.
+        because: each part of the history with its share of that weight, the largest first; they
+            sum to one. None where it was not asked for.
+    """
+
+    id: str
+    score: float
+    weight: float
+    value: Json
+    payload: Mapping[str, Json]
+    because: Sequence[Mapping[str, Json]] | None = None
+
+    def json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        if self.because is None:
+            del plain["because"]
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """What may come next for a user.
+
+    Attributes:
+        history: how many parts were `given` and `used`: of very long histories the heaviest and
+            latest are.
+        missing: the ids, and the user, that were named and are not there.
+        attended: documents that share the weights.
+        exact: whether no better document can have been missed.
+        generation: the state of the collection that answered; it grows with every write.
+        projection: the version that answered; 0 is the untrained one.
+    """
+
+    hits: Sequence[Recommendation]
+    history: Mapping[str, int]
+    missing: Sequence[Mapping[str, Json]]
+    attended: int
+    exact: bool
+    generation: int
+    projection: int
+    took_ms: float
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, as the service sends it."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"hits": [hit.json() for hit in self.hits]}

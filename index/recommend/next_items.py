@@ -1,0 +1,236 @@
+"""What comes next: the attention of a history over the catalogue, and the list made of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from index.attention import Attended
+from index.errors import InvalidRequest
+from index.recommend.answers import Recommendation, Recommended
+from index.recommend.history import Histories, History
+from index.recommend.reorder import diverse, penalised, reserved
+from index.recommend.requests import RecommendRequest
+from index.search.asking import Asking
+from index.search.attending import SCAN_FLOATS, Attention, attend, weighed_in
+from index.search.explaining import Vanished, because
+from index.search.focus import Focus
+from index.search.requests import SearchOptions
+from index.search.searching import until_whole
+from index.settings import Settings
+from index.store import Store, compile_filter
+from index.types import Float32, Float64, Int64
+from index.values import only
+from index.views import View, Views
+
+CANDIDATES = 1000
+"""Documents attended to where all would take too long."""
+
+POOLED = 10
+"""For each place in the list, the documents that it is chosen from; at most `CANDIDATES`."""
+
+FEWEST = 100
+"""Documents that are ranked at least, of which a page is the beginning."""
+
+
+class Asked(NamedTuple):
+    """A request on its way to a view."""
+
+    request: RecommendRequest
+    view: View
+    history: History
+    rows: Int64 | None  # that the filter lets pass; None for all
+    attend: int | Literal["all"]
+
+    @property
+    def listed(self) -> int:
+        """How many places of the list must be known."""
+        return self.request.k + self.request.offset
+
+
+class Ranked(NamedTuple):
+    """Documents with their weights, and the scores (n,) by which they are listed."""
+
+    found: Attended
+    scores: Float64
+
+
+class Recommender:
+    """Answers the recommendations of one collection; any thread may call it."""
+
+    def __init__(self, store: Store, settings: Settings, views: Views, asking: Asking) -> None:
+        self._store = store
+        self._settings = settings
+        self._views = views
+        self._histories = Histories(store, asking)
+        self._met: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
+
+    def next_items(self, request: RecommendRequest) -> Recommended:
+        """What may come next for a user.
+
+        Raises:
+            InvalidRequest: nothing is known of the user, or nothing but what they do not want.
+            UnknownDocument: an id that no document has, unless those are skipped.
+        """
+        started = time.perf_counter()
+        history = self._histories.of(request)
+        if not (history.weights > 0).any():
+            raise InvalidRequest(
+                "There are only negative examples, and all but them could come next; send a "
+                "history, positive examples or facts as well.",
+                field="negative",
+            )
+        return until_whole(lambda: self._next(request, history, started))
+
+    def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
+        view = self._views.current(request.projection, role="recommend")
+        rows = self._store.matching(compile_filter(request.filter)) if request.filter else None
+        asked = Asked(request, view, history, rows, _attend(request, view))
+        liked, ranked = self._ranked(asked)
+        at = self._order(asked, ranked)[request.offset : asked.listed]
+        return Recommended(
+            hits=self._hits(asked, liked.focus, ranked, at),
+            history={"given": history.given, "used": len(history.parts)},
+            missing=history.missing.json(),
+            attended=ranked.found.total_documents,
+            exact=liked.exact,
+            generation=view.change,
+            projection=view.version,
+            took_ms=round((time.perf_counter() - started) * 1000, 3),
+        )
+
+    def _ranked(self, asked: Asked) -> tuple[Attention, Ranked]:
+        """The history's attention, and the best documents: at least all those that are listed.
+
+        Negative examples only take away. A document that is not looked at scores at most its log
+        weight, which is below those that are: so many are looked at that none can be missed.
+        """
+        positive = asked.history.weights > 0
+        keep = max(FEWEST, min(CANDIDATES, POOLED * asked.listed), asked.listed)
+        while True:
+            liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
+            found = liked.attended[0]
+            ranked = Ranked(found, liked.focus.log_weights(found))
+            if not positive.all():
+                ranked = self._penalised(asked, liked, ranked)
+            floor = liked.focus.log_weights(found).min(initial=np.inf)
+            sure = np.count_nonzero(ranked.scores >= floor) >= asked.listed
+            if sure or len(found.documents) >= found.total_documents:
+                break
+            keep *= POOLED
+        if asked.request.reserve:
+            ranked = self._with_fresh(asked, liked, ranked)
+        return liked, ranked
+
+    def _attention(
+        self, asked: Asked, history: History, rows: Int64 | None, keep: int
+    ) -> Attention:
+        """The attention of a history, with its `keep` best documents at hand."""
+        made = asked.view.made
+        weights = np.abs(history.weights) * made.gates(history.rows)
+        # Where every gate is shut there is nothing to go by but what was said.
+        weights = weights if weights.sum() > 0 else np.abs(history.weights)
+        options = SearchOptions.model_construct(
+            k=keep, attend=asked.attend, scorer=made.tuning.scorer
+        )
+        return attend(
+            asked.view,
+            self._settings,
+            made.asking(history.embeddings, history.rows),
+            rows,
+            options,
+            parts=weights / weights.sum(),
+            without=history.seen if asked.request.exclude_seen else None,
+        )
+
+    def _penalised(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
+        """Scores less what negative examples take, which attend to the same documents."""
+        history, weights = asked.history, asked.history.weights
+        rows = asked.rows if asked.attend == "all" else np.sort(liked.attended[0].documents)
+        negative = history.chosen(weights < 0)
+        against = self._attention(asked._replace(attend="all"), negative, rows, 1)
+        # One example counts as much on either side, however many there are on the other.
+        force = np.abs(negative.weights).mean() / weights[weights > 0].mean()
+        given = weighed_in(against, ranked.found.documents)
+        order = np.argsort(given.documents)
+        at = order[np.searchsorted(given.documents, ranked.found.documents, sorter=order)]
+        taken = against.focus.log_weights(given)[at] + np.log(force)
+        return ranked._replace(scores=penalised(ranked.scores, taken))
+
+    def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
+        """The same with the best documents that nobody met, as many as are due."""
+        met = self._met_by_anybody(asked.view)
+        rows = np.setdiff1d(asked.view.keys.rows if asked.rows is None else asked.rows, met)
+        positive = asked.history.chosen(asked.history.weights > 0)
+        fresh = self._attention(asked, positive, rows, asked.listed).attended[0].documents
+        more = np.setdiff1d(fresh[: asked.listed], ranked.found.documents)
+        if not len(more):
+            return ranked
+        found = weighed_in(liked, np.concatenate([ranked.found.documents, more]))
+        both = Ranked(found, liked.focus.log_weights(found))
+        return self._penalised(asked, liked, both) if (asked.history.weights < 0).any() else both
+
+    def _order(self, asked: Asked, ranked: Ranked) -> Int64:
+        """Positions in the order of the list, as many as it has."""
+        request, documents = asked.request, ranked.found.documents
+        order = np.lexsort((documents, -ranked.scores))
+        if request.diversity:
+            pool = order[: max(asked.listed, min(CANDIDATES, POOLED * asked.listed))]
+            count = len(pool) if request.reserve else asked.listed
+            vectors = _vectors(asked.view, documents[pool])
+            order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
+        if not request.reserve:
+            return order[: asked.listed]
+        fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
+        return reserved(order, fresh, request.reserve, asked.listed)
+
+    def _hits(self, asked: Asked, focus: Focus, ranked: Ranked, at: Int64) -> list[Recommendation]:
+        found, fields = ranked.found, asked.request.fields
+        documents = self._store.values(found.documents[at])
+        if len(documents) < len(at):
+            raise Vanished
+        parts = [part.name for part in asked.history.parts if part.weight > 0]
+        explain = asked.request.explain
+        told = because(focus, found, at, parts) if explain else [None] * len(at)
+        return [
+            Recommendation(
+                id=(document := documents[row]).id,
+                score=float(ranked.scores[place]),
+                weight=float(found.weights[place]),
+                value=document.value,
+                payload=document.payload if fields is None else only(document.payload, fields),
+                because=why,
+            )
+            for place, row, why in zip(at.tolist(), found.documents[at].tolist(), told, strict=True)
+        ]
+
+    def _met_by_anybody(self, view: View) -> Int64:
+        """Rows of the documents that have interactions, ascending; read once in each state."""
+        change, rows = self._met
+        if change != view.change:
+            rows, _ = self._store.popularity()
+            self._met = view.change, rows
+        return rows
+
+
+def _attend(request: RecommendRequest, view: View) -> int | Literal["all"]:
+    """The size of the attended set: as asked for, else all where that is cheap."""
+    if request.attend is not None:
+        return request.attend
+    if view.keys.keys * view.keys.width <= SCAN_FLOATS:
+        return "all"
+    return max(CANDIDATES, request.k + request.offset)
+
+
+def _vectors(view: View, rows: Int64) -> Float32:
+    """Documents as directions, (n, d): the mean of their keys, at length one."""
+    found = view.keys.lookup(rows)
+    if len(found.documents) < len(rows):
+        raise Vanished
+    sums = np.add.reduceat(found.keys, found.starts)  # (n, d)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    units: Float32 = (sums / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    order = np.argsort(found.documents)
+    return units[order[np.searchsorted(found.documents, rows, sorter=order)]]

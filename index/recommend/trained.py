@@ -1,0 +1,94 @@
+"""The model of ratings that is active, with what it learned of each document."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from index.errors import Damaged
+from index.ratings import Items, Own, RatingModel
+from index.store import KeyBatch, Store
+from index.types import Float32, Int64
+
+TERMS = "ratings"
+"""Under which the store keeps what was learned of documents."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A version that predicts.
+
+    Attributes:
+        rows: (n,) documents of which something was learned, ascending; `own`: what.
+    """
+
+    version: int
+    model: RatingModel
+    rows: Int64
+    own: Own
+
+    def items(self, rows: Int64, embeddings: Float32) -> Items:
+        """Documents by row (n,) and embedding (n, d); by their texts alone where nothing was
+        learned of them."""
+        at = np.minimum(np.searchsorted(self.rows, rows), max(0, len(self.rows) - 1))
+        known = self.rows[at] == rows if len(self.rows) else np.zeros(len(rows), dtype=bool)
+        return self.model.items(embeddings, self.own.at(np.where(known, at, -1)))
+
+
+class Models:
+    """The active model of a collection, kept in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._read = (0, 0)
+        self._trained: Trained | None = None
+
+    def active(self) -> Trained | None:
+        """The version that predicts now; None where none was trained.
+
+        Raises:
+            Damaged: it is not what was stored.
+        """
+        state = self._store.state()
+        with self._lock:
+            # A document whose text changes loses what was learned of it, and keys with that.
+            wanted = state.active("predict"), state.last_removal
+            if wanted != self._read:
+                self._trained = read(self._store, wanted[0]) if wanted[0] else None
+                self._read = wanted
+            return self._trained
+
+
+def read(store: Store, number: int) -> Trained:
+    """A stored version.
+
+    Raises:
+        Damaged: it is not what was stored.
+    """
+    stored = store.version(number)
+    model = RatingModel.from_bytes(stored.weights)
+    if model.fingerprint != stored.fingerprint:
+        raise Damaged(
+            f"Version {number} has other weights than were stored; activate another, train again, "
+            f"or restore the collection from a copy."
+        )
+    none = np.empty(0, dtype=np.int64), np.empty((0, model.width), dtype=np.float32)
+    rows, vectors = stored.terms.get(TERMS, none)
+    if vectors.shape[1] != model.width and len(rows):
+        raise Damaged(
+            f"Version {number} has {vectors.shape[1]} numbers for each document where its model "
+            f"takes {model.width}; train again."
+        )
+    return Trained(number, model, rows, Own.unpacked(vectors.reshape(-1, model.width), model.heads))
+
+
+def means(batch: KeyBatch) -> tuple[Int64, Float32]:
+    """Rows (n,), ascending, and the mean of each document's keys (n, d)."""
+    rows, starts, counts = np.unique(batch.documents, return_index=True, return_counts=True)
+    if not len(rows):
+        return rows, np.empty((0, 0), dtype=np.float32)
+    sums = np.add.reduceat(batch.embeddings, starts, axis=0)
+    return rows, np.asarray(sums / counts[:, None], dtype=np.float32)

@@ -1,0 +1,147 @@
+"""The ratings objective: from what users gave documents to what they would give others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from index.learn.folds import View
+from index.learn.gate import Verdict
+from index.learn.ratings import Ratings, baseline
+from index.learn.ratings_fit import Recipe
+from index.learn.ratings_judge import HeldOut, Judgement, completed, decided, judged
+from index.learn.ratings_net import FittedRatings
+from index.learn.ratings_trial import RECIPES, Job, divided, said, tried
+from index.ratings import RatingModel
+from index.recommend.trained import TERMS
+from index.store import StoredProjection
+from index.training.publish import Found, Learned, nothing, publish, report
+from index.training.ratings_material import Material, gathered, nothing_in
+from index.training.request import Task
+from index.tuning import Tuning
+from index.types import Json
+
+FEWEST_HELD = 10
+"""Ratings of a view; of fewer it is left out."""
+
+TOO_FEW = "Too few ratings could be held out to prove anything; store more interactions."
+
+
+def train_ratings(task: Task) -> dict[str, Json]:
+    """Learn what a user would give a document, and predict by it if that is better beyond doubt.
+
+    A tenth of the documents is held out, and a tenth of the other ratings. What is learned must
+    predict those better than μ + b_i + b_u does, and than what predicts now.
+
+    Returns: the report (see `training.train`).
+    """
+    watch, request = task.watch, task.request
+    watch("reading", 0.0)
+    material = gathered(task.collection, request.seed)
+    reason = nothing_in(material.ratings)
+    if reason is not None:
+        return nothing(task, reason, material.figures)
+    held, model = _tried(task, material)
+    if "random" not in held:
+        return nothing(task, TOO_FEW, material.figures)
+    judgement = judged(held, model, request.seed)
+    found = _found(decided(held, judgement), judgement, held, material)
+    if not found.verdict.promote and request.promote:
+        return report(task, found)
+    fitted = _final(task, material, list(RECIPES.values())[judgement.chosen.recipe])
+    fitted = fitted._replace(model=completed(fitted.model, judgement))
+    return publish(task, found, _learned(fitted, material, judgement))
+
+
+def _tried(task: Task, material: Material) -> tuple[dict[View, HeldOut], RatingModel]:
+    """Every recipe on held-out ratings, by view; and one of the models."""
+    ratings, seed = material.ratings, task.request.seed
+    division = divided(ratings, seed)
+    known = ratings.some(division.training)
+    jobs = [Job(recipe, known) for recipe in RECIPES.values()]
+    before = _as_before(task.active, known, len(ratings), seed)
+    fits = tried(
+        [*jobs, *([] if before is None else [before.job])],
+        material.embeddings,
+        seed,
+        lambda done: task.watch("trying", done),
+    )
+    task.watch("judging", 0.0)
+    plain = baseline(known)
+    held: dict[View, HeldOut] = {}
+    for view, chosen in division.held.items():
+        asked = ratings.some(chosen)
+        if len(asked) < FEWEST_HELD:
+            continue
+        heard = [said(each, material.embeddings, known, asked) for each in fits]
+        base = plain(asked.users, asked.items)
+        now = base
+        if before is not None:
+            now = heard[-1].trusted(before.trust.get(view, 0.0))
+        held[view] = HeldOut(asked.users, asked.values, now, base, heard[: len(jobs)])
+    return held, fits[0].model
+
+
+class _Before(NamedTuple):
+    """The active version as it came about, and how far it is trusted by view."""
+
+    job: Job
+    trust: Mapping[str, float]
+
+
+def _as_before(active: StoredProjection, known: Ratings, ratings: int, seed: int) -> _Before | None:
+    """How to try the active version; None where none was trained.
+
+    It has seen the held-out ratings, and cannot be asked about them. It stands trial as it came
+    about: fitted by its recipe, without them, to as large a share of the ratings as it had.
+    """
+    chosen = active.report.get("chosen") or {}
+    if chosen.get("recipe") not in RECIPES:
+        return None
+    share = min(1.0, int(active.report.get("ratings", 0)) / max(1, ratings))
+    some = np.random.default_rng(seed).random(len(known)) < share
+    return _Before(Job(RECIPES[chosen["recipe"]], known.some(some)), chosen.get("trust") or {})
+
+
+def _final(task: Task, material: Material, recipe: Recipe) -> FittedRatings:
+    """The recipe, fitted to all ratings."""
+    task.watch("fitting", 0.0)
+    job = Job(recipe, material.ratings)
+    return tried(
+        [job],
+        material.embeddings,
+        task.request.seed,
+        lambda done: task.watch("fitting", done),
+    )[0]
+
+
+def _found(
+    verdict: Verdict, judgement: Judgement, held: Mapping[View, HeldOut], material: Material
+) -> Found:
+    figures = verdict.views["random"]
+    before, after = (
+        {"rmse": figures[side], "mae": figures[f"mae_{side}"]} for side in ("before", "after")
+    )
+    chosen: dict[str, Json] = {
+        "objective": "ratings",
+        "recipe": list(RECIPES)[judgement.chosen.recipe],
+        "trust": _trust(judgement),
+    }
+    return Found(verdict, before, after, chosen, material.figures)
+
+
+def _trust(judgement: Judgement) -> dict[str, Json]:
+    return {str(view): share for view, share in judgement.chosen.trust.items()}
+
+
+def _learned(fitted: FittedRatings, material: Material, judgement: Judgement) -> Learned:
+    width = material.embeddings.shape[1]
+    return Learned(
+        projection=fitted.model,
+        tuning=Tuning(),
+        offsets=(np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)),
+        calibration={"coverage": dict(judgement.coverage), "trust": _trust(judgement)},
+        terms={TERMS: (material.rows, fitted.own.packed())},
+    )
