@@ -61,7 +61,7 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 )
 @click.option(
     "--objective",
-    type=click.Choice(["ranking", "answers", "interactions"]),
+    type=click.Choice(["ranking", "answers", "interactions", "ratings"]),
     help="What is to come out better; --answers is short for answers, and --interactions FILE for "
     "interactions.  [default: ranking]",
 )
@@ -143,7 +143,7 @@ def _request(
     if answers and fields.setdefault("objective", "answers") != "answers":
         raise click.UsageError("--answers is --objective answers; give one of them.")
     if met and fields.setdefault("objective", "interactions") in ("ranking", "answers"):
-        raise click.UsageError("--interactions teach what comes next; leave other objectives out.")
+        raise click.UsageError("--interactions are learned from by interactions and ratings alone.")
     if "value" in fields and fields.get("objective") != "answers":
         raise click.UsageError(
             "--value says which value --answers learns from, or is a column of --interactions; "
