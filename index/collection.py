@@ -12,8 +12,10 @@ from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
 from index.projection import Projection, lsi, pca
-from index.recommend.answers import Recommended
+from index.recommend.answers import Predicted, Recommended
+from index.recommend.history import Histories
 from index.recommend.next_items import Recommender
+from index.recommend.predicting import Predictor
 from index.recommend.requests import RecommendRequest
 from index.revising import revised
 from index.search.answers import Answer, Facets, Matrix
@@ -37,13 +39,16 @@ log = logging.getLogger("attend")
 
 @dataclass(frozen=True)
 class Info:
-    """A collection in figures; `questions` are those that the `examples` are about."""
+    """A collection in figures; `questions` are those that the `examples` are about, and `users`
+    those of whom there are `interactions`."""
 
     name: str
     documents: int
     keys: int
     examples: int
     questions: int
+    interactions: int
+    users: int
     dimension: int
     encoder: str | None
     projection: int
@@ -92,9 +97,9 @@ class Collection:
             unit=self.settings.unit_embeddings,
         )
         self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
-        self._recommender = Recommender(
-            self.store, self.settings, self.views, self._searcher.asking
-        )
+        histories = Histories(self.store, self._searcher.asking)
+        self._recommender = Recommender(self.store, self.settings, self.views, histories)
+        self._predictor = Predictor(self.store, self.views, histories)
 
     def close(self) -> None:
         self.store.close()
@@ -122,8 +127,9 @@ class Collection:
         """Answers with their measures, to be merged with other collections' answers."""
         return self._searcher.found(requests)
 
-    def recommend(self, **fields: Any) -> Recommended:
-        """What may come next for a user, by attention from their history.
+    def recommend(self, **fields: Any) -> Recommended | Predicted:
+        """What may come next for a user, by attention from their history; or with `target` what
+        they would think of some documents, by attention over it.
 
         Args:
             fields: those of `RecommendRequest`: history, user, positive, negative, facts, k, …
@@ -134,7 +140,13 @@ class Collection:
 
         >>> collection.recommend(history=["dune", "emma"], k=3)  # doctest: +SKIP
         """
-        return self._recommender.next_items(parse(RecommendRequest, fields))
+        return self.recommended(parse(RecommendRequest, fields))
+
+    def recommended(self, request: RecommendRequest) -> Recommended | Predicted:
+        """The same for a request that is checked already."""
+        if request.target is not None:
+            return self._predictor.predict(request)
+        return self._recommender.next_items(request)
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document; see `Searcher.matrix`."""
@@ -359,12 +371,15 @@ class Collection:
         documents, keys = self.store.counts()
         view = self.views.current()
         base, delta = view.keys.segments
+        interactions, users = self.store.interaction_counts()
         return Info(
             name=self.name,
             documents=documents,
             keys=keys,
             examples=self.store.example_count(),
             questions=self.store.question_count(),
+            interactions=interactions,
+            users=users,
             dimension=self.settings.dimension,
             encoder=self.settings.encoder,
             projection=view.version,

@@ -129,6 +129,13 @@ class Views:
             return self._brought_up(wanted, state.change)
         return view
 
+    def mean(self) -> Float32:
+        """The mean of all keys' embeddings (d,), as of when the collection was last half this size
+        or half as large again."""
+        center = self._untrained(self._state()).projection.center
+        assert center is not None  # that is what the untrained version is made of
+        return center.astype(np.float32, copy=False)
+
     def publish(self) -> View:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()

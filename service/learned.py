@@ -41,6 +41,12 @@ class FeedbackDeletion(Request):
         return self
 
 
+class Rollback(Request):
+    """What to go back in."""
+
+    role: Role = Field("search", description="What the version answers.")
+
+
 class ProjectionReply(Reply):
     """A version: matrices, and the numbers that were fitted beside them."""
 

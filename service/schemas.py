@@ -153,6 +153,8 @@ class CollectionReply(Reply):
     keys: int
     examples: int = Field(description="Judgements to learn from: a query, a document, a label.")
     questions: int = Field(description="Different queries among them.")
+    interactions: int = Field(description="What users met: a user, a document, a value, a time.")
+    users: int = Field(description="Different users among them.")
     dimension: int
     encoder: str | None
     projection: int

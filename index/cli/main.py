@@ -14,6 +14,7 @@ from index.cli.common import fail, interrupted
 from index.cli.evaluate import evaluate_command
 from index.cli.export import export_command, import_command
 from index.cli.manage import info_command, projections_group, verify_command
+from index.cli.recommend import recommend_command
 from index.cli.search import search_command
 from index.cli.teach import teach_command
 from index.cli.train import train_command
@@ -48,6 +49,7 @@ def main() -> None:
 for command in (
     build_command,
     search_command,
+    recommend_command,
     alias_command,
     evaluate_command,
     teach_command,

@@ -36,6 +36,31 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a user would think of some targets.
+
+    Attributes:
+        predictions: for each target its name (`id`, `text` or `vector`), the answer by the type of
+            the values (of numbers `mean`, `std` and the `baseline` that it is shrunk to),
+            `confidence`, one less the weight of the `null` key, and `because`: what was attended to
+            of the history, with its value and weight. All weights and the null's sum to one; only
+            the heaviest are told where not all are asked for.
+        projection: the version that predicted; 0 is the untrained one.
+    """
+
+    predictions: Sequence[Mapping[str, Json]]
+    history: Mapping[str, int]
+    missing: Sequence[Mapping[str, Json]]
+    generation: int
+    projection: int
+    took_ms: float
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, as the service sends it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
 class Recommended:
     """What may come next for a user.
 

@@ -101,8 +101,11 @@ class Histories:
         self._store = store
         self._asking = asking
 
-    def of(self, request: RecommendRequest) -> History:
+    def of(self, request: RecommendRequest, most: int | None = None) -> History:
         """The history of a request.
+
+        Args:
+            most: of its parts that are used; as many as may attend if None.
 
         Raises:
             InvalidRequest: nothing is known of the user, or a fact stands for nothing.
@@ -116,10 +119,12 @@ class Histories:
         unknown = request.user if request.user is not None and not stored else None
         missing = Missing([id for id in dict.fromkeys(ids) if id not in rows], unknown)
         if missing and request.on_missing == "error":
-            raise _not_there(missing)
+            raise not_there(missing)
         parts = [*_merged(stored, request.history, rows), *_others(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
-        kept = _heaviest(_decayed([part for part in parts if part.weight], request.half_life))
+        kept = _heaviest(
+            _decayed([part for part in parts if part.weight], request.half_life), most or MAX_USED
+        )
         if not kept:
             raise _nobody(request, missing)
         weights = np.array([part.weight for part in kept])
@@ -193,7 +198,7 @@ def _others(request: RecommendRequest, rows: Mapping[str, int]) -> list[Part]:
     """Examples, with negative ones below zero, and facts."""
     signed = [*((each, 1) for each in request.positive), *((each, -1) for each in request.negative)]
     found = [
-        Part(_name(each), rows.get(each.id or "", NO_ROW), sign * each.weight, given=each)
+        Part(name_of(each), rows.get(each.id or "", NO_ROW), sign * each.weight, given=each)
         for each, sign in signed
         if each.id is None or each.id in rows
     ]
@@ -203,7 +208,7 @@ def _others(request: RecommendRequest, rows: Mapping[str, int]) -> list[Part]:
     ]
 
 
-def _name(given: Given) -> dict[str, Json]:
+def name_of(given: Given) -> dict[str, Json]:
     if given.vector is not None:
         return {"vector": True}
     return {"id": given.id} if given.id is not None else {"text": given.text}
@@ -230,17 +235,17 @@ def _decayed(parts: Sequence[Part], half_life: float | None) -> list[Part]:
     ]
 
 
-def _heaviest(parts: Sequence[Part]) -> list[Part]:
+def _heaviest(parts: Sequence[Part], most: int) -> list[Part]:
     """The parts that are used: the heaviest, of equals the latest, then those said last."""
-    if len(parts) <= MAX_USED:
+    if len(parts) <= most:
         return list(parts)
     weights = np.array([abs(part.weight) for part in parts])
     times = np.array([part.time for part in parts])
     order = np.lexsort((-np.arange(len(parts)), -np.nan_to_num(times, nan=-np.inf), -weights))
-    return [parts[at] for at in np.sort(order[:MAX_USED]).tolist()]
+    return [parts[at] for at in np.sort(order[:most]).tolist()]
 
 
-def _not_there(missing: Missing) -> InvalidRequest | UnknownDocument:
+def not_there(missing: Missing, field: str = "history") -> InvalidRequest | UnknownDocument:
     if missing.user is not None and not missing.ids:
         return InvalidRequest(
             f"No interactions of the user {missing.user!r} are stored; store them, send a history, "
@@ -251,7 +256,7 @@ def _not_there(missing: Missing) -> InvalidRequest | UnknownDocument:
     return UnknownDocument(
         f"No document has the id {', '.join(map(repr, missing.ids[:NAMED]))}{more}. Correct it, "
         f'ask with "on_missing": "skip", or send a text as {{"text": …}}.',
-        field="history",
+        field=field,
     )
 
 

@@ -13,7 +13,6 @@ from index.recommend.answers import Recommendation, Recommended
 from index.recommend.history import Histories, History
 from index.recommend.reorder import diverse, penalised, reserved
 from index.recommend.requests import RecommendRequest
-from index.search.asking import Asking
 from index.search.attending import SCAN_FLOATS, Attention, attend, weighed_in
 from index.search.explaining import Vanished, because
 from index.search.focus import Focus
@@ -60,11 +59,13 @@ class Ranked(NamedTuple):
 class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
-    def __init__(self, store: Store, settings: Settings, views: Views, asking: Asking) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, views: Views, histories: Histories
+    ) -> None:
         self._store = store
         self._settings = settings
         self._views = views
-        self._histories = Histories(store, asking)
+        self._histories = histories
         self._met: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
 
     def next_items(self, request: RecommendRequest) -> Recommended:

@@ -8,6 +8,7 @@ from service.routes import (
     operation,
     pages,
     projections,
+    recommend,
     search,
     training,
 )
@@ -17,6 +18,7 @@ SUBJECTS = (
     aliases.operations,
     documents.operations,
     search.operations,
+    recommend.operations,
     training.operations,
     projections.operations,
     operation.operations,

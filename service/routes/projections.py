@@ -15,6 +15,7 @@ from service.learned import (
     ActivatedReply,
     ProjectionReply,
     ProjectionsReply,
+    Rollback,
     RolledBackReply,
 )
 from service.operations import Operations
@@ -54,10 +55,10 @@ def activate_projection(collection: str, version: int) -> Response:
     return reply({"active": version})
 
 
-@operations.add("POST", f"{ALL}/rollback", returns={200: RolledBackReply})
-def roll_back_projection(collection: str) -> Response:
-    """Answer again with the projection that was active before this one."""
-    return reply({"projection": _collection(collection).rollback()})
+@operations.add("POST", f"{ALL}/rollback", query=Rollback, returns={200: RolledBackReply})
+def roll_back_projection(collection: str, query: Rollback) -> Response:
+    """Answer again with the projection that was active before this one, in its role."""
+    return reply({"projection": _collection(collection).rollback(query.role)})
 
 
 def _collection(name: str) -> Collection:
