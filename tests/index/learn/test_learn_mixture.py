@@ -14,7 +14,7 @@ from index.learn.data import Memory
 from index.learn.histories import histories_of, lengths, pairs_of, without
 from index.learn.mixture import MixtureRecipe, _Fit, fit, untrained
 from index.learn.next_items import Asking, measured
-from tests.index.learning import memory_of, sparse_of, unit
+from tests.index.learning import communities, memory_of, sparse_of, unit
 
 STILL = MixtureRecipe("still", drop=0.0, drop_offsets=0.0, scale=0.1)
 
@@ -163,19 +163,6 @@ def test_of_very_many_documents_those_met_most_are_moved(monkeypatch):
     met = met_of([[1, 1, 0, 0, 1], [1, 0, 0, 1, 1], [1, 0, 0, 1, 1]])
     run = _Fit(memory_of([1] * 5, 4), met, STILL, seed=0)
     assert run.offset_keys.tolist() == [0, 3, 4]
-
-
-def communities(rng, users: int = 240, documents: int = 60, groups: int = 4, told: bool = True):
-    """Users who meet what is of their group; texts tell groups in a few directions, or nothing."""
-    group = np.arange(documents) % groups
-    noise = rng.normal(size=(documents, 12))
-    signal = np.eye(groups)[group] * 1.0 if told else rng.normal(size=(documents, groups)) * 0.1
-    embeddings = unit(np.hstack([signal, noise])).astype(np.float32)
-    starts = np.arange(documents, dtype=np.int64)
-    memory = Memory(embeddings, starts, starts + 100, starts + 1, True)
-    own = group[None] == rng.integers(0, groups, users)[:, None]
-    dense = (rng.random((users, documents)) < 0.5) & own
-    return memory, met_of(dense), group
 
 
 def halves(met, rng):
