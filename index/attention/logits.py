@@ -59,7 +59,8 @@ def block_logits(
     if allowed is None:
         return logits
     mask = _per_query("mask", allowed(block.documents), len(queries), logits.shape[-1])
-    return np.where(mask, logits, -np.inf)
+    np.copyto(logits, -np.inf, where=~mask)  # nobody else has seen them yet
+    return logits
 
 
 def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Float64:
@@ -91,7 +92,7 @@ def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -
 
 def _check_size(logits: Float64) -> None:
     # Written so that NaN fails too; and -inf would pass for a mask.
-    if not (np.abs(logits) <= LARGEST).all():
+    if logits.size and not (logits.min() >= -LARGEST and logits.max() <= LARGEST):
         raise InvalidRequest(
             "A query and a key have no finite score; one of them holds NaN, infinity or "
             "numbers too large to multiply."

@@ -72,6 +72,11 @@ def partition(z: Float64, null: Float64 | None = None) -> Partition:
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
 
 
+def cooled(z: Float64, temperature: float) -> Float64:
+    """Logits over a temperature; at 1 the same array."""
+    return z if temperature == 1 else z / temperature
+
+
 def join(one: Partition, other: Partition) -> Partition:
     """The partition of both their logits together."""
     maximum = np.maximum(one.maximum, other.maximum)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from index.attention.logits import Allowed, block_logits, check_queries
 from index.attention.settings import Mechanism
-from index.attention.softmax import Partition, join, partition, weigh
-from index.attention.top import Logits, rank, scores, unmasked, weighed
+from index.attention.softmax import Partition, cooled, join, partition, weigh
+from index.attention.top import Logits, mixed, rank, scores, unmasked, weighed
 from index.attention.types import Attended, Block, Floats
 from index.errors import InvalidRequest
 from index.types import Float64, Int64
@@ -30,6 +30,16 @@ class Blocks:
 
     def __iter__(self) -> Iterator[Block]:
         return self.read()
+
+
+LOST = 1e-290
+"""Weights below have lost digits, or all of them: there only their logs have an order."""
+
+ROUNDED = 1e-9
+"""Of a score, by which sums in another order may differ, and far more."""
+
+_Scored: TypeAlias = tuple[Block, Float64]
+"""A block with its logits (q, H, n)."""
 
 
 class Weights(NamedTuple):
@@ -50,6 +60,8 @@ class _Read(NamedTuple):
     """(q,) how many were not masked."""
     best: list[Logits]
     """Of each query; empty for several heads."""
+    only: list[_Scored]
+    """The block with its logits, where there is but one, which need not be scored again."""
 
 
 def attend_all(
@@ -91,7 +103,9 @@ def attend_many(
         _check_rereadable(blocks)
     reader = _Reader(queries, blocks, mechanism, allowed, shift)
     read = _first_reading(reader, keep)
-    best = read.best if mechanism.heads == 1 else _second_reading(reader, read.whole, keep)
+    best = read.best
+    if mechanism.heads > 1:
+        best = _second_reading(read.only or reader, read, mechanism, keep)
     return [
         weighed(listed, part, mechanism, int(documents))
         for listed, part, documents in zip(best, _by_query(read.whole), read.documents, strict=True)
@@ -155,18 +169,22 @@ def _first_reading(reader: _Reader, keep: int) -> _Read:
     whole = _null_alone(count, mechanism)
     documents = np.zeros(count, np.int64)
     best = [_nothing(mechanism.heads)] * count
-    for block, z in reader:
-        whole = join(whole, partition(z / mechanism.temperature))
-        documents += (~np.isneginf(z).all(axis=1)).sum(axis=-1)  # (q, n) -> (q,)
+    only: list[_Scored] = []
+    for number, (block, z) in enumerate(reader):
+        whole = join(whole, partition(cooled(z, mechanism.temperature)))
+        documents += (~np.isneginf(z[:, 0])).sum(axis=-1)  # a mask is the same for all heads
         if mechanism.heads == 1:
             best = _merged(best, block, z, whole, mechanism, keep)
-    return _Read(whole, documents, best)
+        only = [] if number else [(block, z)]
+    return _Read(whole, documents, best, only)
 
 
-def _second_reading(reader: _Reader, whole: Partition, keep: int) -> list[Logits]:
-    best = [_nothing(reader.mechanism.heads)] * len(reader.queries)
-    for block, z in reader:
-        best = _merged(best, block, z, whole, reader.mechanism, keep)
+def _second_reading(
+    scored: Iterable[_Scored], read: _Read, mechanism: Mechanism, keep: int
+) -> list[Logits]:
+    best = [_nothing(mechanism.heads)] * len(read.documents)
+    for block, z in scored:
+        best = _merged(best, block, z, read.whole, mechanism, keep)
     return best
 
 
@@ -187,7 +205,7 @@ def _merged(
 
 def _merge(old: Logits, new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
     """The `keep` best of both, by score and then by row id."""
-    new = _cut(unmasked(new), part, mechanism, keep)
+    new = unmasked(_cut(new, part, mechanism, keep))  # what is masked scores lowest
     both = Logits(np.concatenate([old.documents, new.documents]), np.hstack([old.z, new.z]))
     order = rank(both.documents, scores(both.z, part, mechanism))[:keep]
     return Logits(both.documents[order], both.z[:, order])
@@ -197,9 +215,13 @@ def _cut(new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logit
     """A block without what cannot be among the `keep` best: sorting it whole costs more."""
     if len(new.documents) <= keep or keep == 0:
         return new
-    score = scores(new.z, part, mechanism)
+    score = new.z[0] if mechanism.heads == 1 else mixed(new.z, part, mechanism)
     threshold = np.partition(score, -keep)[-keep]
-    kept = score >= threshold  # with all ties, among which the row id decides
+    if mechanism.heads > 1 and threshold <= LOST:
+        score = scores(new.z, part, mechanism)
+        threshold = np.partition(score, -keep)[-keep]
+    # With all ties, among which the row id decides, and with what rounding may have parted.
+    kept = score >= threshold - abs(threshold) * ROUNDED
     return Logits(new.documents[kept], new.z[:, kept])
 
 

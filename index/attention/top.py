@@ -9,7 +9,7 @@ import numpy as np
 
 from index.attention.logits import Allowed, block_logits
 from index.attention.settings import Mechanism
-from index.attention.softmax import Partition, log_mix, mix, partition, weigh, weigh_one
+from index.attention.softmax import Partition, cooled, log_mix, mix, partition, weigh, weigh_one
 from index.attention.types import Attended, Block, Floats
 from index.errors import InvalidRequest
 from index.types import Float64, Int64
@@ -90,7 +90,19 @@ def scores(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
         only: Float64 = z[0]
         return only
     log = np.where(whole.total == 0, 0, whole.log)
-    return log_mix(z / mechanism.temperature - log[:, None], mechanism.gates)
+    return log_mix(cooled(z, mechanism.temperature) - log[:, None], mechanism.gates)
+
+
+def mixed(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
+    """Logits (H, n) as mixed weights (n,), each too small to be told as 0."""
+    with np.errstate(over="ignore"):  # what is beyond a partition has not been summed yet
+        shares = np.exp(cooled(z, mechanism.temperature) - _peaks(whole)[:, None])
+    found: Float64 = (mechanism.gates / np.where(whole.total == 0, 1, whole.total)) @ shares
+    return found
+
+
+def _peaks(whole: Partition) -> Float64:
+    return np.where(np.isneginf(whole.maximum), 0, whole.maximum)
 
 
 def _mixed(z: Float64, mechanism: Mechanism) -> Float64:

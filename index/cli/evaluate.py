@@ -10,6 +10,8 @@ import click
 from tqdm import tqdm
 
 from index.cli.common import on_collection, open_collection, show, table
+from index.cli.evaluate_interactions import evaluate_interactions
+from index.cli.interactions import InteractionFile, with_interactions
 from index.collection import Collection
 from index.comparing.compare import EXAMPLES, MEASURE, Version, compare
 from index.comparing.plots import draw
@@ -51,9 +53,19 @@ class AttendType(click.ParamType[int | str]):
 
 @click.command("evaluate")
 @on_collection
-@click.option("--queries", required=True, type=_FILE, help="JSON lines: _id, and text or vector.")
+@click.option("--queries", type=_FILE, help="JSON lines: _id, and text or vector.")
+@click.option("--qrels", type=_FILE, help="query id, document id, grade (any number).")
+@with_interactions
 @click.option(
-    "--qrels", required=True, type=_FILE, help="query id, document id, grade (any number)."
+    "--history",
+    metavar="FILE",
+    help="With --interactions: what the users met before; what is stored of them if absent.",
+)
+@click.option(
+    "--cold",
+    type=_FILE,
+    help="With --interactions: ids of withheld documents, one in a line; they alone are ranked "
+    "and right, and no history holds them.",
 )
 @click.option(
     "--projection", type=click.IntRange(1, 2**63 - 1), help="A version other than the active one."
@@ -91,12 +103,14 @@ def evaluate_command(
     collection: str,
     precision: str,
     as_json: bool,
-    queries: Path,
-    qrels: Path,
+    queries: Path | None,
+    qrels: Path | None,
     versions: tuple[Version, Version] | None,
+    history: str | None,
+    cold: Path | None,
     **given: Any,
 ) -> None:
-    """Measure rankings against judgements, as trec_eval does.
+    """Measure rankings against judgements, as trec_eval does; or recommendations.
 
     With --compare, two versions side by side: every measure with its interval, the difference
     and whether it could be chance, the queries that gained and lost most, and how true the
@@ -105,15 +119,30 @@ def evaluate_command(
     Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
     of 0 or below is not.
 
+    With --interactions, what is recommended to its users against what they met there: nDCG and
+    recall of the first ten of all documents but those of the history, and the share of all
+    documents (coverage) and the surprise (novelty) in these lists. Where they gave numbers, the
+    errors (rmse, mae) of what is predicted from their history.
+
     \b
     Example:
       python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
       python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv \\
         --compare 1 active --plots pictures
+      python -m index evaluate --data library --interactions test.tsv --history train.tsv
     """
+    met = InteractionFile.taken_from(given)
     options = {name: value for name, value in given.items() if value is not None}
     _check_options(options, versions)
+    _check_what(met is not None, queries, qrels, (history, cold))
+    if met is not None and options.keys() - {"projection"}:
+        raise click.UsageError("Beside --interactions, of the options only --projection applies.")
     opened = open_collection(folder, collection, precision)
+    if met is not None:
+        evaluate_interactions(opened, met, history, cold, options.get("projection"), as_json)
+        return
+    assert queries is not None  # as was checked
+    assert qrels is not None
     asked = read_queries(queries, vectors=opened.settings.encoder is None)
     grades = read_qrels(qrels)
     if versions is None:
@@ -174,6 +203,18 @@ def _check_options(options: dict[str, Any], versions: tuple[Version, Version] | 
     alone = [f"--{name}" for name in _WITH_COMPARE if name in options]
     if versions is None and alone:
         raise click.UsageError(f"{' and '.join(alone)} speak of a comparison; add --compare A B.")
+
+
+def _check_what(
+    met: bool, queries: Path | None, qrels: Path | None, beside: tuple[object, ...]
+) -> None:
+    """Raises UsageError unless it is queries with qrels, or interactions."""
+    if met and (queries or qrels):
+        raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
+    if not met and any(beside):
+        raise click.UsageError("--history and --cold go with --interactions; give it.")
+    if not met and not (queries and qrels):
+        raise click.UsageError("Give --queries with --qrels, or --interactions.")
 
 
 def _progress(queries: int) -> tqdm[Any]:

@@ -49,6 +49,10 @@ class InteractionFile:
             raise click.UsageError(f"{', '.join(named)} are columns of --interactions; give it.")
         return None
 
+    def beside(self, path: str) -> InteractionFile:
+        """Another file with the same columns."""
+        return InteractionFile(path, self.columns)
+
     def read(self, collection: Collection, *, strict: bool = False) -> Gathered:
         """What can be used of it; the rest is told on stderr."""
         problems = Problems()

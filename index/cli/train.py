@@ -10,16 +10,26 @@ from typing import Any, NoReturn
 import click
 
 from index.cli.common import Bar, interrupted, on_collection, open_collection, show
+from index.cli.interactions import InteractionFile, record_file, with_interactions
+from index.cli.interactions import sentence as recorded
 from index.cli.teach import Files, sentence, teach_files, with_files
 from index.collection import Collection
 from index.search.requests import parse
+from index.store import ROLES, State
 
 VIEWS = {
-    "random": "random queries",
-    "unseen": "unseen documents",
-    "mix": "mixed as in use",
+    "ranking": {
+        "random": "random queries",
+        "unseen": "unseen documents",
+        "mix": "mixed as in use",
+    },
+    "interactions": {
+        "random": "withheld interactions",
+        "unseen": "documents nobody met",
+        "mix": "mixed as in use",
+    },
 }
-"""The held-out views, as people read of them."""
+"""The held-out views of objectives, as people read of them."""
 
 HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 
@@ -27,8 +37,8 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @click.command("train")
 @on_collection
 @with_files
+@with_interactions
 @click.option("--answers", is_flag=True, help="Learn from the stored values what makes them right.")
-@click.option("--value", metavar="F", help="With --answers: a field of the value, else all of it.")
 @click.option(
     "--share-seen",
     type=click.FloatRange(0, 1),
@@ -51,8 +61,9 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 )
 @click.option(
     "--objective",
-    type=click.Choice(["ranking", "answers"]),
-    help="What is to come out better; --answers is short for the second.  [default: ranking]",
+    type=click.Choice(["ranking", "answers", "interactions", "ratings"]),
+    help="What is to come out better; --answers is short for answers, and --interactions FILE for "
+    "interactions.  [default: ranking]",
 )
 @click.option("--no-promote", is_flag=True, help="Store what was learned without activating it.")
 def train_command(
@@ -70,23 +81,28 @@ def train_command(
     before, such as feedback. What was learned is measured on queries held out: unless the gain is
     significant, and nothing is lost where documents are new, nothing changes.
 
+    With --interactions, or --objective interactions, it learns what `recommend` answers: what
+    users meet next, from all that they met.
+
     \b
     Example:
       python -m index train --data library --queries queries.jsonl --qrels qrels.tsv
       python -m index train --data library --clicks clicks.csv --share-seen 0.8
       python -m index train --data library --answers --value price
       python -m index train --data library --dimensions 64 --part matrices --part offsets
+      python -m index train --data library --interactions ratings.tsv --user reader --item book
     """
+    met = _interactions(given)
     files = Files.taken_from(given)
-    request = _request(answers, no_promote, given)
-    if files.forget and not files:
+    request = _request(answers, no_promote, given, met is not None)
+    if files and met is not None:
+        raise click.UsageError("Examples and interactions teach different things; train for each.")
+    if files.forget and not files and met is None:
         raise click.UsageError("--forget would leave nothing to learn from; give files as well.")
     opened = open_collection(folder, collection, precision)
-    before = opened.store.state().projection
+    before = opened.store.state()
     try:
-        taught = teach_files(opened, files) if files else None
-        if taught is not None:
-            click.echo(f"{collection}: {sentence(taught)}", err=True)
+        taught = _taught(opened, files, met)
         report = _train(opened, request)
     except KeyboardInterrupt:
         _interrupted(opened, before)
@@ -94,15 +110,45 @@ def train_command(
     show(as_json, result, as_text(report))
 
 
-def _request(answers: bool, no_promote: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+def _interactions(given: dict[str, Any]) -> InteractionFile | None:
+    """The file of interactions, if any; --value is one of its columns, or what --answers learns."""
+    if given["interactions"] is None:
+        given["value"] = given["value_column"]
+        given["value_column"] = None
+    return InteractionFile.taken_from(given)
+
+
+def _taught(
+    collection: Collection, files: Files, met: InteractionFile | None
+) -> dict[str, int] | None:
+    """What was stored of the files that were given, told on stderr."""
+    if met is not None:
+        taught = record_file(collection, met, strict=files.strict, forget=files.forget)
+        click.echo(f"{collection.name}: {recorded(taught)}", err=True)
+        return taught
+    if not files:
+        return None
+    taught = teach_files(collection, files)
+    click.echo(f"{collection.name}: {sentence(taught)}", err=True)
+    return taught
+
+
+def _request(
+    answers: bool, no_promote: bool, given: Mapping[str, Any], met: bool
+) -> dict[str, Any]:
     """The fields of a TrainRequest that were asked for; checked before anything is stored."""
     from index.training import TrainRequest  # here: torch takes seconds to import
 
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     if answers and fields.setdefault("objective", "answers") != "answers":
         raise click.UsageError("--answers is --objective answers; give one of them.")
+    if met and fields.setdefault("objective", "interactions") in ("ranking", "answers"):
+        raise click.UsageError("--interactions are learned from by interactions and ratings alone.")
     if "value" in fields and fields.get("objective") != "answers":
-        raise click.UsageError("--value says which value --answers learns from; give both.")
+        raise click.UsageError(
+            "--value says which value --answers learns from, or is a column of --interactions; "
+            "give one of them."
+        )
     if no_promote:
         fields["promote"] = False
     parse(TrainRequest, fields)
@@ -116,12 +162,13 @@ def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, A
         return train(collection, progress=bar, cancelled=None, **request)
 
 
-def _interrupted(collection: Collection, before: int) -> NoReturn:
-    active = collection.store.state().projection
-    promoted = "nothing was promoted" if active == before else f"version {active} was promoted"
+def _interrupted(collection: Collection, before: State) -> NoReturn:
+    store, now = collection.store, collection.store.state()
+    changed = [now.active(role) for role in ROLES if now.active(role) != before.active(role)]
+    promoted = f"version {changed[0]} was promoted" if changed else "nothing was promoted"
     interrupted(
-        f"{promoted}, and nothing was lost. {collection.store.example_count()} examples are "
-        f"stored; the same command begins again."
+        f"{promoted}, and nothing was lost. {store.example_count()} examples and "
+        f"{store.interaction_counts()[0]} interactions are stored; the same command begins again."
     )
 
 
@@ -133,7 +180,8 @@ def as_text(report: Mapping[str, Any]) -> str:
         for name in before
         if name in after
     ]
-    rows += [_row(VIEWS.get(name, name), view) for name, view in report["views"].items() if view]
+    named = VIEWS.get((report.get("chosen") or {}).get("objective", "ranking"), {})
+    rows += [_row(named.get(name, name), view) for name, view in report["views"].items() if view]
     lines = [_verdict(report), ""]
     if rows:  # a training that could not begin measured nothing
         lines += [*_aligned([HEADER, *rows]), ""]

@@ -104,6 +104,12 @@ def export_weights(
 def _find(collection: Collection, version: int | None) -> _Found:
     number = collection.store.state().projection if version is None else version
     stored = collection.store.version(number)
+    if stored.role == "predict":
+        raise InvalidRequest(
+            f"Version {number} predicts what users think of documents, and is no projection to "
+            f"export; name another. A snapshot takes it along.",
+            field="projection",
+        )
     projection = Projection.from_bytes(stored.weights)
     left = leftovers(
         projection,

@@ -70,7 +70,7 @@ class MixtureRecipe:
     steps: tuple[int, int] = (60, 400)
     met: tuple[int, int] = (6000, 2000)
     rate: float = 3e-3
-    offset_rate: float = 1e-3
+    offset_rate: float = 2e-3
     gate_rate: float = 1e-2
 
 

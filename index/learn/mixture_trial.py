@@ -23,13 +23,13 @@ RECIPES: Mapping[str, MixtureRecipe] = {
     each.name: each
     for each in (
         MixtureRecipe("near the text"),
-        MixtureRecipe("far from the text", offset_rate=4e-3, drop_offsets=0.3, drop=0.3),
+        MixtureRecipe("far from the text", offset_rate=8e-3, drop_offsets=0.3, drop=0.3),
     )
 }
 """What is tried: with offsets that stay small, and with such as many interactions can carry."""
 
-SHARES = (0.5, 1.0)
-"""How far from the start to what was learned."""
+SHARES = (0.5, 0.75, 1.0)
+"""How far from the start to what was learned: part of the way often serves new documents best."""
 
 HALVES = 2
 """Users judge in halves: each by what the other would choose."""

@@ -8,7 +8,6 @@ the history speaks to an item the null key has the weight, and a number is the b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,13 +18,16 @@ from index.errors import InvalidRequest
 from index.ratings import Items, Rated, attended, deviations, predict, shrunk
 from index.recommend.trained import Trained
 from index.types import Bool, Float32, Float64, Int64, Json
-from index.values import ValueType, blend_for, infer
+from index.values import ValueType, as_number, blend_for, infer
 
 MOST_TARGETS = 256
 """Targets of one request."""
 
-NONE = -1
-"""The row of a target that is a text or a vector, and no document."""
+LARGEST = 1e100
+"""Of the size of numbers: their squares must still be numbers."""
+
+NONE = 0
+"""The row of a target that is a text or a vector; those of documents begin at 1."""
 
 
 class Targets(NamedTuple):
@@ -180,9 +182,10 @@ def _type_of(values: Sequence[Json]) -> ValueType:
     numbers = [
         each for each in values if isinstance(each, int | float) and not isinstance(each, bool)
     ]
-    if any(not math.isfinite(each) for each in numbers):
+    if any(not abs(as_number(each)) <= LARGEST for each in numbers):
         raise InvalidRequest(
-            "A value of the history is NaN or infinite; send finite numbers.", field="history"
+            f"A value of the history is NaN or beyond {LARGEST:g}; send numbers within that.",
+            field="history",
         )
     if numbers and len(numbers) < len(values):
         other = next(each for each in values if isinstance(each, bool | str | list | dict))

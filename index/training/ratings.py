@@ -21,7 +21,7 @@ from index.training.publish import Found, Learned, nothing, publish, report
 from index.training.ratings_material import Material, gathered, nothing_in
 from index.training.request import Task
 from index.tuning import Tuning
-from index.types import Json
+from index.types import Float64, Json
 
 FEWEST_HELD = 10
 """Ratings of a view; of fewer it is left out."""
@@ -76,12 +76,16 @@ def _tried(task: Task, material: Material) -> tuple[dict[View, HeldOut], RatingM
         if len(asked) < FEWEST_HELD:
             continue
         heard = [said(each, material.embeddings, known, asked) for each in fits]
-        base = plain(asked.users, asked.items)
-        now = base
+        base = now = _cut(plain(asked.users, asked.items), ratings)
         if before is not None:
-            now = heard[-1].trusted(before.trust.get(view, 0.0))
+            now = _cut(heard[-1].trusted(before.trust.get(view, 0.0)), ratings)
         held[view] = HeldOut(asked.users, asked.values, now, base, heard[: len(jobs)])
     return held, fits[0].model
+
+
+def _cut(said: Float64, ratings: Ratings) -> Float64:
+    """Predictions within the range of ratings."""
+    return np.asarray(np.clip(said, ratings.values.min(), ratings.values.max()))
 
 
 class _Before(NamedTuple):

@@ -30,7 +30,7 @@ its fields, each with its own nulls).
 from __future__ import annotations
 
 from index.values.blend import Blend
-from index.values.conform import is_numbers
+from index.values.conform import as_number, is_numbers
 from index.values.decode import Nearest, decode, nearest
 from index.values.kinds import Kind, ValueType, infer, parse_type
 from index.values.objects import blend_for
@@ -41,6 +41,7 @@ __all__ = [
     "Kind",
     "Nearest",
     "ValueType",
+    "as_number",
     "blend_for",
     "decode",
     "infer",

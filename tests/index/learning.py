@@ -75,3 +75,16 @@ def drawn_questions(
         lexical=words,
         coverage=rng.random(count),
     )
+
+
+def communities(rng, users: int = 240, documents: int = 60, groups: int = 4, told: bool = True):
+    """Users who meet what is of their group; texts tell groups in a few directions, or nothing."""
+    group = np.arange(documents) % groups
+    noise = rng.normal(size=(documents, 12))
+    signal = np.eye(groups)[group] * 1.0 if told else rng.normal(size=(documents, groups)) * 0.1
+    embeddings = unit(np.hstack([signal, noise])).astype(np.float32)
+    starts = np.arange(documents, dtype=np.int64)
+    memory = Memory(embeddings, starts, starts + 100, starts + 1, True)
+    own = group[None] == rng.integers(0, groups, users)[:, None]
+    dense = (rng.random((users, documents)) < 0.5) & own
+    return memory, sparse_of(dense), group

@@ -332,8 +332,8 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert (
-        "Interrupted: nothing was promoted, and nothing was lost. 2 examples are stored; the same "
-        "command begins again." in stderr
+        "Interrupted: nothing was promoted, and nothing was lost. 2 examples and 0 interactions "
+        "are stored; the same command begins again." in stderr
     )
     assert "Traceback" not in stderr
     assert len(examples_of(library)) == 2

@@ -1,0 +1,308 @@
+"""Recommending: goodbooks beside the usual libraries, withheld books, speed and explanations.
+
+All is done through the package, in a temporary folder: books are stored and encoded, training
+interactions recorded and learned from, and users of the test split recommended to. Peers are tuned
+on a part of the training interactions. The test split is touched once, at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from common import DATA, parser, progress, tell
+from learning_rows import Row, ahead, difference_row, row_of
+from recommend_peers import PEERS, QUICK, settings
+from recommend_sets import Books, books, collection_of, matrix_of
+
+from index import Collection, Data
+from index.comparing.compare import Difference
+from index.evaluating import MEASURES, Evaluation, Protocol, evaluate, protocol_of
+from index.evaluating.interactions import CUT
+from index.statistics import difference_interval, paired_randomisation
+from index.training import train
+
+RESERVE = 0.1
+"""Of the mixed list: one place in ten for books that nobody met."""
+
+QUICK_USERS = 1000
+
+SAMPLES = 1000
+"""Recommendations whose explanations are looked at."""
+
+
+class Bench(NamedTuple):
+    """What all sections share."""
+
+    books: Books
+    data: Data
+    seed: int
+    quick: bool
+    full: bool
+    peers: bool
+
+    def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
+        """Who is judged: all users, or some when quick."""
+        found = protocol_of(given.test, given.train, cold)
+        if not self.quick:
+            return found
+        users = sorted(found.asked)
+        kept = np.random.default_rng(self.seed).permutation(len(users))[:QUICK_USERS]
+        some = {users[at]: found.asked[users[at]] for at in kept.tolist()}
+        return replace(found, asked=some)
+
+
+def main() -> None:
+    given = arguments()
+    with tempfile.TemporaryDirectory() as temporary:
+        all_books = books(given.folder)
+        chosen = all_books.divided(given.seed + 1) if given.rehearse else all_books
+        folder = given.data or Path(temporary)
+        bench = Bench(chosen, Data(folder), given.seed, given.quick, given.full, not given.no_peers)
+        rows: dict[str, Row] = {}
+        for section in (next_books, withheld_books, speed, explanations):
+            if given.quick and section is withheld_books:
+                continue
+            for row in section(bench):
+                rows[row.name] = row
+                progress(row.line())
+    figures = {name: row.told() for name, row in rows.items()}
+    tell(
+        ratios(rows),
+        {"rehearsal": given.rehearse, "rows": figures} if given.json else {},
+        given.json,
+    )
+
+
+def arguments() -> argparse.Namespace:
+    made = parser(__doc__.splitlines()[0])
+    made.add_argument("--data", type=Path, help="keep the collections in this empty folder")
+    made.add_argument("--folder", type=Path, default=DATA, help="folder of the data sets")
+    made.add_argument("--full", action="store_true", help="serve a million items too")
+    made.add_argument(
+        "--rehearse", action="store_true", help="a part of the training set instead of the test"
+    )
+    made.add_argument("--no-peers", action="store_true", help="leave out all peers")
+    made.add_argument("--seed", type=int, default=0)
+    return made.parse_args()
+
+
+def ratios(rows: Mapping[str, Row]) -> dict[str, float]:
+    """nDCG@10 over that of each peer."""
+    ours = rows["goodbooks.ndcg"].measured
+    found = {name: rows.get(f"goodbooks.{name}.ndcg") for name in PEERS}
+    return {
+        f"ndcg_over_{name}": round(ours / row.measured, 4)
+        for name, row in found.items()
+        if row is not None and row.measured and ours
+    }
+
+
+# -- goodbooks ------------------------------------------------------------------------------------
+
+
+def next_books(bench: Bench) -> Iterator[Row]:
+    """What comes next, beside the peers."""
+    tuned = _tuned(bench)
+    collection = collection_of(bench.data, "books", bench.books)
+    protocol = bench.protocol(bench.books)
+    yield from _figures("goodbooks.untrained", "untrained", _evaluated(collection, protocol))
+    report = train(collection, objective="interactions", seed=bench.seed)
+    promoted = "promoted" if report["promoted"] else "not promoted"
+    seconds = float(report["seconds"])  # type: ignore[arg-type]
+    yield Row("goodbooks.seconds", "seconds of training", seconds, note=promoted).wanted("<=", 60)
+    ours = _evaluated(collection, protocol)
+    wanted = {"ndcg@10": 0.230, "recall@10": 0.338}
+    for row in _figures("goodbooks", "learned", ours):
+        measure = row.what.split()[-1]
+        yield row.wanted(">=", wanted[measure]) if measure in wanted else row
+    met = matrix_of(bench.books)
+    for name, chosen in tuned.items():
+        lists = _lists(met, PEERS[name](met.met, **chosen))
+        found = evaluate(protocol, lambda user, _, lists=lists: lists[user], len(met.documents))
+        said = ", ".join(f"{key} {value}" for key, value in chosen.items())
+        for row in _figures(f"goodbooks.{name}", name, found):
+            yield row._replace(note=said)
+        yield _against(name, ours, found)
+
+
+def _tuned(bench: Bench) -> dict[str, dict[str, Any]]:
+    """The settings of each peer that are best on a part of the training interactions."""
+    if not bench.peers:
+        return {}
+    if bench.quick:
+        return {name: dict(chosen) for name, chosen in QUICK.items()}
+    part = bench.books.divided(bench.seed + 2)
+    met, protocol = matrix_of(part), protocol_of(part.test, part.train)
+    found = {}
+    for name, fit in PEERS.items():
+        judged = []
+        for chosen in settings(name):
+            lists = _lists(met, fit(met.met, **chosen))
+            value = evaluate(protocol, lambda user, _, lists=lists: lists[user], 1)
+            judged.append((value.measures["ndcg@10"], chosen))
+        best = max(judged, key=lambda each: each[0])
+        progress(f"-- {name}: {best[1]} of {len(judged)} settings ({best[0]:.4f} in validation)")
+        found[name] = best[1]
+    return found
+
+
+def _lists(met: Any, found: Any) -> dict[str, list[str]]:
+    return {
+        user: [met.documents[at] for at in row if at >= 0]
+        for user, row in zip(met.users, found.tolist(), strict=True)
+    }
+
+
+def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> Evaluation:
+    def recommend(user: str, met: Sequence[Any]) -> list[str]:
+        history = [{"id": each.document} for each in met]
+        return [hit.id for hit in collection.recommend(history=history, k=CUT, **options).hits]
+
+    return evaluate(protocol, recommend, collection.store.counts()[0])
+
+
+def _figures(name: str, what: str, found: Evaluation) -> Iterator[Row]:
+    columns, intervals = found.columns(), found.intervals()
+    for at, measure in enumerate(MEASURES):
+        short = measure.split("@")[0]
+        yield row_of(f"{name}.{short}", f"{what}: {measure}", intervals[measure], columns[:, at])
+    yield Row(f"{name}.coverage", f"{what}: coverage", found.coverage)
+    yield Row(f"{name}.novelty", f"{what}: novelty, bits", found.novelty)
+
+
+def _against(name: str, ours: Evaluation, theirs: Evaluation) -> Row:
+    """The paired difference in nDCG."""
+    users = list(ours.by_user)
+    one, two = ([each.by_user[user][0] for user in users] for each in (ours, theirs))
+    interval, p = difference_interval(one, two), paired_randomisation(one, two)
+    found = Difference(interval.mean, interval.low, interval.high, p)
+    return ahead(difference_row(f"goodbooks.over_{name}", f"learned - {name}: ndcg@10", found), p)
+
+
+# -- withheld books -------------------------------------------------------------------------------
+
+
+def withheld_books(bench: Bench) -> Iterator[Row]:
+    """Books that nobody met before the test: among themselves, and in the list with all others."""
+    given, cold = bench.books.warm(), bench.books.cold
+    collection = collection_of(bench.data, "cold", given)
+    only = {"filter": {"@id": {"in": list(cold)}}}
+    protocol = bench.protocol(given, cold)
+    yield from _figures(
+        "cold.untrained", "withheld, untrained", _evaluated(collection, protocol, **only)
+    )
+    train(collection, objective="interactions", seed=bench.seed)
+    wanted = {"ndcg": 0.30, "recall": 0.40}
+    for row in _figures("cold", "withheld, learned", _evaluated(collection, protocol, **only)):
+        short = row.name.split(".")[-1]
+        yield row.wanted(">=", wanted[short]) if short in wanted else row
+    known = given._replace(test=[each for each in given.test if each.document not in set(cold)])
+    among = bench.protocol(known)
+    plain, mixed = (_evaluated(collection, among, reserve=share) for share in (0.0, RESERVE))
+    lost = 1 - mixed.measures["ndcg@10"] / plain.measures["ndcg@10"]
+    yield Row("cold.warm_loss", f"lost by others for {RESERVE:.0%} of the list", lost).wanted(
+        "<=", 0.02
+    )
+    new = bench.protocol(
+        given._replace(test=[each for each in given.test if each.document in set(cold)])
+    )
+    for share in (0.0, RESERVE):
+        found = _evaluated(collection, new, reserve=share)
+        yield Row(
+            f"cold.mixed_{share:g}",
+            f"withheld in the list of all, {share:.0%} reserved: recall@10",
+            found.measures["recall@10"],
+        )
+
+
+# -- speed and explanations -----------------------------------------------------------------------
+
+
+def speed(bench: Bench) -> Iterator[Row]:
+    """Of one request with 50 documents as history."""
+    collection = bench.data.collection("books")
+    ids = [each["id"] for each in bench.books.documents]
+    random = np.random.default_rng(bench.seed)
+    histories = [random.choice(ids, 50, replace=False).tolist() for _ in range(100)]
+    for history in histories[:10]:
+        collection.recommend(history=history)
+    yield _timed("speed.small", f"{len(ids)} items", collection.recommend, histories).wanted(
+        "<=", 2
+    )
+    if bench.full:
+        yield from _million(bench)
+
+
+def _million(bench: Bench, count: int = 1_000_000, width: int = 384) -> Iterator[Row]:
+    """Random directions: nothing that an index could make use of, the hardest case."""
+    random = np.random.default_rng(bench.seed)
+    collection = bench.data.create("million", dimension=width, normalize=True)
+    for at in range(0, count, 10_000):
+        vectors = random.normal(size=(10_000, width))
+        collection.upsert(
+            [{"id": str(at + row), "vector": each.tolist()} for row, each in enumerate(vectors)]
+        )
+    collection.publish()
+    histories = [random.integers(0, count, 50).astype(str).tolist() for _ in range(30)]
+    collection.recommend(history=histories[0])
+    row = _timed("speed.million", f"{count} items", collection.recommend, histories)
+    yield row.wanted("<=", 20)
+    recalls = []
+    for history in histories[:10]:
+        exact, found = (
+            {hit.id for hit in collection.recommend(history=history, **more).hits}
+            for more in ({"attend": "all"}, {})
+        )
+        recalls.append(len(exact & found) / len(exact))
+    yield Row("speed.million_recall", "recall of the exact list", float(np.mean(recalls))).wanted(
+        ">=", 0.95
+    )
+
+
+def _timed(
+    name: str, what: str, call: Callable[..., Any], histories: Sequence[Sequence[str]]
+) -> Row:
+    spent = []
+    for history in histories:
+        began = time.perf_counter()
+        call(history=history)
+        spent.append(1000 * (time.perf_counter() - began))
+    return Row(name, f"{what}: ms of a request, p50", float(np.median(spent)))
+
+
+def explanations(bench: Bench) -> Iterator[Row]:
+    """Whether what is named as the cause is one."""
+    collection = bench.data.collection("books")
+    protocol = bench.protocol(bench.books)
+    sums, lowered = [], []
+    for user in protocol.asked:
+        history = [each.document for each in protocol.histories[user]]
+        if len(history) < 2:
+            continue
+        hit = collection.recommend(history=history, k=1, explain=True).hits[0]
+        shares = {str(each["id"]): float(each["weight"]) for each in hit.because}
+        sums.append(abs(sum(shares.values()) - 1))
+        top = max(shares, key=shares.__getitem__)
+        left = [id for id in history if id != top]
+        # What was removed is no new rival: it stays masked.
+        rest = collection.recommend(history=[*left, {"id": top, "weight": 0}], k=100)
+        scores = {each.id: each.score for each in rest.hits}
+        lowered.append(scores.get(hit.id, -np.inf) < hit.score)
+        if len(sums) == SAMPLES:
+            break
+    yield Row("explained.sum", "largest error of a sum of shares", max(sums)).wanted("<=", 1e-6)
+    share = float(np.mean(lowered))
+    yield Row(
+        "explained.lowered", f"scores lower without the first cause, of {len(sums)}", share
+    ).wanted(">=", 1.0)
+
+
+if __name__ == "__main__":
+    main()

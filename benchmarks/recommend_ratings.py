@@ -1,0 +1,275 @@
+"""Ratings: what users would give books, beside the Surprise library on the same folds.
+
+No ratings by user are among the data sets, so these are simulated (see simulated_ratings.py). They
+are stored as interactions, learned from and asked for through the package's public API; a part of
+the users is never stored, and their history is sent with each question.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from common import DATA, data_set, parser, progress, tell
+from learning_rows import Row
+from simulated_ratings import HIGHEST, ITEMS, LOWEST, RATINGS, USERS, Ratings, simulated
+
+from index import Collection, Data
+from index.interactions import record
+from index.learn.ratings import Ratings as Numbered
+from index.learn.ratings import baseline
+from index.statistics import (
+    by_group,
+    difference_interval,
+    mean_interval,
+    paired_randomisation,
+)
+from index.store import Interaction
+from index.training import train
+
+FOLDS = 5
+NEW_USERS = 0.05
+"""Of all users, those who are never stored."""
+
+TARGETS = 256
+"""Asked for at once."""
+
+QUICK_USERS, QUICK_RATINGS = 250, 25_000
+
+Peer = Mapping[str, Any]
+"""The name of one of Surprise's algorithms, and its options."""
+
+PEERS: Mapping[str, Peer] = {
+    "svd": {"name": "SVD"},
+    "knnbaseline": {
+        "name": "KNNBaseline",
+        "sim_options": {"name": "pearson_baseline"},
+        "verbose": False,
+    },
+    "svdpp": {"name": "SVDpp", "random_state": 0},
+}
+
+
+class Fold(NamedTuple):
+    """Ratings (r,) and which of them are held out, of which books."""
+
+    ratings: Ratings
+    held: np.ndarray  # (r,) of booleans
+    ids: Sequence[str]
+
+    @property
+    def known(self) -> Ratings:
+        return Ratings(*(each[~self.held] for each in self.ratings))
+
+    @property
+    def asked(self) -> Ratings:
+        return Ratings(*(each[self.held] for each in self.ratings))
+
+
+class Said(NamedTuple):
+    """What is said of held-out ratings (h,), in their order, and how long it took to learn."""
+
+    mean: np.ndarray
+    std: np.ndarray | None
+    seconds: float
+
+
+def rows(quick: bool, folder: Path = DATA) -> Iterator[Row]:
+    """Rows of the table of recommending that are about ratings."""
+    with tempfile.TemporaryDirectory() as temporary:
+        data = Data(temporary)
+        collection, ids, embeddings = _books(data, folder)
+        users, count = (QUICK_USERS, QUICK_RATINGS) if quick else (USERS, RATINGS)
+        ratings = simulated(embeddings, users=users, ratings=count)
+        yield from _rows(collection, ids, ratings, 1 if quick else FOLDS)
+        data.close()
+
+
+def _rows(
+    collection: Collection, ids: Sequence[str], ratings: Ratings, folds: int
+) -> Iterator[Row]:
+    truth: list[np.ndarray] = []
+    new: list[np.ndarray] = []
+    users: list[np.ndarray] = []
+    said: dict[str, list[Said]] = {}
+    place = np.random.default_rng(0).integers(0, FOLDS, len(ratings.values))
+    for at in range(folds):
+        fold = Fold(ratings, place == at, ids)
+        unknown = _new_users(ratings, at)
+        for name, found in _fold(collection, fold, unknown).items():
+            said.setdefault(name, []).append(found)
+            error = found.mean - fold.asked.values
+            progress(f"fold {at + 1}: {name} RMSE {_rmse(error):.4f}, {found.seconds:.0f} s")
+        truth.append(fold.asked.values)
+        new.append(np.isin(fold.asked.users, unknown))
+        users.append(fold.asked.users)
+    everything = {
+        name: np.concatenate([each.mean for each in found]) for name, found in said.items()
+    }
+    values, asked, unseen = (np.concatenate(each) for each in (truth, users, new))
+    yield from _accuracy(everything, values, asked, unseen)
+    spread = np.concatenate([each.std for each in said["attend"] if each.std is not None])
+    for level, width in (("0.8", 1.2816), ("0.95", 1.96)):
+        inside = np.abs(everything["attend"] - values) <= width * spread
+        yield Row(
+            f"ratings.coverage.{level}", f"ratings within their {level} interval", inside.mean()
+        )
+    seconds = float(np.mean([each.seconds for each in said["attend"]]))
+    yield Row("ratings.seconds", "ratings: seconds of training, one fold", seconds)
+
+
+def _accuracy(
+    said: Mapping[str, np.ndarray], truth: np.ndarray, users: np.ndarray, new: np.ndarray
+) -> Iterator[Row]:
+    """Errors of everybody, differences from each peer, and those of users nobody trained on."""
+    for name, mean in said.items():
+        error = mean - truth
+        interval = mean_interval(by_group(error**2, users))
+        low, high = np.sqrt([interval.low, interval.high])
+        row = Row(f"ratings.{name}.rmse", f"ratings, RMSE: {name}", _rmse(error), low, high)
+        yield row._replace(note=f"MAE {np.abs(error).mean():.4f}")
+    ours = (said["attend"] - truth) ** 2
+    for name in set(said) - {"attend"}:
+        theirs = (said[name] - truth) ** 2
+        sides = by_group(theirs, users), by_group(ours, users)
+        gain = difference_interval(*sides)
+        p = paired_randomisation(*sides)
+        row = Row(
+            f"ratings.gain.{name}", f"ratings, squared error less than {name}'s by", *gain
+        ).wanted(">", 0)
+        yield row._replace(note=f"p = {p:.4f}")
+    for name in ("attend", "baseline"):
+        error = (said[name] - truth)[new]
+        yield Row(f"ratings.new_users.{name}", f"users never stored, RMSE: {name}", _rmse(error))
+
+
+def ratios(found: Mapping[str, Row]) -> dict[str, float]:
+    """RMSE of each peer over ours: above 1 is better than the peer."""
+    ours = found["ratings.attend.rmse"].measured or np.nan
+    names = [name for name in (*PEERS, "baseline") if f"ratings.{name}.rmse" in found]
+    theirs = {name: found[f"ratings.{name}.rmse"].measured or np.nan for name in names}
+    return {f"rmse_{name}_over_attend": round(each / ours, 4) for name, each in theirs.items()}
+
+
+# -- one fold -------------------------------------------------------------------------------------
+
+
+def _fold(collection: Collection, fold: Fold, new: np.ndarray) -> dict[str, Said]:
+    """Everybody's predictions of what is held out."""
+    return {
+        "attend": _attend(collection, fold, new),
+        "baseline": _baseline(fold),
+        **{name: _surprise(fold, peer) for name, peer in PEERS.items()},
+    }
+
+
+def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
+    """Learned from those who are stored; asked for each user, by name or with their history."""
+    if collection.store.active("predict") is not None:
+        collection.rollback("predict")
+    known, asked = fold.known, fold.asked
+    kept = ~np.isin(known.users, new)
+    stored = zip(known.users[kept], known.items[kept], known.values[kept], strict=True)
+    record(
+        collection,
+        [Interaction(str(user), fold.ids[item], float(value)) for user, item, value in stored],
+        forget=True,
+    )
+    began = time.perf_counter()
+    report = train(collection, objective="ratings")
+    seconds = time.perf_counter() - began
+    if not report["promoted"]:
+        progress(f"Not promoted: {report['reason']}")
+    mean, std = np.empty(len(asked.values)), np.empty(len(asked.values))
+    for user in np.unique(asked.users):
+        places = np.flatnonzero(asked.users == user)
+        who: dict[str, Any] = {"user": str(user)}
+        if np.isin(user, new):
+            own = known.users == user
+            pairs = zip(known.items[own], known.values[own], strict=True)
+            who = {"history": [{"id": fold.ids[item], "value": float(v)} for item, v in pairs]}
+        for at in range(0, len(places), TARGETS):
+            some = places[at : at + TARGETS]
+            targets = [fold.ids[item] for item in asked.items[some]]
+            found = collection.recommend(target=targets, **who).predictions
+            mean[some] = [each["mean"] for each in found]
+            std[some] = [each["std"] for each in found]
+    return Said(mean, std, seconds)
+
+
+def _baseline(fold: Fold) -> Said:
+    """μ + b_i + b_u."""
+    known, asked = fold.known, fold.asked
+    users = int(fold.ratings.users.max()) + 1
+    base = baseline(Numbered(*known, user_count=users, item_count=len(fold.ids)))
+    return Said(np.clip(base(asked.users, asked.items), LOWEST, HIGHEST), None, 0.0)
+
+
+def _surprise(fold: Fold, peer: Peer) -> Said:
+    """A method of Surprise as it comes, fitted to all users."""
+    import surprise  # the peer, which only this needs
+
+    known, asked = fold.known, fold.asked
+    data = surprise.Dataset(surprise.Reader(rating_scale=(LOWEST, HIGHEST)))
+    trainset = data.construct_trainset(
+        [(int(u), int(i), float(v), None) for u, i, v in zip(*known, strict=True)]
+    )
+    options = {name: each for name, each in peer.items() if name != "name"}
+    method = getattr(surprise, peer["name"])(**options)
+    began = time.perf_counter()
+    method.fit(trainset)
+    seconds = time.perf_counter() - began
+    found = [
+        method.predict(int(u), int(i)).est for u, i in zip(asked.users, asked.items, strict=True)
+    ]
+    return Said(np.array(found), None, seconds)
+
+
+def _new_users(ratings: Ratings, fold: int) -> np.ndarray:
+    """Users who are never stored, others in each fold."""
+    users = np.unique(ratings.users)
+    count = max(1, round(NEW_USERS * len(users)))
+    return np.random.default_rng(1).permutation(users)[fold * count : (fold + 1) * count]
+
+
+def _books(data: Data, folder: Path) -> tuple[Collection, list[str], np.ndarray]:
+    """Books as documents, their ids, and their embeddings in the same order."""
+    with (data_set(folder, "goodbooks") / "books.jsonl").open(encoding="utf-8") as file:
+        books = [json.loads(line) for line in file][:ITEMS]
+    collection = data.create("books")
+    collection.upsert(
+        [
+            {"id": each["id"], "text": f"{each['title']}. {each['authors']}. {' '.join(tags)}"}
+            for each in books
+            for tags in [each["tags"][:6]]
+        ]
+    )
+    ids = [str(each["id"]) for each in books]
+    rows_of = collection.store.rows_of(ids)
+    vectors = [collection.store.embeddings_of(rows_of[id])[0] for id in ids]
+    return collection, ids, np.stack(vectors)
+
+
+def _rmse(errors: np.ndarray) -> float:
+    return float(np.sqrt((errors**2).mean()))
+
+
+def main() -> None:
+    made = parser(__doc__.splitlines()[0])
+    made.add_argument("--folder", type=Path, default=DATA, help="folder of the data sets")
+    given = made.parse_args()
+    found = {}
+    for row in rows(given.quick, given.folder):
+        found[row.name] = row
+        progress(row.line())
+    figures = {name: row.told() for name, row in found.items()}
+    tell(ratios(found), {"rows": figures} if given.json else {}, given.json)
+
+
+if __name__ == "__main__":
+    main()

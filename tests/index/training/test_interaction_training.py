@@ -1,0 +1,219 @@
+"""Training on interactions from end to end: what is promoted, and what is left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from index.errors import InvalidRequest
+from index.interactions import record
+from index.learn.histories import without
+from index.learn.next_items import Asking, Ranked, weights
+from index.learn.withheld import withheld
+from index.store import Interaction
+from index.training import Cancelled, train
+from index.training.interaction_material import gathered
+from tests.index.helpers import several_keys, vector_data
+from tests.index.learning import communities
+
+STAGES = ["reading", "trying", "judging", "fitting", "storing", "activating", "done"]
+
+
+def interactions_of(met, value=None) -> list[Interaction]:
+    users, documents = met.nonzero()
+    return [
+        Interaction(f"u{user}", f"d{document}", value)
+        for user, document in zip(users.tolist(), documents.tolist(), strict=True)
+    ]
+
+
+def made(folder, memory):
+    collection = vector_data(folder).create(dimension=memory.embeddings.shape[1], normalize=True)
+    collection.upsert(
+        [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(memory.embeddings)]
+    )
+    return collection
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A collection whose users keep to groups that its vectors tell, and who met what."""
+    rng = np.random.default_rng(0)
+    memory, met, _ = communities(rng)
+    return made(tmp_path, memory), met
+
+
+def test_what_is_learned_is_promoted_and_recommends(planted):
+    collection, met = planted
+    out = np.random.default_rng(3).random(met.nnz) < 0.2
+    given, asked = without(met, out), without(met, ~out)
+    record(collection, interactions_of(given))
+    untrained = found_of(collection, given, asked)
+    stages: list[str] = []
+
+    def progress(stage: str, done: float) -> None:
+        if stage not in stages:
+            stages.append(stage)
+
+    report = train(collection, objective="interactions", progress=progress)
+    assert stages == STAGES
+    assert report["promoted"], report["reason"]
+    assert report["previous"] == 0
+    assert report["version"] == collection.store.state().recommend
+    assert collection.store.state().projection == 1  # searches are as they were
+    assert report["views"].keys() == {"random", "unseen", "mix"}
+    assert "documents that nobody met" in report["reason"]
+    assert report["after"]["ndcg@10"] > report["before"]["ndcg@10"] + 0.1
+    assert report["interactions"] == given.nnz
+    # These were not there when it was trained.
+    assert found_of(collection, given, asked) > untrained + 0.1
+    stored = next(each for each in collection.store.projections() if each.role == "recommend")
+    assert stored.report["chosen"] == report["chosen"]
+    assert collection.rollback("recommend") == 0
+    assert found_of(collection, given, asked) == pytest.approx(untrained)
+
+
+def found_of(collection, given, asked) -> float:
+    """Recall of what is recommended to the first users."""
+    recalls = []
+    for user in range(40):
+        history = [f"d{at}" for at in given[[user]].indices.tolist()]
+        right = {f"d{at}" for at in asked[[user]].indices.tolist()}
+        if history and right:
+            hits = collection.recommend(history=history, k=10).hits
+            recalls.append(len({hit.id for hit in hits} & right) / len(right))
+    return float(np.mean(recalls))
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+def test_what_is_served_is_what_was_judged(tmp_path, keys):
+    """A stored version gives the weights that the fit has, with offsets, gates and all."""
+    rng = np.random.default_rng(1)
+    memory, met, _ = communities(rng, documents=30)
+    collection = vector_data(tmp_path).create(dimension=16, normalize=True)
+    near = memory.embeddings[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
+    collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
+    record(collection, interactions_of(met))
+    from index.training import interactions
+
+    kept = {}
+    learned = interactions._learned
+
+    def keeping(task, mixture, memory):
+        kept["mixture"], kept["memory"] = mixture, memory
+        return learned(task, mixture, memory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interactions, "_learned", keeping)
+        report = train(collection, objective="interactions")
+    assert report["promoted"], report["reason"]
+    mixture, memory = kept["mixture"], kept["memory"]
+    assert len(mixture.offset_keys)
+    assert (mixture.gates != 1).any()
+    history = met[[5]]
+    expected = weights(Asking.of(mixture, memory), history, Ranked.of(memory, None))[0]
+    answer = collection.recommend(
+        history=[f"d{at}" for at in history.indices.tolist()], k=30, attend="all"
+    )
+    assert {hit.id for hit in answer.hits} == {f"d{at}" for at in np.flatnonzero(expected >= 0)}
+    for hit in answer.hits:
+        assert hit.weight == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-7)
+
+
+def test_meetings_at_random_promote_nothing(tmp_path):
+    rng = np.random.default_rng(2)
+    memory, met, _ = communities(rng)
+    collection = made(tmp_path, memory)
+    shuffled = without(met, np.zeros(met.nnz, dtype=bool))
+    shuffled.indices[:] = rng.integers(0, met.shape[1], met.nnz)
+    shuffled.sum_duplicates()
+    record(collection, interactions_of(shuffled))
+    report = train(collection, objective="interactions")
+    assert not report["promoted"], report["reason"]
+    assert report["version"] is None
+    assert collection.store.state().recommend == 0
+
+
+def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(planted):
+    collection, met = planted
+    few = np.arange(met.shape[0]) < 60
+    late = ~few[np.repeat(np.arange(met.shape[0]), np.diff(met.indptr))]
+    record(collection, interactions_of(without(met, late)))
+    first = train(collection, objective="interactions", seed=1)
+    assert first["promoted"], first["reason"]
+    again = train(collection, objective="interactions", seed=1)
+    assert not again["promoted"], again["reason"]
+    assert again["previous"] == first["version"]
+    record(collection, interactions_of(without(met, ~late)))
+    material = gathered(collection, first["last_interaction"], 0)
+    assert material.met.nnz == met.nnz
+    assert material.known.nnz == np.count_nonzero(~late)
+    later = train(collection, objective="interactions", seed=1)
+    assert later["before"]["ndcg@10"] > 0
+    assert later["last_interaction"] > first["last_interaction"]
+
+
+def test_what_is_not_liked_is_not_learned_from(planted):
+    collection, met = planted
+    record(collection, interactions_of(met, value=0))
+    report = train(collection, objective="interactions")
+    assert not report["promoted"]
+    assert "0 users met two documents" in report["reason"]
+    record(collection, interactions_of(met, value=1))
+    assert gathered(collection, -1, 0).met.nnz == met.nnz
+
+
+def test_too_few_users_prove_nothing(tmp_path):
+    memory, met, _ = communities(np.random.default_rng(0), users=19)
+    collection = made(tmp_path, memory)
+    record(collection, interactions_of(met))
+    report = train(collection, objective="interactions")
+    assert not report["promoted"]
+    assert "20 are the fewest" in report["reason"]
+
+
+def test_twenty_users_and_twenty_documents_are_enough_to_try(tmp_path):
+    memory, met, _ = communities(np.random.default_rng(0), users=40, documents=20)
+    collection = made(tmp_path, memory)
+    record(collection, interactions_of(met))
+    report = train(collection, objective="interactions", promote=False)
+    assert report["version"] is not None
+    assert collection.store.state().recommend == 0
+    collection.activate(report["version"])
+    assert len(collection.recommend(history=["d0"], k=5).hits) == 5
+
+
+@pytest.mark.parametrize("stage", ["reading", "trying", "fitting"])
+def test_stopped_anywhere_nothing_is_changed(planted, stage):
+    collection, met = planted
+    record(collection, interactions_of(met))
+    reached: list[str] = []
+    with pytest.raises(Cancelled):
+        train(
+            collection,
+            objective="interactions",
+            progress=lambda name, done: reached.append(name),
+            cancelled=lambda: bool(reached) and reached[-1] == stage,
+        )
+    assert collection.store.state().recommend == 0
+    assert len(collection.store.projections()) == 1
+
+
+def test_fields_of_other_objectives_are_refused(planted):
+    collection, _ = planted
+    with pytest.raises(InvalidRequest, match="parts are chosen for the objective ranking"):
+        train(collection, objective="interactions", parts=["matrices"])
+    with pytest.raises(InvalidRequest, match="dimensions are chosen for searches"):
+        train(collection, objective="interactions", dimensions=4)
+
+
+def test_the_version_that_recommends_stands_trial_without_what_is_withheld(planted):
+    """Fitted again on what it knew, less what judges: else it would have seen the answers."""
+    collection, met = planted
+    record(collection, interactions_of(met))
+    first = train(collection, objective="interactions")
+    again = train(collection, objective="interactions")
+    assert again["before"]["ndcg@10"] == pytest.approx(first["after"]["ndcg@10"], abs=0.03)
+    views = withheld(met, 0)
+    for view in views:
+        assert view.training.multiply(met).nnz == view.training.nnz
