@@ -13,8 +13,9 @@ import numpy as np
 
 from index.learn.folds import VIEWS, View
 from index.learn.gate import SIGNIFICANCE, Verdict
+from index.learn.ratings_spread import fit_spread
 from index.learn.ratings_trial import Said
-from index.ratings import RatingModel, coverage, deviations, fit_spread
+from index.ratings import RatingModel, coverage, deviations
 from index.statistics import by_group, difference_interval, paired_randomisation
 from index.types import Bool, Float64, Int64, Json
 
@@ -69,16 +70,23 @@ def judged(held: Mapping[View, HeldOut], model: RatingModel, seed: int) -> Judge
             other = half[view] != side
             after[view][other] = predicted(each, choice, view, model)[other]
             telling[view][other] = each.said[choice.recipe].telling[other]
+    errors = {view: after[view] - each.truth for view, each in held.items()}
+    sigmas, spread = _spread(telling, errors, half)
     everything = {view: np.ones(len(each.truth), dtype=bool) for view, each in held.items()}
-    errors = np.concatenate([after[view] - held[view].truth for view in held])
-    tells = np.concatenate([telling[view] for view in held])
-    first = np.concatenate([half[view] for view in held])
-    sigmas = np.empty(len(errors))
+    covered = coverage(sigmas, np.concatenate([*errors.values()]))
+    return Judgement(chosen(held, everything), after, spread, covered)
+
+
+def _spread(
+    telling: Mapping[View, Float64], errors: Mapping[View, Float64], half: Mapping[View, Bool]
+) -> tuple[Float64, Float64]:
+    """Deviations of all held-out ratings, each fitted to the other half; and the fit to all."""
+    tells, left = (np.concatenate([*each.values()]) for each in (telling, errors))
+    first = np.concatenate([*half.values()])
+    sigmas = np.empty(len(left))
     for part in (first, ~first):
-        sigmas[~part] = deviations(fit_spread(tells[part], errors[part]), tells[~part])
-    return Judgement(
-        chosen(held, everything), after, fit_spread(tells, errors), coverage(sigmas, errors)
-    )
+        sigmas[~part] = deviations(fit_spread(tells[part], left[part]), tells[~part])
+    return sigmas, fit_spread(tells, left)
 
 
 def chosen(held: Mapping[View, HeldOut], some: Mapping[View, Bool]) -> Chosen:

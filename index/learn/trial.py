@@ -66,7 +66,7 @@ class Before:
     known: Questions | None = None
 
 
-class Steady:
+class _Steady:
     """The progress of many tasks at once, as one number that only grows; and their stop."""
 
     def __init__(self, watch: Watch, tasks: int) -> None:
@@ -128,7 +128,7 @@ class Trial:
         """Judge every choice on every fold."""
         names = (None, *RECIPES) if "matrices" in self.parts else (None,)
         tasks = [(at, name) for at in range(len(folds)) for name in names]
-        steady = Steady(watch, len(tasks))
+        steady = _Steady(watch, len(tasks))
         with one_thread_each() as workers:
             running = [
                 workers.submit(self._try, at, folds[at], name, steady.part()) for at, name in tasks
