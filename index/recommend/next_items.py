@@ -13,7 +13,7 @@ from index.recommend.answers import Recommendation, Recommended
 from index.recommend.history import Histories, History
 from index.recommend.reorder import diverse, penalised, reserved
 from index.recommend.requests import RecommendRequest
-from index.search.attending import SCAN_FLOATS, Attention, attend, weighed_in
+from index.search.attending import Attention, attend, weighed_in
 from index.search.explaining import Vanished, because
 from index.search.focus import Focus
 from index.search.requests import SearchOptions
@@ -24,11 +24,11 @@ from index.types import Float32, Float64, Int64
 from index.values import only
 from index.views import View, Views
 
-CANDIDATES = 1000
-"""Documents attended to where all would take too long."""
+POOL = 1000
+"""Documents that diversity chooses from, at most, and that are at hand beside those listed."""
 
 POOLED = 10
-"""For each place in the list, the documents that it is chosen from; at most `CANDIDATES`."""
+"""For each place in the list, the documents that it is chosen from; at most `POOL`."""
 
 FEWEST = 100
 """Documents that are ranked at least, of which a page is the beginning."""
@@ -88,7 +88,7 @@ class Recommender:
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
         rows = self._store.matching(compile_filter(request.filter)) if request.filter else None
-        asked = Asked(request, view, history, rows, _attend(request, view))
+        asked = Asked(request, view, history, rows, request.attend)
         liked, ranked = self._ranked(asked)
         at = self._order(asked, ranked)[request.offset : asked.listed]
         return Recommended(
@@ -109,7 +109,7 @@ class Recommender:
         weight, which is below those that are: so many are looked at that none can be missed.
         """
         positive = asked.history.weights > 0
-        keep = max(FEWEST, min(CANDIDATES, POOLED * asked.listed), asked.listed)
+        keep = max(FEWEST, min(POOL, POOLED * asked.listed), asked.listed)
         while True:
             liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
             found = liked.attended[0]
@@ -178,7 +178,7 @@ class Recommender:
         request, documents = asked.request, ranked.found.documents
         order = np.lexsort((documents, -ranked.scores))
         if request.diversity:
-            pool = order[: max(asked.listed, min(CANDIDATES, POOLED * asked.listed))]
+            pool = order[: max(asked.listed, min(POOL, POOLED * asked.listed))]
             count = len(pool) if request.reserve else asked.listed
             vectors = _vectors(asked.view, documents[pool])
             order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
@@ -214,15 +214,6 @@ class Recommender:
             rows, _ = self._store.popularity()
             self._met = view.change, rows
         return rows
-
-
-def _attend(request: RecommendRequest, view: View) -> int | Literal["all"]:
-    """The size of the attended set: as asked for, else all where that is cheap."""
-    if request.attend is not None:
-        return request.attend
-    if view.keys.keys * view.keys.width <= SCAN_FLOATS:
-        return "all"
-    return max(CANDIDATES, request.k + request.offset)
 
 
 def _vectors(view: View, rows: Int64) -> Float32:
