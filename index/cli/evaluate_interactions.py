@@ -14,8 +14,17 @@ from index.cli.common import show, table
 from index.cli.interactions import InteractionFile
 from index.collection import Collection
 from index.comparing.report import bounds, span
-from index.evaluating import Evaluation, Protocol, evaluate, protocol_of, read_ids
+from index.evaluating import (
+    Evaluation,
+    Protocol,
+    RatingErrors,
+    evaluate,
+    protocol_of,
+    rating_errors,
+    read_ids,
+)
 from index.evaluating.interactions import CUT, History
+from index.recommend.answers import Recommended
 from index.store import Interaction
 
 PAGE = 10_000
@@ -44,11 +53,15 @@ def evaluate_interactions(
             fields["filter"] = {"@id": {"in": withheld}}
         if projection is not None:
             fields["projection"] = projection
-        return [hit.id for hit in collection.recommend(**fields).hits]
+        found = collection.recommend(**fields)
+        assert isinstance(found, Recommended)  # as no target was named
+        return [hit.id for hit in found.hits]
 
     with tqdm(total=len(protocol.asked), unit="user", file=sys.stderr) as progress:
         found = evaluate(protocol, recommend, catalogue, progress.update)
-    _show(found, protocol, as_json)
+    with tqdm(unit="user", desc="predicting", file=sys.stderr) as progress:
+        ratings = rating_errors(collection, protocol.histories, later, progress.update)
+    _show(found, protocol, ratings, as_json)
 
 
 def _known(collection: Collection, cold: Path) -> list[str]:
@@ -70,14 +83,19 @@ def _stored(collection: Collection) -> list[Interaction]:
     return found
 
 
-def _show(found: Evaluation, protocol: Protocol, as_json: bool) -> None:
-    intervals = found.intervals()
-    measures = {name: round(value, 5) for name, value in found.measures.items()}
+def _show(
+    found: Evaluation, protocol: Protocol, ratings: RatingErrors | None, as_json: bool
+) -> None:
+    intervals, measures = found.intervals(), found.measures
+    if ratings is not None:
+        intervals, measures = intervals | ratings.intervals(), measures | ratings.measures
+    measures = {name: round(value, 5) for name, value in measures.items()}
     beside = {"coverage": round(found.coverage, 5), "novelty": round(found.novelty, 5)}
     counts = {
         "users": len(found.by_user),
         "users_without_history": protocol.without_history,
         "left_out": protocol.left_out,
+        "ratings": 0 if ratings is None else len(ratings.errors),
     }
     told = {"intervals": {name: bounds(each) for name, each in intervals.items()}}
     rows: list[tuple[str, object]] = [

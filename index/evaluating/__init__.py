@@ -9,13 +9,16 @@ from index.evaluating.interactions import (
     protocol_of,
     read_ids,
 )
+from index.evaluating.ratings import RatingErrors, rating_errors
 
 __all__ = [
     "MEASURES",
     "Evaluation",
     "Protocol",
+    "RatingErrors",
     "Recommend",
     "evaluate",
     "protocol_of",
+    "rating_errors",
     "read_ids",
 ]
