@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from index.recommend.answers import Recommendation, Recommended
 from index.recommend.history import Histories, History
 from index.recommend.reorder import diverse, penalised, reserved
 from index.recommend.requests import RecommendRequest
-from index.search.attending import Attention, attend, weighed_in
+from index.search.attending import MAX_RANKED, Attention, attend, weighed_in
 from index.search.explaining import Vanished, because
 from index.search.focus import Focus
 from index.search.requests import SearchOptions
@@ -47,6 +49,11 @@ class Asked(NamedTuple):
     def listed(self) -> int:
         """How many places of the list must be known."""
         return self.request.k + self.request.offset
+
+    @property
+    def due(self) -> int:
+        """How many of them are reserved for documents that nobody met."""
+        return math.ceil(self.request.reserve * self.listed)
 
 
 class Ranked(NamedTuple):
@@ -106,7 +113,8 @@ class Recommender:
         """The history's attention, and the best documents: at least all those that are listed.
 
         Negative examples only take away. A document that is not looked at scores at most its log
-        weight, which is below those that are: so many are looked at that none can be missed.
+        weight, which is below those that are: so many are looked at that none can be missed, or as
+        many as memory is for.
         """
         positive = asked.history.weights > 0
         keep = max(FEWEST, min(POOL, POOLED * asked.listed), asked.listed)
@@ -119,6 +127,9 @@ class Recommender:
             floor = liked.focus.log_weights(found).min(initial=np.inf)
             sure = np.count_nonzero(ranked.scores >= floor) >= asked.listed
             if sure or len(found.documents) >= found.total_documents:
+                break
+            if found.logits.size * POOLED > MAX_RANKED:
+                liked = replace(liked, exact=False)
                 break
             keep *= POOLED
         if asked.request.reserve:
@@ -163,10 +174,13 @@ class Recommender:
     def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
         """The same with the best documents that nobody met, as many as are due."""
         met = self._met_by_anybody(asked.view)
+        known = np.isin(ranked.found.documents, met, invert=True)
+        if np.count_nonzero(known) >= asked.due:
+            return ranked  # and no other is better
         rows = np.setdiff1d(asked.view.keys.rows if asked.rows is None else asked.rows, met)
         positive = asked.history.chosen(asked.history.weights > 0)
-        fresh = self._attention(asked, positive, rows, asked.listed).attended[0].documents
-        more = np.setdiff1d(fresh[: asked.listed], ranked.found.documents)
+        fresh = self._attention(asked, positive, rows, asked.due).attended[0].documents
+        more = np.setdiff1d(fresh[: asked.due], ranked.found.documents)
         if not len(more):
             return ranked
         found = weighed_in(liked, np.concatenate([ranked.found.documents, more]))
@@ -177,14 +191,16 @@ class Recommender:
         """Positions in the order of the list, as many as it has."""
         request, documents = asked.request, ranked.found.documents
         order = np.lexsort((documents, -ranked.scores))
+        fresh = np.zeros(len(documents), dtype=bool)
+        if request.reserve:
+            fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
         if request.diversity:
-            pool = order[: max(asked.listed, min(POOL, POOLED * asked.listed))]
+            chosen = np.arange(len(order)) < max(asked.listed, min(POOL, POOLED * asked.listed))
+            chosen[np.flatnonzero(fresh[order])[: asked.due]] = True
+            pool = order[chosen]
             count = len(pool) if request.reserve else asked.listed
             vectors = _vectors(asked.view, documents[pool])
             order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
-        if not request.reserve:
-            return order[: asked.listed]
-        fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
         return reserved(order, fresh, request.reserve, asked.listed)
 
     def _hits(self, asked: Asked, focus: Focus, ranked: Ranked, at: Int64) -> list[Recommendation]:
