@@ -164,11 +164,11 @@ class Recommender:
         negative = history.chosen(weights < 0)
         against = self._attention(asked._replace(attend="all"), negative, rows, 1)
         # One example counts as much on either side, however many there are on the other.
-        force = np.abs(negative.weights).mean() / weights[weights > 0].mean()
+        force = float(np.abs(negative.weights).mean() / weights[weights > 0].mean())
         given = weighed_in(against, ranked.found.documents)
         order = np.argsort(given.documents)
         at = order[np.searchsorted(given.documents, ranked.found.documents, sorter=order)]
-        taken = against.focus.log_weights(given)[at] + np.log(force)
+        taken = against.focus.log_weights(given)[at] + math.log(force)
         return ranked._replace(scores=penalised(ranked.scores, taken))
 
     def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:

@@ -61,7 +61,7 @@ class Given(Request):
     id: DocumentId | None = None
     text: Text | None = None
     vector: Vector | None = None
-    weight: FiniteFloat = Field(1.0, gt=0, le=1e6)
+    weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Given:
@@ -82,7 +82,7 @@ class Fact(Request):
     value: str | float | bool | None = Field(
         None, description="Stands for the documents that have it in this field."
     )
-    weight: FiniteFloat = Field(1.0, gt=0, le=1e6)
+    weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Fact:

@@ -199,6 +199,13 @@ def test_a_negative_weight_in_a_history_is_a_negative_example(collection):
     assert ids_of(one) == ids_of(other)
 
 
+def test_weights_that_are_next_to_nothing_are_nothing(collection):
+    history = ["d1", {"id": "d2", "time": 9, "weight": 5e-324}, {"id": "d3", "weight": -1e-7}]
+    nothing = ["d1", {"id": "d2", "weight": 0}, {"id": "d3", "weight": 0}]
+    found = collection.recommend(history=history, half_life=5e-324, k=80)
+    assert found.hits == collection.recommend(history=nothing, k=80).hits
+
+
 def test_positive_examples_may_be_vectors(collection):
     vector = [1.0, 0, 2, 0, 0, 0]
     found = collection.recommend(positive=[{"vector": vector}, "d7"], k=9, explain=True)
@@ -402,6 +409,7 @@ def test_ids_that_are_missing_are_refused_or_listed(collection):
         ({"history": [{"id": "d1", "weight": -1}]}, "only negative examples"),
         ({"history": [{"id": "d1", "weight": float("nan")}]}, "finite"),
         ({"history": [{"id": "d1", "time": "soon"}]}, "'soon' is no time"),
+        ({"history": [{"id": "d1", "time": 1e300}]}, "beyond any time"),
         ({"history": ["d1"], "diversity": 2}, "less than or equal to 1"),
         ({"history": ["d1"], "reserve": -1}, "greater than or equal to 0"),
         ({"history": ["d1"], "half_life": 0}, "greater than 0"),
