@@ -47,7 +47,8 @@ class Version:
     Attributes:
         number: 0 for an untrained one, which the store does not have.
         projection: in the form (folded or materialised) in which keys are made.
-        terms: what was learned about documents, by name.
+        terms: what was learned about documents, by name: `query`, what is added to the embedding
+            of one that asks, and `gate`, how much it counts in a history.
         last_key: keys after it are of texts that nothing was learned about.
 
     Raises Damaged where the tuning is for another number of heads.
@@ -128,6 +129,8 @@ class Version:
         Args:
             rows: (n,) the document that each is, 0 for none.
         """
+        if "query" not in self.terms:
+            return embeddings
         return embeddings + self._term("query", rows, 0.0)
 
     def gates(self, rows: Int64) -> Float64:

@@ -40,10 +40,6 @@ SCAN_FLOATS = 64_000_000
 OVERSAMPLED = 4
 """Beyond that, a scorer that the index does not know re-scores this many times `attend`."""
 
-FEWEST_PROPOSED = 50
-"""Documents that each part of a mixture proposes at least. (By histories of 20 and 50 books, .999
-of the 100 best were among 50 that each book proposed, and all of the 10 best among 10.)"""
-
 WIDER = 2
 """With words, this many times `attend` by keys and as many by words are looked at first; where
 that proves too few, as many times more."""
@@ -115,7 +111,11 @@ def attend(
 
 
 def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
-    """The attended set of a mixture: of what its parts propose, or of all where that costs less."""
+    """The attended set of a mixture.
+
+    By a scan: for the parts together, an exact index does the same product, and would sort besides
+    what each proposes. (50 parts, 1,000,000 keys of 384: 2.1 s where proposals took 6.9 s.)
+    """
     parts, keys = len(focus.embeddings), focus.view.keys
     if parts * min(attend, keys.documents) > MAX_RANKED:
         raise LimitExceeded(
@@ -123,12 +123,7 @@ def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
             f"attend to fewer, or mix fewer parts.",
             field="attend",
         )
-    cheap = keys.keys * focus.embeddings.shape[1] <= SCAN_FLOATS
-    # What leads a mixture is among the best of some part: the parts share the candidates.
-    wanted = max(FEWEST_PROPOSED, -(-attend * OVERSAMPLED // parts))
-    if cheap or focus.mechanism.heads * wanted * SCAN_SHARE > keys.documents:
-        return Attention(_scanned(focus, rows, attend), True, focus)
-    return _proposed(focus, rows, attend, wanted)
+    return Attention(_scanned(focus, rows, attend), True, focus)
 
 
 def weighed_in(attention: Attention, documents: Int64) -> Attended:
@@ -218,22 +213,16 @@ def _scanned(focus: Focus, rows: Int64 | None, attend: int, queries: slice = ALL
     ]
 
 
-def _proposed(
-    focus: Focus, rows: Int64 | None, attend: int, wanted: int | None = None
-) -> Attention:
-    """The best of what the index proposes, and of what shares most words.
-
-    Args:
-        wanted: documents that each head proposes; by the scorer if None.
-    """
-    if wanted is None:
-        wanted = attend if focus.native else attend * OVERSAMPLED
+def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
+    """The best of what the index proposes, and of what shares most words."""
+    wanted = attend if focus.native else attend * OVERSAMPLED
     with timed("search"):
         candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
     if focus.overlaps is not None:
-        worded = [overlap.among(rows).best(wanted).rows for overlap in focus.overlaps]
-        worded = worded if focus.parts is None else [np.concatenate(worded)]
-        candidates = [np.union1d(*pair) for pair in zip(candidates, worded, strict=True)]
+        candidates = [
+            np.union1d(near, overlap.among(rows).best(wanted).rows)
+            for near, overlap in zip(candidates, focus.overlaps, strict=True)
+        ]
     attended = [
         attend_logits(_with_words(focus, at, each), focus.mechanism, attend)
         for at, each in enumerate(_scored(focus, candidates))

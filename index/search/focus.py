@@ -156,14 +156,14 @@ class Focus:
         over the others, so that one inner product is that head's.
         """
         if not self._as_stored:
-            return self.embeddings[:, None, :] if self.parts is None else self.embeddings[None]
+            return self.embeddings[:, None, :]
         q, heads, d = self.heads.shape
         width = self.view.keys.width
         if width == d:
             return np.ascontiguousarray(self.heads, dtype=np.float32)
-        spread = np.zeros((q, heads, self.inner, d), dtype=np.float32)
-        spread[:, np.arange(heads), np.arange(heads) % self.inner] = self.heads
-        return spread.reshape(q, heads, self.inner * d)
+        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads)] = self.heads
+        return spread.reshape(q, heads, heads * d)
 
     def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
         """For each document row the id of the key that matched the query best."""

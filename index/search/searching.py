@@ -31,6 +31,7 @@ from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed
 from index.types import Float32, Float64, Int64, Json
 from index.values import ValueType, infer, parse_type
+from index.versions import Version
 from index.views import View, Views
 
 TYPE_SAMPLE = 1000
@@ -69,10 +70,10 @@ class Batch(NamedTuple):
     began: Sequence[float]
     parts: Sequence[Sequence[Mapping[str, Json]]]
 
-    @property
-    def embeddings(self) -> Float32:
-        """(q, d); of a mixture (p, d)."""
-        return np.concatenate([each.embeddings for each in self.asked])
+    def embeddings(self, made: Version) -> Float32:
+        """(q, d), of a mixture (p, d); documents as a version has learned that they ask."""
+        rows = np.concatenate([np.array(each.rows, dtype=np.int64) for each in self.asked])
+        return made.asking(np.concatenate([each.embeddings for each in self.asked]), rows)
 
     @property
     def weights(self) -> Float64 | None:
@@ -201,7 +202,9 @@ class Searcher:
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
         words = self._overlaps(view, batch)
-        found = attend_matrix(view, self._settings, batch.embeddings, rows, batch.options, words)
+        found = attend_matrix(
+            view, self._settings, batch.embeddings(view.made), rows, batch.options, words
+        )
         attended = found.attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
         documents = self._store.values(columns)
@@ -225,7 +228,13 @@ class Searcher:
             words = self._overlaps(view, batch)
         with timed("attend"):
             attention = attend(
-                view, self._settings, batch.embeddings, rows, options, words, batch.weights
+                view,
+                self._settings,
+                batch.embeddings(view.made),
+                rows,
+                options,
+                words,
+                batch.weights,
             )
         with timed("fetch"):
             return self._read(batch, view, attention)
