@@ -10,7 +10,7 @@ from index.search.requests import MAX_DOCUMENTS, DocumentId, Request
 from index.store import Role
 from index.teaching import TeachItem
 from service.jobs import State
-from service.schemas.asked import MAX_ROW
+from service.schemas.asked import MAX_PAGE, MAX_ROW
 from service.schemas.base import ProblemReply, Reply
 
 
@@ -91,11 +91,34 @@ class TaughtReply(Reply):
     examples: int = Field(description="How many there are now.")
 
 
+class FeedbackListing(Request):
+    """Which feedback to list."""
+
+    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    before: int | None = Field(
+        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
+    )
+
+
+class ExampleReply(Reply):
+    """One judgement as it is stored; `query` is null where it was a vector."""
+
+    id: int
+    query: str | None
+    document: str
+    label: float
+    position: int | None
+    source: str
+    created: str
+
+
 class FeedbackReply(Reply):
-    """How much there is to learn from."""
+    """How much there is to learn from, and as much of it as was asked for, the newest first."""
 
     examples: int = Field(description="Judgements: a query, a document, a label.")
     questions: int = Field(description="Different queries among them.")
+    items: list[ExampleReply] | None = Field(None, description="Where `limit` asks for some.")
+    next: int | None = Field(None, description="To go on with as `before`; null at the end.")
 
 
 class ForgottenReply(Reply):
