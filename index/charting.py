@@ -224,7 +224,13 @@ def _query(
     if query is None:
         return None
     asking = Asking(collection.store, collection.settings, collection.encoder)
-    embedding = asking.asked([query])[0].embedding
+    if query.mixture is not None:
+        raise InvalidRequest(
+            "A mixture attends with each of its parts, and has no one place on a map; send a blend, "
+            "or one of the parts.",
+            field="query",
+        )
+    embedding = asking.asked([query])[0].embeddings[0]
     there = [
         None if version is None else _pairs(places(_as_key(version, embedding)))[0]
         for version in (now, was)

@@ -65,6 +65,40 @@ class ProjectionReply(Reply):
     role: Role = Field(description="What it answers; each role has one active version.")
 
 
+class Comparing(Request):
+    """Which versions to compare, on which judgements."""
+
+    before: Annotated[int, Field(ge=1, le=MAX_ROW)]
+    after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(
+        None, description="The active version if absent."
+    )
+    items: list[TeachItem] | None = Field(
+        None,
+        max_length=MAX_DOCUMENTS,
+        description="Queries with documents that answer them; the newest examples if absent, which "
+        "a version may have learned from.",
+    )
+    by: str = Field("ndcg@10", max_length=32, description="The measure by which gains are told.")
+
+
+class ComparisonReply(Reply):
+    """Two versions on the same judged queries; every difference is after less before."""
+
+    before: dict[str, JsonValue] = Field(description="Measures, their intervals, reliability.")
+    after: dict[str, JsonValue]
+    differences: dict[str, JsonValue] = Field(description="By measure: mean, interval, p.")
+    measure: str
+    gained: int
+    lost: int
+    unchanged: int
+    most_gained: list[dict[str, JsonValue]]
+    most_lost: list[dict[str, JsonValue]]
+    histogram: dict[str, list[float]] = Field(description="How many queries gained how much.")
+    queries: int
+    unknown_documents: int
+    disturbed: bool = Field(description="Whether the collection changed meanwhile.")
+
+
 class ProjectionsReply(Reply):
     """Every version there is, with the heads of the reports; `active` is the one that searches."""
 

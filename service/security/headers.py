@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from flask import Response
 
+from service.context import context
 from service.replies import HTML
 
 NOTHING = "default-src 'none'; frame-ancestors 'none'"
 PAGE = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; img-src 'self' data:"
 )
 ALWAYS = {
     "X-Content-Type-Options": "nosniff",
@@ -25,13 +26,17 @@ ALWAYS = {
 }
 
 
-_PAGE = [*ALWAYS.items(), ("Content-Security-Policy", PAGE)]
 _OTHERS = [*ALWAYS.items(), ("Content-Security-Policy", NOTHING)]
+
+
+def _page() -> list[tuple[str, str]]:
+    policy = " ".join([PAGE, *context().settings.picture_origins])
+    return [*ALWAYS.items(), ("Content-Security-Policy", policy)]
 
 
 def harden(response: Response) -> None:
     sent = response.headers
-    sent.extend(_PAGE if response.mimetype == HTML else _OTHERS)
+    sent.extend(_page() if response.mimetype == HTML else _OTHERS)
     # A write that was answered is seen by the next search: no answer may be an older one's.
     if "Cache-Control" not in sent:
         sent.add("Cache-Control", "no-store")

@@ -79,6 +79,7 @@ NEEDS: Mapping[str, str] = {
     "add_page": "read",
     "operate_page": "read",
     "map_keys": "read",
+    "compare_projections": "read",
 }
 """What each operation needs, said a second time on purpose: whoever adds one decides, and what a
 key opens is never a matter of chance. An operation that changes something is not `read`."""

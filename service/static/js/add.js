@@ -38,7 +38,7 @@ async function take(file) {
 /** A name that collections may have. */
 function nameOf(file) {
   const name = file.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^[-_]+|[-_]+$/g, "");
-  return name.slice(0, 64) || "mine";
+  return name.slice(0, 63) || "mine";
 }
 
 function preview() {

@@ -5,14 +5,15 @@ import { number, percent } from "./format.js";
 import { shown, sparkline } from "./values.js";
 
 const SHARES = 8;
+const FEW = 4; // of a field among others
 
 /** The body of an answer of any type. */
-export function drawn(answer, spreadOf = null) {
+export function drawn(answer, spreadOf = null, most = SHARES) {
   if (answer.type === "object" && answer.fields) return fields(answer.fields);
   if (answer.mean !== undefined) return mean(answer, spreadOf);
-  if (answer.distribution) return distribution(answer);
+  if (answer.distribution) return distribution(answer, most);
   if (answer.vector) return h("div", {}, sparkline(answer.vector), " ", size(answer.vector));
-  if (answer.values) return values(answer.values);
+  if (answer.values) return values(answer.values.slice(0, most));
   return h("p", { class: "quiet" }, "These documents carry no value to answer with.");
 }
 
@@ -55,14 +56,14 @@ function strip(answer, { values, weights }) {
   return h("div", {}, picture, ends);
 }
 
-function distribution(answer) {
+function distribution(answer, most) {
   const ranked = answer.ranked ?? Object.entries(answer.distribution);
   const head = ranked.length > 1 ? null : big(ranked[0][0], null, "text");
-  const rest = ranked.length - SHARES;
+  const rest = ranked.length - most;
   return h(
     "div",
     {},
-    head ?? shares(ranked.slice(0, SHARES)),
+    head ?? shares(ranked.slice(0, most)),
     rest > 0 ? h("p", { class: "quiet" }, `and ${rest} more`) : null,
   );
 }
@@ -71,7 +72,7 @@ function values(listed) {
   const [first, ...rest] = listed;
   const best = h("div", { class: "big text" }, shown(first.value));
   if (!rest.length) return best;
-  return shares(listed.slice(0, SHARES).map((each) => [shown(each.value), each.weight]));
+  return shares(listed.map((each) => [shown(each.value), each.weight]));
 }
 
 function shares(rows) {
@@ -81,7 +82,7 @@ function shares(rows) {
 }
 
 function fields(parts) {
-  const rows = Object.entries(parts).flatMap(([name, part]) => [h("dt", {}, name), h("dd", {}, drawn(part))]);
+  const rows = Object.entries(parts).flatMap(([name, part]) => [h("dt", {}, name), h("dd", {}, drawn(part, null, FEW))]);
   return h("dl", {}, rows);
 }
 

@@ -5,6 +5,7 @@ import { byId, h, tell } from "./dom.js";
 import { percent, short } from "./format.js";
 import { titleOf } from "./hits.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
+import { drawGains } from "./gains.js";
 import { drawReport } from "./report.js";
 import { slopes } from "./slope.js";
 import { onReturn, read, write } from "./state.js";
@@ -16,6 +17,7 @@ const field = (name) => form.elements[name];
 let found = [];
 let chosen = 0;
 let report = null;
+let gains = null;
 
 /** The versions of the collection, the active one against its parent unless the address says more. */
 async function open(given = {}) {
@@ -41,7 +43,7 @@ const label = (each) => `${each.version} · ${each.kind}${each.active ? " (activ
 
 const ask = latest(async () => {
   remember();
-  const said = field("q").value.split("\n").map((line) => line.trim()).filter(Boolean).slice(0, MOST);
+  const said = lines().map(([query]) => query);
   try {
     const sides = await Promise.all(["before", "after"].map((name) => ranked(said, Number(field(name).value))));
     found = said.map((query, at) => ({ query, before: sides[0][at], after: sides[1][at] }));
@@ -52,6 +54,33 @@ const ask = latest(async () => {
     tell(byId("status"), error);
   }
 });
+
+/** The queries that were written, each with the document that is said to answer it, if one is. */
+function lines() {
+  const written = field("q").value.split("\n").map((line) => line.trim()).filter(Boolean);
+  return written.slice(0, MOST).map((line) => line.split(/\s+=>\s+/));
+}
+
+/** Both versions on what is judged here, or else on the examples that were gathered. */
+async function measure() {
+  const items = lines().filter(([, id]) => id).map(([query, id]) => ({ query, id }));
+  const [before, after] = ["before", "after"].map((name) => Number(field(name).value));
+  byId("measure").disabled = true;
+  try {
+    gains = await post(of(field("collection").value, "compare"), { before, after, ...(items.length ? { items } : {}) });
+    byId("source").textContent = items.length ? "On the judgements written beside." : "On the newest examples gathered, which a version may have learned from: the gate's report below is on questions that were held out.";
+    tell(byId("status"), null);
+    paintGains();
+  } catch (error) {
+    tell(byId("status"), error);
+  } finally {
+    byId("measure").disabled = false;
+  }
+}
+
+function paintGains() {
+  byId("gains").replaceChildren(gains ? drawGains(gains) : "");
+}
 
 async function ranked(queries, projection) {
   if (!queries.length) return [];
@@ -138,7 +167,9 @@ function start() {
   onTheme(() => {
     paint();
     paintReport();
+    paintGains();
   });
+  byId("measure").addEventListener("click", measure);
   onReturn(() => location.reload());
   open(given);
 }

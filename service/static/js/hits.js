@@ -3,7 +3,7 @@
 import { of } from "./api.js";
 import { bar, h } from "./dom.js";
 import { number, percent, short } from "./format.js";
-import { plain, shown } from "./values.js";
+import { isShown, plain, shown } from "./values.js";
 
 const TITLES = ["title", "name", "headline", "question"];
 const META = 6;
@@ -24,6 +24,7 @@ export function titleOf(hit) {
 /** One hit as a list item; `extra` goes below it. */
 export function drawHit(collection, hit, weight, rank, full, extra = null) {
   const title = titleOf(hit);
+  const heads = hit.explanation?.logits.length ?? 1;
   const link = h("a", { href: of(collection, "documents", hit.id) }, short(title, 140));
   return h(
     "li",
@@ -33,14 +34,15 @@ export function drawHit(collection, hit, weight, rank, full, extra = null) {
       { class: "weight" },
       h("div", { class: "share" }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
       bar(weight / full),
-      h("div", { class: "score", title: "Logit" }, number(hit.score, 4)),
+      h("div", { class: "score", }, `${heads > 1 ? "log weight" : "logit"} ${number(hit.score, 4)}`),
     ),
     h(
       "div",
       { class: "hit" },
       h("h3", { dir: "auto" }, link),
       passage(hit.highlight, title),
-      hit.value === null || title === hit.value ? null : h("div", { class: "value" }, h("span", { class: "name" }, "value"), " ", shown(hit.value)),
+      cover(hit),
+      hit.value === null || title === hit.value ? null : h("div", { class: "value" }, h("span", { class: "name" }, "value"), shown(hit.value)),
       meta(hit, title),
       extra,
     ),
@@ -65,9 +67,16 @@ export function marked(text, spans) {
   return [...parts, cut(at)];
 }
 
+/** The first picture of the payload that may be shown. */
+function cover(hit) {
+  const found = Object.values(hit.payload ?? {}).find(isShown);
+  return found ? h("div", { class: "cover" }, shown(found)) : null;
+}
+
 function meta(hit, title) {
-  const told = Object.entries(hit.payload ?? {}).filter(([, value]) => value !== null && value !== title);
-  const rows = told.slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(value))));
+  const is = (name, value) => value === null || value === title || value === hit.value?.[name];
+  const told = Object.entries(hit.payload ?? {}).filter(([name, value]) => !is(name, value));
+  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(value))));
   if (title !== hit.id) rows.unshift(h("div", {}, h("dt", {}, "id"), h("dd", {}, hit.id)));
   return rows.length ? h("dl", { class: "meta" }, rows) : null;
 }

@@ -17,6 +17,7 @@ const path = (...parts) => of(field("collection").value, ...parts);
 let answer = null;
 let said = new Map(); // document → label, of the query that is shown
 let at = 0;
+let known = null;
 
 const ask = latest(async () => {
   write({ collection: field("collection").value, q: field("q").value });
@@ -24,11 +25,17 @@ const ask = latest(async () => {
   if (!query) return byId("results").replaceChildren();
   await tried(async () => {
     answer = await post(path("search"), { query, k: K, highlight: true });
-    said = new Map();
+    said = await judged(query);
     at = 0;
     paint();
   });
 });
+
+/** What was said of this query before, as far as the newest thousand examples go back. */
+async function judged(query) {
+  known ??= (await get(`${path("feedback")}?limit=1000`)).items;
+  return new Map(known.filter((each) => each.query === query).map((each) => [each.document, Math.sign(each.label) > 0 ? 1 : 0]));
+}
 
 function paint() {
   const full = fullBar(answer.hits.map((hit) => hit.weight));
@@ -61,6 +68,7 @@ async function judge(rank, label) {
       said.set(id, label);
     }
     at = rank;
+    known = null;
     const within = byId("results").contains(document.activeElement);
     paint();
     if (within) items()[rank].focus();
@@ -120,7 +128,9 @@ async function examples(before = null) {
 function row(example) {
   const remove = async () => {
     await tried(() => del(path("feedback"), { ids: [example.id] }));
+    known = null;
     examples();
+    ask();
   };
   const query = example.query ?? "a vector";
   const word = example.label > 0 ? `relevant${example.label === 1 ? "" : ` (${number(example.label)})`}` : "not relevant";
@@ -192,6 +202,7 @@ async function tried(work) {
 }
 
 function open() {
+  known = null;
   byId("job").replaceChildren();
   examples();
   versions();

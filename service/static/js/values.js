@@ -17,7 +17,7 @@ export function shown(value) {
   if (isTexts(value)) {
     return h("ul", { class: "chips" }, value.slice(0, 20).map((v) => h("li", { class: "chip" }, v)));
   }
-  return folded(value);
+  return isRecord(value) ? record(value) : folded(value);
 }
 
 /** The same on one line, as text. */
@@ -32,9 +32,31 @@ export function isPicture(text) {
   return !text.includes("\n") && IMAGE.test(text.split(/[?#]/)[0]);
 }
 
+/** An object of a few plain fields, which is told in a line. */
+function isRecord(value) {
+  const parts = Array.isArray(value) ? [] : Object.values(value);
+  return parts.length > 0 && parts.length <= 6 && parts.every(isPlain);
+}
+
+function isPlain(part) {
+  if (typeof part === "string") return part.length <= 80 && !isPicture(part);
+  return part === null || typeof part === "number" || typeof part === "boolean" || isTexts(part);
+}
+
+function record(value) {
+  const told = Object.entries(value).filter(([, part]) => part !== null);
+  const rows = told.map(([name, part]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(part))));
+  return h("dl", { class: "meta" }, rows);
+}
+
+/** Whether a value is a picture that may be fetched. */
+export function isShown(value) {
+  return typeof value === "string" && isPicture(value) && (value.startsWith("data:image/") || isTrusted(value));
+}
+
 function picture(reference) {
-  if (reference.startsWith("data:image/") || isOurs(reference)) {
-    const place = h("img", { class: "thumb", alt: "", loading: "lazy", src: reference });
+  if (isShown(reference)) {
+    const place = h("img", { class: "thumb", alt: "", loading: "lazy", src: reference, referrerpolicy: "no-referrer" });
     place.addEventListener("error", () => place.replaceWith(text(short(reference, 120))));
     return place;
   }
@@ -50,8 +72,11 @@ function isTexts(value) {
   return Array.isArray(value) && value.length > 0 && value.every((v) => typeof v === "string");
 }
 
-function isOurs(reference) {
-  return reference.startsWith("/") && !reference.startsWith("//");
+/** Whether a picture lies here, or where whoever runs the server said that pictures may be. */
+function isTrusted(reference) {
+  if (reference.startsWith("/") && !reference.startsWith("//")) return true;
+  const origins = (document.body.dataset.pictures ?? "").split(" ").filter(Boolean);
+  return origins.some((origin) => reference.startsWith(`${origin}/`));
 }
 
 function text(value) {

@@ -157,7 +157,7 @@ def test_filters_are_of_the_payload(tab: Tab) -> None:
         ("labels", (".value .chips li", ".answer .shares .bar")),
         ("vector", (".value svg.spark polyline", ".answer svg.spark")),
         ("image", (".value img.thumb", ".value a[rel~=noreferrer]")),
-        ("object", (".value code", ".answer dl dd .big")),
+        ("object", (".value dl.meta", ".answer dl dd .big")),
         ("text", (".value .said", ".answer .shares .bar")),
     ],
 )

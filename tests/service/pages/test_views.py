@@ -132,6 +132,24 @@ def test_ranks_are_those_of_both_versions(tab: Tab) -> None:
     tab.page.wait_for_function("() => location.search.includes('before=2')")
 
 
+def test_gains_are_those_of_the_comparison(tab: Tab) -> None:
+    tab.open("compare")
+    tab.page.fill("#q", "a white whale => sea-3\nroses => garden-1\na rocket => space-2")
+    tab.page.click("#measure")
+    tab.page.wait_for_selector("#gains table")
+    said = [("a white whale", "sea-3"), ("roses", "garden-1"), ("a rocket", "space-2")]
+    items = [{"query": query, "id": id} for query, id in said]
+    told = tab.ask(f"{BOOKS}/compare", {"before": 1, "after": 2, "items": items})
+    row = tab.text("#gains tr:has-text('ndcg@10')").split()
+    measures = [told[side]["measures"]["ndcg@10"] for side in ("before", "after")]
+    assert [float(each) for each in row[1:3]] == pytest.approx(measures, abs=6e-4)
+    assert f"{told['gained']} gained, {told['lost']} lost" in tab.text("#gains")
+    assert count(tab, "#gains svg polyline") == 2
+    changed = [each["text"] for each in (*told["most_gained"], *told["most_lost"])]
+    assert changed
+    assert all(text in tab.text("#gains") for text in changed)
+
+
 def test_the_gate_is_told(tab: Tab) -> None:
     tab.open("compare")
     assert "was not trained" in tab.text("#report")
