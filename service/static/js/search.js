@@ -18,7 +18,7 @@ const status = byId("status");
 let answer = null;
 
 const field = (name) => form.elements[name];
-const temperature = () => 10 ** Number(byId("heat").value);
+const temperature = () => Number(byId("temperature").value) || 1;
 const filter = () => (byId("filter").value ? JSON.parse(byId("filter").value) : undefined);
 
 /** What the server is asked: everything attended, with logits, so that the rest is done here. */
@@ -146,12 +146,11 @@ function said() {
   const heat = temperature();
   byId("temperature-said").textContent = heat === 1 ? "as fitted" : `× ${number(heat, 2)}`;
   byId("k-said").textContent = field("k").value;
-  byId("temperature").value = String(Number(heat.toPrecision(6)));
 }
 
 function remember() {
   if (form.dataset.start !== undefined && !field("q").value) return;
-  const heat = Number(byId("temperature").value);
+  const heat = temperature();
   const parameters = {
     q: field("q").value,
     collection: field("collection").value,
@@ -189,7 +188,7 @@ function start() {
   const given = new URLSearchParams(location.search);
   // Asked for with no mode in the address, a page of one's own begins with the blend.
   if (!given.has("mode")) field("mode").value = given.has("q") ? "hard" : "soft";
-  byId("heat").value = String(Math.log10(Number(byId("temperature").value) || 1));
+  byId("heat").value = String(Math.log10(temperature()));
   byId("options").open = matchMedia("(min-width: 56rem)").matches;
   said();
   form.addEventListener("submit", (event) => {
@@ -203,7 +202,10 @@ function start() {
     openCollection();
     ask();
   });
-  byId("heat").addEventListener("input", repaint);
+  byId("heat").addEventListener("input", (event) => {
+    byId("temperature").value = String(Number((10 ** Number(event.target.value)).toPrecision(6)));
+    repaint();
+  });
   field("k").addEventListener("input", repaint);
   for (const each of field("mode")) each.addEventListener("change", repaint);
   if (field("collection").value && field("collection").options.length) openCollection();

@@ -138,6 +138,13 @@ def test_the_address_restores_what_it_shows(tab: Tab, new_tab: Callable[..., Tab
     assert again.text("#temperature-said") == tab.text("#temperature-said") == "× 0.32"
 
 
+def test_a_temperature_of_the_address_is_taken_as_it_is(tab: Tab) -> None:
+    tab.open("search", value="price", temperature="1.7")
+    told = tab.ask(SEARCH, WHOLE | {"query": "a white whale", "value": "price", "temperature": 1.7})
+    assert tab.text("#results .big").split(" ±")[0] == f"{told['answer']['mean']:.4g}"
+    assert parameters(tab)["temperature"] == "1.7"
+
+
 def test_filters_are_of_the_payload(tab: Tab) -> None:
     tab.open("search")
     tab.page.click("#filters button:has-text('garden')")
