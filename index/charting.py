@@ -29,6 +29,9 @@ from index.versions import Version
 
 MAX_POINTS = 3000
 
+FEWEST = 8
+"""Documents that UMAP takes; fewer have no neighbourhoods."""
+
 MAX_NUMBERS = 4_000_000
 """Numbers of the keys that are looked at together: a second of work."""
 
@@ -202,6 +205,12 @@ def _principal(keys: Float64) -> tuple[Plane, list[float]]:
 
 
 def _umap(keys: Float64) -> Plane:
+    if len(keys) < FEWEST:
+        raise InvalidRequest(
+            f"UMAP tells neighbourhoods apart, which {len(keys)} documents do not have; it takes "
+            f"{FEWEST}. Ask for method pca.",
+            field="method",
+        )
     try:
         umap = importlib.import_module("umap")
     except ImportError:
@@ -210,7 +219,8 @@ def _umap(keys: Float64) -> Plane:
             "installed beside it.",
             field="method",
         ) from None
-    fitted: Any = umap.UMAP(n_neighbors=min(15, len(keys) - 1), random_state=0).fit(keys)
+    neighbours = min(15, len(keys) - 1)
+    fitted: Any = umap.UMAP(n_neighbors=neighbours, random_state=0, n_jobs=1).fit(keys)
     return lambda given: np.asarray(fitted.transform(given), dtype=np.float64)
 
 

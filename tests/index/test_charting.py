@@ -111,5 +111,8 @@ def test_what_cannot_be_mapped_is_told(points: Collection) -> None:
         charted(points, before=narrow)
     with pytest.raises(UnknownProjection):
         charted(points, projection=9)
+    points.delete([str(at) for at in range(35)])
+    with pytest.raises(InvalidRequest, match="which 5 documents do not have; it takes 8"):
+        charted(points, method="umap")
     with pytest.raises(InvalidRequest, match="Input should be 'pca' or 'umap'"):
         charted(points, method="tsne")
