@@ -236,8 +236,8 @@ def _query(
     asking = Asking(collection.store, collection.settings, collection.encoder)
     if query.mixture is not None:
         raise InvalidRequest(
-            "A mixture attends with each of its parts, and has no one place on a map; send a blend, "
-            "or one of the parts.",
+            "A mixture attends with each of its parts, and so has no one place on a map; send a "
+            "blend, or one of the parts.",
             field="query",
         )
     embedding = asking.asked([query])[0].embeddings[0]
