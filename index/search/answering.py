@@ -12,7 +12,7 @@ import numpy as np
 from index.attention import Attended
 from index.errors import InvalidRequest, UnknownField
 from index.projection import Projection
-from index.search.answers import Hit
+from index.search.answers import Hit, Weighing
 from index.search.attending import Attention
 from index.search.explaining import Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
@@ -97,12 +97,24 @@ class Reading:
 
     def answered(self, query: int) -> bool:
         """Whether anything was attended, and with enough confidence for an answer."""
-        found, focus = self.attention.attended[query], self.attention.focus
-        asked, own = self.options.min_confidence, focus.view.tuning.threshold
-        least = own if asked is None else asked
-        if not focus.calibrated or least is None:
+        found, least = self.attention.attended[query], self._least()
+        if not self.attention.focus.calibrated or least is None:
             return found.total_documents > 0
         return found.total_documents > 0 and found.confidence >= least
+
+    def weighing(self) -> Weighing | None:
+        """How logits became weights, where that was asked for."""
+        if not self.options.explain:
+            return None
+        made = self.attention.focus.mechanism
+        null = None if made.null_logit is None else made.null_logit.tolist()
+        threshold = self.attention.focus.view.tuning.threshold
+        return Weighing(made.temperature, made.gates.tolist(), null, threshold)
+
+    def _least(self) -> float | None:
+        """The confidence below which nothing is answered."""
+        asked = self.options.min_confidence
+        return self.attention.focus.view.tuning.threshold if asked is None else asked
 
     def answer(self, query: int) -> dict[str, Json]:
         """The blend of all attended (soft), or of a one-hot weight on the best (hard)."""

@@ -30,6 +30,27 @@ class Highlight(NamedTuple):
     spans: list[Span]
 
 
+class Weighing(NamedTuple):
+    """What turns the logits of the attended into weights: enough to do it again, elsewhere.
+
+    With z_h(d) of each hit's explanation and N = `null`, head h weighs d by exp(z_h(d) / t) over
+    the sum of that over all attended, with exp(N_h / t) besides where there is a null key; a
+    weight is the mean over heads by `gates`.
+
+    Attributes:
+        temperature: t, the fitted one times the one asked for.
+        gates: (H,) how much each head counts; they sum to one.
+        null: (H,) the null key's logits; None where none was fitted for what was asked.
+        threshold: below this confidence, where it is calibrated, nothing is answered unless the
+            request says otherwise; None where the version has none.
+    """
+
+    temperature: float
+    gates: list[float]
+    null: list[float] | None
+    threshold: float | None
+
+
 class Hit(NamedTuple):
     """One attended document.
 
@@ -78,6 +99,7 @@ class Answer:
             and mask let pass.
         timings: milliseconds by stage (`index.timings`), of all searches answered together, when
             asked to explain.
+        weighing: how logits became weights, when asked to explain.
     """
 
     hits: Sequence[Hit]
@@ -93,6 +115,7 @@ class Answer:
     next: str | None = None
     facets: Facets | None = None
     timings: Mapping[str, float] | None = None
+    weighing: Weighing | None = None
 
     def json(self) -> dict[str, Any]:
         """Plain data, as the service sends it."""
@@ -100,6 +123,10 @@ class Answer:
         answer["hits"] = [hit_json(hit) for hit in self.hits]
         if self.timings is None:
             del answer["timings"]
+        if self.weighing is None:
+            del answer["weighing"]
+        else:
+            answer["weighing"] = self.weighing._asdict()
         if self.facets is None:
             del answer["facets"]
         else:

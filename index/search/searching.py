@@ -276,6 +276,7 @@ class Searcher:
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             next=page.next,
             facets=facets,
+            weighing=reading.weighing(),
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:

@@ -28,7 +28,7 @@ from index.store.documents import (
     StoredVersion,
     Terms,
 )
-from index.store.examples import Learned, NewExample, Question
+from index.store.examples import Learned, NewExample, Question, StoredExample
 from index.store.facets import Facet
 from index.store.filters import Predicate
 from index.store.indexes import FieldIndexes
@@ -326,6 +326,10 @@ class Store:
 
     def example_count(self) -> int:
         return learning.count(self._read())
+
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+        """The newest examples first, or those older than the one of that id."""
+        return learning.latest(self._read(), limit, before)
 
     def question_count(self) -> int:
         """How many different questions the examples are about; nothing of them is read."""
