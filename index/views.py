@@ -17,7 +17,7 @@ import numpy as np
 from index.errors import CannotWrite, Conflict, Damaged, InvalidRequest
 from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
 from index.projection import RAW_KEYS, Projection, identity
-from index.store import ROLES, Role, State, Store
+from index.store import ROLES, Forgotten, Role, State, Store
 from index.tuning import Tuning
 from index.types import Float32
 from index.versions import Version
@@ -189,8 +189,11 @@ class Views:
             if slot.view is not None and slot.view.change >= change:
                 return slot.view
             if slot.view is not None:
-                view = slot.view = self._advance(slot.view)
-                return view
+                try:
+                    view = slot.view = self._advance(slot.view)
+                    return view
+                except Forgotten:
+                    log.info("version %d is opened anew, as much was removed since", version)
             try:
                 view = slot.view = self._load(self._version(version))
             except BaseException:
@@ -243,7 +246,10 @@ class Views:
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
             base = self._load_published(made)
-        return self._advance(View(made, base, NEVER))
+        try:
+            return self._advance(View(made, base, NEVER))
+        except Forgotten:  # a newer index was written since
+            return self._advance(View(made, self._load_published(made), NEVER))
 
     def _is_due(self) -> bool:
         base, delta = self.current().keys.segments
@@ -270,6 +276,7 @@ class Views:
                 self._store.record_publication,
                 expected,
             )
+        self._store.forget_removals(manifest.last_removal)
         log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
 
     def _load_published(self, made: Version) -> Snapshot:
@@ -284,6 +291,9 @@ class Views:
         if loaded is None:
             return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
         segment, manifest = loaded
+        if manifest.last_removal < self._store.forgotten():
+            log.info("The index of version %d is too old, and is built again.", made.number)
+            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
         segments = (segment, _empty(made))
         return Snapshot(segments, manifest.last_key, manifest.last_removal, manifest.generation)
 

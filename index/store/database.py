@@ -18,6 +18,7 @@ from index.store.connections import Connections
 from index.store.documents import (
     Changes,
     Entry,
+    Forgotten,
     Hashes,
     KeyBatch,
     Role,
@@ -39,6 +40,9 @@ from index.store.migrations import migrations
 from index.store.selection import Selection
 from index.store.tokens import Tokenizer
 from index.types import Float32, Int64, Json
+
+REMEMBERED_REMOVALS = 100_000
+"""Keys that were removed, for readers that have them yet: other processes, other versions."""
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
@@ -93,6 +97,19 @@ class Store:
             row = db.execute("SELECT value FROM settings WHERE name = 'published'").fetchone()
             known = [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]
             statements.put_settings(db, {"published": known})
+
+    def forgotten(self) -> int:
+        """The last removal of a key that is no longer told of."""
+        return keys.forgotten(self._read())
+
+    def forget_removals(self, until: int) -> None:
+        """Tell no longer of keys that were removed before an index was written without them.
+
+        Only once there are many: who has not taken them in yet must begin anew.
+        """
+        with self.connections.writing() as db:
+            if until - keys.forgotten(db) > REMEMBERED_REMOVALS:
+                keys.forget_removals(db, until)
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; empty where it is sound."""
@@ -202,8 +219,14 @@ class Store:
         """What readers that are that far must still take in; with the keys of examples if asked.
 
         `removed` may name keys that such a reader never had.
+
+        Raises:
+            Forgotten: what was removed since is no longer known.
         """
         with self.connections.reading() as db:
+            # A reader without keys has nothing to let go of.
+            if last_key and last_removal < keys.forgotten(db):
+                raise Forgotten
             return Changes(
                 statements.state(db),
                 keys.added_since(db, last_key, examples),
