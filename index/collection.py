@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -126,6 +126,12 @@ class Collection:
     def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
         """Answers with their measures, to be merged with other collections' answers."""
         return self._searcher.found(requests)
+
+    @overload
+    def recommend(self, *, target: None = None, **fields: Any) -> Recommended: ...
+
+    @overload
+    def recommend(self, *, target: Any, **fields: Any) -> Predicted: ...
 
     def recommend(self, **fields: Any) -> Recommended | Predicted:
         """What may come next for a user, by attention from their history; or with `target` what

@@ -128,6 +128,8 @@ class Version:
         Args:
             rows: (n,) the document that each is, 0 for none.
         """
+        if "query" not in self.terms:
+            return embeddings
         return embeddings + self._term("query", rows, 0.0)
 
     def gates(self, rows: Int64) -> Float64:

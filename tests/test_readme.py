@@ -128,6 +128,25 @@ def test_the_further_http_examples_run(folder: Path, books: str) -> None:
     assert [hit["collection"] for hit in across["hits"]] == ["default", "default"]
 
 
+def test_the_examples_of_recommending_run(folder: Path, books: str) -> None:
+    said = run(blocks("Recommendations", "sh")[0], folder)
+    assert "3 interactions added" in said
+    assert re.search(r"^  1  1\.0000  3  8\.5\n +because of [12] 0\.\d+", said, re.MULTILINE), said
+    assert re.search(r"^3  \d\.\d+ ± \d", said, re.MULTILINE), said
+    answers = run(served(blocks("Recommendations", "sh")[1]), folder).splitlines()
+    objects = [json.loads(line) for line in answers if line.startswith("{")][-8:]
+    stored, user, history, examples, facts, predicted, listed, deleted = objects
+    assert stored["added"] == 2
+    assert [hit["id"] for hit in user["hits"]] == ["3", "4"]
+    assert {each["id"] for each in user["hits"][0]["because"]} == {"1", "2"}
+    assert {hit["id"] for hit in history["hits"]} == {"2", "4"}
+    assert {hit["id"] for hit in examples["hits"]} == {"1", "3", "4"}
+    assert facts["history"] == {"given": 2, "used": 2}
+    sea, vampire = predicted["predictions"]
+    assert sea["mean"] > vampire["mean"]
+    assert (len(listed["items"]), deleted) == (2, {"deleted": 2})
+
+
 def test_the_python_example_of_learning_runs(folder: Path, learned: str) -> None:
     program = blocks("Learning", "python")[0]
     said = run(f"python - <<'END'\n{program}END\n", folder)

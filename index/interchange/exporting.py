@@ -104,12 +104,19 @@ def export_weights(
 def _find(collection: Collection, version: int | None) -> _Found:
     number = collection.store.state().projection if version is None else version
     stored = collection.store.version(number)
+    if stored.role == "predict":
+        raise InvalidRequest(
+            f"Version {number} predicts what users think of items and is no pair of layers; name "
+            f"another.",
+            field="projection",
+        )
     projection = Projection.from_bytes(stored.weights)
     left = leftovers(
         projection,
         Tuning.of(stored.tuning),
         offsets=len(stored.offsets[0]),
         examples=collection.store.example_count(),
+        terms=max((len(rows) for rows, _ in stored.terms.values()), default=0),
     )
     return _Found(number, stored, projection, left)
 

@@ -20,16 +20,18 @@ class Leftover(NamedTuple):
 
 
 def leftovers(
-    projection: Projection, tuning: Tuning, *, offsets: int, examples: int
+    projection: Projection, tuning: Tuning, *, offsets: int, examples: int, terms: int = 0
 ) -> list[Leftover]:
     """Everything that cannot travel, whether this version has it or not.
 
     Args:
         offsets: keys that this version moves.
+        terms: documents of which it has learned something else.
         examples: examples that the collection holds.
     """
     return [
         _offsets(offsets),
+        _terms(terms),
         _examples(tuning, examples),
         _lexical(tuning),
         _scale(tuning),
@@ -42,6 +44,11 @@ def _offsets(count: int) -> Leftover:
     why = "they belong to stored keys, and a model knows only a text"
     detail = f"{count} keys are moved; {why}" if count else f"none; {why}"
     return Leftover("key offsets", count > 0, detail)
+
+
+def _terms(count: int) -> Leftover:
+    why = "how a document asks, and how much it counts in a history, is learned of each by itself"
+    return Leftover("terms of documents", count > 0, f"{count or 'none'}; {why}")
 
 
 def _examples(tuning: Tuning, count: int) -> Leftover:

@@ -29,12 +29,14 @@ class Asked(NamedTuple):
         embeddings: one, but for a mixture, of which each part attends by itself.
         said: the texts behind each embedding; none for vectors and documents.
         own: rows of the documents that it is made of.
+        rows: the document that each embedding is of, 0 for others.
         weights: of the parts of a mixture, summing to one; None for all other queries.
     """
 
     embeddings: Float32  # (p, d)
     said: tuple[tuple[Said, ...], ...]
     own: tuple[int, ...]
+    rows: tuple[int, ...]
     weights: Float64 | None = None  # (p,)
 
     @property
@@ -123,11 +125,13 @@ class Asking:
         embeddings: Float32,
         rows: Mapping[str, int],
     ) -> Asked:
-        own = tuple(rows[part.id] for part in parts if part.id is not None)
+        of = tuple(0 if part.id is None else rows[part.id] for part in parts)
+        own = tuple(row for row in of if row)
         if query.mixture is None:
-            return Asked(self._blended(embeddings, parts)[None], (tuple(_said(parts)),), own)
+            blended = self._blended(embeddings, parts)[None]
+            return Asked(blended, (tuple(_said(parts)),), own, of if len(of) == 1 else (0,))
         said = tuple((Said(part.text, 1.0),) if part.text else () for part in parts)
-        return Asked(embeddings, said, own, np.array([part.weight for part in parts]))
+        return Asked(embeddings, said, own, of, np.array([part.weight for part in parts]))
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Parts as embeddings (p, d)."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from index.data import Data
 from index.errors import Conflict, InvalidRequest, UnknownProjection
 from index.projection import Projection, identity
 from index.verify import verify
-from tests.index.helpers import entry, fresh_store, vector_data
+from tests.index.helpers import entry, fresh_store, no_encoder, vector_data
 
 
 @pytest.fixture
@@ -163,3 +164,11 @@ def test_versions_that_predict_have_no_keys_to_search(collection):
 def test_an_empty_collection_recommends_nothing_without_failing(tmp_path):
     made = vector_data(tmp_path).create("empty", dimension=3)
     assert made.views.current(role="recommend").keys.documents == 0
+
+
+def test_where_nothing_may_be_written_it_recommends_all_the_same(collection, tmp_path):
+    found = collection.recommend(history=["d1", "d2"])
+    opened = Data(tmp_path / "data", load_encoder=no_encoder, read_only=True)
+    again = opened.collection("default").recommend(history=["d1", "d2"])
+    assert again.hits == found.hits
+    opened.close()

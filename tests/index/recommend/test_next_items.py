@@ -328,6 +328,18 @@ def test_a_learned_version_moves_keys_queries_and_gates(collection):
     assert collection.recommend(history=["d1"], projection=1).projection == 1
 
 
+def test_a_search_by_id_asks_as_the_version_has_learned(collection):
+    version = learned(collection, query=np.full((2, WIDTH), 2.0))
+    found = collection.search({"id": "d1"}, projection=version, k=20)
+    alone = collection.recommend(history=["d1"], k=20)
+    assert [hit.id for hit in found.hits] == ids_of(alone)
+    mixture = {"mixture": [{"id": "d1"}, {"id": "d5", "weight": 2}]}
+    together = collection.search(mixture, projection=version, attend="all", k=20)
+    both = collection.recommend(history=["d1", {"id": "d5", "weight": 2}], k=20)
+    assert [hit.id for hit in together.hits] == ids_of(both)
+    assert [hit.score for hit in together.hits] == pytest.approx([hit.score for hit in both.hits])
+
+
 def test_a_document_of_another_text_asks_as_if_nothing_had_been_learned_of_it(collection):
     learned(collection, query=np.full((2, WIDTH), 2.0), gate=np.array([[1e-3], [0.5]]))
     before = collection.recommend(history=["d1", "d60"], k=5)
