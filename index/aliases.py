@@ -44,7 +44,7 @@ class Aliases:
         A link to another place is no alias, but a collection that somebody keeps there.
         """
         try:
-            found = os.readlink(self._names / name)
+            found = os.readlink(os.path.join(self._names, name))  # as each search asks
         except OSError:
             return None
         return found if re.fullmatch(NAME_PATTERN, found) else None

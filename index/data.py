@@ -9,6 +9,7 @@ DIR/collections/ALIAS -> NAME        another name of a collection
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -95,16 +96,16 @@ class Data:
             UnknownCollection: there is none of this name; the sentence names those there are.
         """
         given, name = name, self.resolve(name)
-        path = self._folder(name) / "documents.db"
+        path = os.path.join(self._folder(name), "documents.db")
         with self._lock:
             try:
-                inode = path.stat().st_ino
+                inode = os.stat(path).st_ino
             except FileNotFoundError:
                 raise self._unknown(name, given) from None
             opened = self._open.get(name)
             # Another process may have dropped the collection and made one of the same name.
             if opened is None or opened[0] != inode:
-                made = Collection(name, path.parent, self.encoder, read_only=self.read_only)
+                made = Collection(name, self._folder(name), self.encoder, read_only=self.read_only)
                 opened = inode, made
                 self._open[name] = opened
             return opened[1]

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 STAGES = ("queue", "tokenise", "encode", "search", "attend", "fetch")
-"""Waiting for the model, its two parts, finding candidates by filter, words and keys, scoring
-and weighing them, and reading what is listed and blended. Each without the others."""
+"""Waiting for the model or for a search that is shared, the model's two parts, finding candidates
+by filter, words and keys, scoring and weighing them, and reading what is listed and blended. Each
+without the others."""
 
 Listener = Callable[[Mapping[str, float]], None]
 

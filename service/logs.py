@@ -29,6 +29,10 @@ def configure(form: Format, level: str) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("attend").setLevel(level.upper())
     logging.captureWarnings(True)
+    # What no line here says is not looked up for each (docs.python.org, howto/logging,
+    # "Optimization"); the file a record comes from takes as long as all the rest of it.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 class JsonLines(logging.Formatter):

@@ -11,6 +11,7 @@ import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -84,6 +85,10 @@ class Metrics:
             buckets=STAGE_SECONDS,
             registry=self._registry,
         )
+        # Looked up once: there are few of each, and every search asks for several.
+        self._by_request = cache(self._requests.labels)
+        self._by_route = cache(self._seconds.labels)
+        self._by_stage = cache(self._stages.labels)
         self.queue = QueueState(lambda: 0, lambda: 0)
         self._registry.register(_State(data, readiness, jobs, lambda: self.queue))
         ProcessCollector(registry=self._registry)
@@ -94,13 +99,13 @@ class Metrics:
         Args:
             route: the path as it is written in the API, never the one that was sent.
         """
-        self._requests.labels(method if method in METHODS else "other", route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._by_request(method if method in METHODS else "other", route, status).inc()
+        self._by_route(route).observe(seconds)
 
     def stages(self, spent: Mapping[str, float]) -> None:
         """Count a search's seconds by stage."""
         for stage, seconds in spent.items():
-            self._stages.labels(stage).observe(seconds)
+            self._by_stage(stage).observe(seconds)
 
     def text(self) -> bytes:
         """All of it, of this moment."""

@@ -56,9 +56,11 @@ def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None =
     For a caller that has logits already; documents at -inf are masked.
     """
     kept = unmasked(candidates)
-    if attend is not None:
-        order = rank(kept.documents, scores(kept.z, _whole(kept.z, mechanism), mechanism))
-        kept = Logits(kept.documents[order[:attend]], kept.z[:, order[:attend]])
+    if attend is not None and attend < len(kept.documents):
+        # One head's scores are its logits, whatever they sum to.
+        by = kept.z[0] if mechanism.heads == 1 else _mixed(kept.z, mechanism)
+        order = rank(kept.documents, by)[:attend]
+        kept = Logits(kept.documents[order], kept.z[:, order])
     return weighed(kept, _whole(kept.z, mechanism), mechanism, len(kept.documents))
 
 
@@ -101,6 +103,10 @@ def mixed(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
 
 def _peaks(whole: Partition) -> Float64:
     return np.where(np.isneginf(whole.maximum), 0, whole.maximum)
+
+
+def _mixed(z: Float64, mechanism: Mechanism) -> Float64:
+    return scores(z, _whole(z, mechanism), mechanism)
 
 
 def rank(documents: Int64, score: Float64) -> Int64:

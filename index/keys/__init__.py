@@ -1,8 +1,9 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
+from index.keys.candidates import Candidates, divided, joined
 from index.keys.published import Manifest, Origin, Progress, PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.keys.snapshot import Candidates, Snapshot, joined
+from index.keys.snapshot import Snapshot
 
 __all__ = [
     "Candidates",
@@ -14,5 +15,6 @@ __all__ = [
     "PublishedIndexes",
     "Segment",
     "Snapshot",
+    "divided",
     "joined",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
+from index.keys.candidates import Candidates, joined
 from index.keys.segment import DenseVectors, Keys, Segment
 from index.types import Bool, Float32, Int64
 
@@ -42,15 +42,6 @@ FEW = 8
 """Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
-class Candidates(NamedTuple):
-    """Whole documents with all of their keys."""
-
-    documents: Int64  # (n,) rows
-    starts: Int64  # (n,) first key of each document
-    keys: Float32  # (m, d)
-    key_ids: Int64  # (m,)
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """Segments and the state of the database that they mirror.
@@ -80,8 +71,12 @@ class Snapshot:
     @cached_property
     def largest_block(self) -> int:
         """Keys that a block may have: it ends with a whole document."""
-        counts = [int(np.diff(segment.starts).max(initial=0)) for segment in self.segments]
-        return BLOCK_KEYS + max(counts)
+        return BLOCK_KEYS + self.most_keys
+
+    @cached_property
+    def most_keys(self) -> int:
+        """Of one document."""
+        return max(int(np.diff(segment.starts).max(initial=0)) for segment in self.segments)
 
     @property
     def documents(self) -> int:
@@ -106,7 +101,7 @@ class Snapshot:
         found = [_nearest(segment, flat, rows, attend) for segment in self.segments]
         heads = queries.shape[1]
         return [
-            np.unique(np.concatenate([row for each in found for row in each[at : at + heads]]))
+            _united([row for each in found for row in each[at : at + heads] if len(row)])
             for at in range(0, len(flat), heads)
         ]
 
@@ -143,6 +138,13 @@ def _sorted(parts: Sequence[Keys]) -> Segment:
     return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
 
 
+def _united(rows: Sequence[Int64]) -> Int64:
+    """Rows that are ascending in each, as one ascending list of different ones."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.unique(np.concatenate(rows or [np.empty(0, dtype=np.int64)]))
+
+
 def _nearest(segment: Segment, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
     """Rows of the best documents of one segment for each of the queries (q, d)."""
     allowed = segment.allowed(rows)
@@ -172,13 +174,17 @@ def _fetched(
         nearest = segment.vectors.search(queries[at : at + step], fetch, keys)
         for scores, positions in zip(*nearest, strict=True):
             met = positions >= 0
-            found.append(_first(segment.ordinals[positions[met]], scores, wanted))
+            found.append(_first(segment, segment.ordinals[positions[met]], scores, wanted))
     return found
 
 
-def _first(ordinals: Int64, scores: Float32, wanted: int) -> Int64 | None:
+def _first(segment: Segment, ordinals: Int64, scores: Float32, wanted: int) -> Int64 | None:
     """The best distinct ones of the documents of keys by rank; None where more must be known."""
-    documents, places = np.unique(ordinals, return_index=True)
+    if segment.keys == len(segment.rows):  # each is distinct already
+        places = np.argsort(ordinals)
+        documents = ordinals[places]
+    else:
+        documents, places = np.unique(ordinals, return_index=True)
     if len(documents) < wanted:
         return None
     # The worst key that was fetched may have equals that were not.
@@ -253,19 +259,3 @@ def _gather(segment: Segment, ordinals: Int64) -> Candidates:
     whole = len(positions) and positions[-1] - positions[0] + 1 == len(positions)
     keys = vectors[positions[0] : positions[-1] + 1] if whole else vectors[positions]
     return Candidates(segment.rows[ordinals], begins, keys, segment.key_ids[positions])
-
-
-def joined(parts: Sequence[Candidates]) -> Candidates:
-    """Candidates of different documents as one."""
-    filled = [part for part in parts if len(part.documents)]
-    if len(filled) == 1:
-        return filled[0]
-    if not filled:
-        return parts[0]
-    offsets = np.cumsum([0] + [len(part.keys) for part in filled[:-1]])
-    return Candidates(
-        np.concatenate([part.documents for part in filled]),
-        np.concatenate([part.starts + off for part, off in zip(filled, offsets, strict=True)]),
-        np.concatenate([part.keys for part in filled]),
-        np.concatenate([part.key_ids for part in filled]),
-    )

@@ -98,7 +98,7 @@ def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Ac
     by_name = {each.name: each for each in collections}  # two aliases may be of one
     asked = request.of_each()
     found = {name: each.found([asked])[0] for name, each in by_name.items()}
-    shares = shares_of([each.measure for each in found.values()])
+    shares = shares_of([each.measure() for each in found.values()])
     return Across(
         hits=[] if shares is None else _merged(found, shares, request),
         merged=shares is not None,
@@ -112,7 +112,7 @@ def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Ac
 def _merged(found: Mapping[str, Found], shares: Shares, request: AcrossRequest) -> list[FarHit]:
     """The page of all hits together, by score: on one scale it orders as the weight does."""
     hits = [
-        FarHit(name, replace(hit, weight=hit.weight * _rescaled(each, share)))
+        FarHit(name, hit._replace(weight=hit.weight * _rescaled(each, share)))
         for (name, each), share in zip(found.items(), shares.of, strict=True)
         for hit in each.answer.hits
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -22,6 +23,9 @@ from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, neare
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""
+
+AHEAD = 10_000
+"""Documents read at once for all queries of a batch; what needs more reads its own, and forgets."""
 
 
 class Page(NamedTuple):
@@ -50,10 +54,30 @@ class Reading:
     parts: Sequence[Sequence[Mapping[str, Json]]]
     type: ValueType
 
+    @cached_property
+    def _listings(self) -> list[Listed]:
+        """The page of each query."""
+        return [
+            listed(found, self.options, asked, self._labels(found))
+            for found, asked in zip(self.attention.attended, self.fingerprints, strict=True)
+        ]
+
+    @cached_property
+    def _ahead(self) -> Mapping[int, StoredDocument]:
+        """Documents that the pages and answers of all queries have, read in one statement."""
+        whole = self.options.mode == "soft" and self.attention.all_weights is None
+        needed = [
+            found.documents if whole else found.documents[np.append(listing.at, 0)]
+            for found, listing in zip(self.attention.attended, self._listings, strict=True)
+            if len(found.documents)
+        ]
+        if not needed or sum(map(len, needed)) > AHEAD:
+            return {}
+        return self._read(np.unique(np.concatenate(needed)))
+
     def page(self, query: int) -> Page:
         """The documents listed for a query."""
-        found = self.attention.attended[query]
-        listing = listed(found, self.options, self.fingerprints[query], self._labels(found))
+        found, listing = self.attention.attended[query], self._listings[query]
         at, rows = listing.at, found.documents[listing.at]
         documents = self._documents(rows)
         values = self._values(query, rows, documents)
@@ -117,11 +141,17 @@ class Reading:
         blend.add(ids, self._values(query, rows, documents), by_head)
 
     def _documents(self, rows: Int64) -> list[StoredDocument]:
+        wanted, known = rows.tolist(), self._ahead
+        if not known.keys() >= set(wanted):
+            known = self._read(rows)
+        try:
+            return [known[row] for row in wanted]
+        except KeyError:
+            raise Vanished from None
+
+    def _read(self, rows: Int64) -> Mapping[int, StoredDocument]:
         read = self.store.values if self.options.value in (None, KEY) else self.store.documents
-        found = read(rows)
-        if len(found) < len(rows):
-            raise Vanished
-        return [found[row] for row in rows.tolist()]
+        return read(rows)
 
     def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
         if self.options.value == KEY:

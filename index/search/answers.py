@@ -30,8 +30,7 @@ class Highlight(NamedTuple):
     spans: list[Span]
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """One attended document.
 
     Attributes:
@@ -118,14 +117,19 @@ def facets_json(facets: Facets) -> dict[str, Any]:
 
 def hit_json(hit: Hit) -> dict[str, Any]:
     """Without what was not asked for."""
-    plain = {name: getattr(hit, name) for name in hit.__slots__}
-    unasked = [name for name in ("explanation", "highlight") if plain[name] is None]
-    if hit.group_size is None:
-        unasked += ["group", "group_size", "group_weight"]
-    for name in unasked:
-        del plain[name]
+    plain = {
+        "id": hit.id,
+        "score": hit.score,
+        "weight": hit.weight,
+        "value": hit.value,
+        "payload": hit.payload,
+    }
+    if hit.explanation is not None:
+        plain["explanation"] = hit.explanation
     if hit.highlight is not None:
         plain["highlight"] = hit.highlight._asdict()
+    if hit.group_size is not None:
+        plain |= {name: getattr(hit, name) for name in ("group", "group_size", "group_weight")}
     return plain
 
 

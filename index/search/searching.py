@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from index.search.answering import KEY, Reading, check_path, value_of
 from index.search.answers import Answer, Facets, Matrix
 from index.search.asking import Asked, Asking, QueryEncoder, known
 from index.search.attending import Attention, attend, attend_matrix
+from index.search.company import Company
 from index.search.explaining import Vanished
 from index.search.lexicon import Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
@@ -39,6 +42,12 @@ ATTEMPTS = 5
 MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""
 
+TOGETHER = 64
+"""Queries of different callers that are searched at once."""
+
+PAGE = {"k", "offset", "cursor", "fields", "facets", "highlight", "explain"}
+"""Which page is asked for, and what besides."""
+
 
 Result = TypeVar("Result")
 
@@ -49,6 +58,7 @@ class Batch(NamedTuple):
     Attributes:
         fingerprints: of what was asked, without the page.
         own: rows of the documents that all of them are made of, and that are masked.
+        began: when each was asked.
         parts: what the parts of each mixture are.
     """
 
@@ -56,7 +66,8 @@ class Batch(NamedTuple):
     options: SearchOptions
     fingerprints: Sequence[str]
     own: tuple[int, ...]
-    parts: Sequence[Sequence[Mapping[str, Json]]] = ()
+    began: Sequence[float]
+    parts: Sequence[Sequence[Mapping[str, Json]]]
 
     @property
     def embeddings(self) -> Float32:
@@ -70,10 +81,13 @@ class Batch(NamedTuple):
 
 
 class Found(NamedTuple):
-    """An answer, and by what measure its weights are comparable with another collection's."""
+    """An answer, and by what measure its weights are comparable with another collection's.
+
+    `measure` is asked for only where there is another one.
+    """
 
     answer: Answer
-    measure: Measure
+    measure: Callable[[], Measure]
 
 
 class Searcher:
@@ -91,6 +105,9 @@ class Searcher:
         self._views = views
         self.asking = Asking(store, settings, encoder)
         self._types: dict[str | None, tuple[int, ValueType | None]] = {}
+        self._company: Company[Batch, list[Found]] = Company(
+            self._in_company, lambda batch: len(batch.asked), TOGETHER
+        )
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
         """Answer requests together: one encoder call, and one search per set of options."""
@@ -120,20 +137,34 @@ class Searcher:
             # Without text there are no words, and what was fitted with them does not fit.
             worded = bool(asked[at].texts)
             own = asked[at].own if request.exclude_self else ()
-            alone = None if asked[at].weights is None else at  # a mixture has heads of its own
-            groups[worded, own, alone, request.model_dump_json(exclude={"query"})].append(at)
+            # A mixture has heads of its own: nothing is answered together with it.
+            alone = None if asked[at].weights is None else object()
+            groups[worded, own, alone, _options(request)].append(at)
         found: dict[int, Found] = {}
-        for (_, own, _, _), places in groups.items():
+        for key, places in groups.items():
             chosen = [requests[at] for at in places]
             batch = Batch(
                 [asked[at] for at in places],
                 chosen[0],
-                _fingerprints(chosen),
-                own,
+                [_fingerprint(each) for each in chosen],
+                key[1],
+                [started] * len(places),
                 [_named(each.query) for each in chosen],
             )
-            found |= zip(places, until_whole(partial(self._found, batch, started)), strict=True)
+            found |= zip(places, self._company.join(key, batch), strict=True)
         return [found[at] for at in range(len(requests))]
+
+    def _in_company(self, batches: Sequence[Batch]) -> list[list[Found]]:
+        """Batches of the same options, of as many callers, as one."""
+        first = batches[0]
+        whole = first._replace(
+            asked=[asked for batch in batches for asked in batch.asked],
+            fingerprints=[each for batch in batches for each in batch.fingerprints],
+            began=[began for batch in batches for began in batch.began],
+            parts=[each for batch in batches for each in batch.parts],
+        )
+        found = iter(until_whole(partial(self._found, whole)))
+        return [list(islice(found, len(batch.asked))) for batch in batches]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document that filter and mask let pass.
@@ -145,7 +176,7 @@ class Searcher:
             InvalidRequest: the requests differ in more than their queries.
             LimitExceeded: the matrix has more cells than are sent at once.
         """
-        if len({request.model_dump_json(exclude={"query"}) for request in requests}) != 1:
+        if len({_options(request) for request in requests}) != 1:
             raise InvalidRequest(
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
@@ -157,7 +188,7 @@ class Searcher:
                 field="searches",
             )
         asked = self.asking.asked([request.query for request in requests])
-        batch = Batch(asked, requests[0], (), ())
+        batch = Batch(asked, requests[0], (), (), (), ())
         return until_whole(partial(self._matrix, batch))
 
     def _matrix(self, batch: Batch) -> Matrix:
@@ -186,7 +217,7 @@ class Searcher:
             projection=view.version,
         )
 
-    def _found(self, batch: Batch, started: float) -> list[Found]:
+    def _found(self, batch: Batch) -> list[Found]:
         options = batch.options
         with timed("search"):
             view = self._views.current(options.projection)
@@ -197,9 +228,9 @@ class Searcher:
                 view, self._settings, batch.embeddings, rows, options, words, batch.weights
             )
         with timed("fetch"):
-            return self._read(batch, view, attention, started)
+            return self._read(batch, view, attention)
 
-    def _read(self, batch: Batch, view: View, attention: Attention, started: float) -> list[Found]:
+    def _read(self, batch: Batch, view: View, attention: Attention) -> list[Found]:
         options = batch.options
         reading = Reading(
             self._store,
@@ -213,8 +244,8 @@ class Searcher:
         facets = self._facets(options)
         return [
             Found(
-                self._answer(reading, query, view, facets, started),
-                measure_of(attention, self._settings, query),
+                self._answer(reading, query, view, facets, batch.began[query]),
+                partial(measure_of, attention, self._settings, query),
             )
             for query in range(len(attention.attended))
         ]
@@ -325,10 +356,19 @@ class Searcher:
         return infer([value_of(document, path) for document in documents])
 
 
-def _fingerprints(requests: Sequence[SearchRequest]) -> list[str]:
+def _options(request: SearchRequest) -> str:
+    """What is to be the same for requests to be answered together."""
+    return request.model_dump_json(exclude={"query"})
+
+
+def _fingerprint(request: SearchRequest) -> str:
     """Of what is asked, and not of which page or what besides."""
-    page = {"k", "offset", "cursor", "fields", "facets", "highlight", "explain"}
-    return [request.model_dump_json(exclude=page) for request in requests]
+    vector = request.query.vector
+    if vector is None:
+        return fingerprint(request.model_dump_json(exclude=PAGE))
+    # As JSON a vector takes more time than most searches for it.
+    options = request.model_dump_json(exclude=PAGE | {"query"})
+    return fingerprint(options, array("d", vector).tobytes())
 
 
 def _named(query: Query) -> list[Mapping[str, Json]]:

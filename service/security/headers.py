@@ -24,10 +24,14 @@ ALWAYS = {
 }
 
 
+_PAGE = [*ALWAYS.items(), ("Content-Security-Policy", PAGE)]
+_OTHERS = [*ALWAYS.items(), ("Content-Security-Policy", NOTHING)]
+
+
 def harden(response: Response) -> None:
-    is_page = response.mimetype == HTML
-    response.headers.update(ALWAYS)
-    response.headers["Content-Security-Policy"] = PAGE if is_page else NOTHING
+    sent = response.headers
+    sent.extend(_PAGE if response.mimetype == HTML else _OTHERS)
     # A write that was answered is seen by the next search: no answer may be an older one's.
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.vary.add("Accept")
+    if "Cache-Control" not in sent:
+        sent.add("Cache-Control", "no-store")
+    sent.add("Vary", "Accept")

@@ -8,6 +8,7 @@ from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask
 from waitress.utilities import Error
 
+from service.loop import serving
 from service.problems import TOO_LARGE, TOO_SLOW, UNREAD, UNREADABLE, Kind, Problem
 from service.replies import PROBLEM, to_json
 from service.security.headers import ALWAYS
@@ -51,3 +52,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     """A connection whose refusals are problems."""
 
     error_task_class = ProblemTask
+
+    def service(self) -> None:
+        with serving(self):
+            super().service()

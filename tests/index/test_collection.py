@@ -325,7 +325,7 @@ def test_a_batch_answers_each_as_if_it_were_alone(five):
             {"id": "a", "text": "b"},
             {},
             InvalidRequest,
-            "exactly one of text, vector, id, ids and blend",
+            "exactly one of text, vector, id, ids, blend and mixture",
         ),
         (QUERY, {"k": 0}, InvalidRequest, "k: .* but 0 was given"),
         (QUERY, {"k": 10**9}, InvalidRequest, "k: .* but 1000000000 was given"),

@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
-from waitress import wasyncore
 from waitress.server import create_server
 
+from service.loop import Loop
 from service.queueing import RETRY_SECONDS, BoundedDispatcher
 
 LIMIT = 30.0
@@ -74,6 +74,7 @@ def loaded() -> Iterator[Loaded]:
         pool = ThreadPoolExecutor(THREADS + QUEUE)
         loaded = Loaded(gate, dispatcher, listener.getsockname()[1], [])
         try:
+            until(lambda: dispatcher.active_count == 0)  # threads on their way count as busy
             for at in range(THREADS + QUEUE):
                 loaded.waiting.append(pool.submit(loaded.get, f"/v1/{at}"))
             for _ in range(THREADS):
@@ -91,8 +92,9 @@ def loaded() -> Iterator[Loaded]:
 
 
 def _loop(server: Any, stop: threading.Event) -> None:
+    loop = Loop(server)
     while not stop.is_set():
-        wasyncore.loop(timeout=0.05, map=server._map, use_poll=True, count=1)
+        loop.turn(0.05)
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ from waitress.server import create_server
 
 from index import Data
 from service.app import create_app
+from service.loop import Loop
 from service.security.keys import FILE, KeyFile
 from service.security.limits import MAX_HEADERS, SlowClients
 from service.security.refusals import Channel
@@ -182,9 +183,11 @@ def hurried(tmp_path: Path) -> Iterator[Place]:
     server.channel_class = Channel
     slow, stop = SlowClients(0.5, 1.0), threading.Event()
 
+    turns = Loop(server)
+
     def loop() -> None:
         while not stop.is_set():
-            wasyncore.loop(timeout=0.05, map=server._map, use_poll=True, count=1)
+            turns.turn(0.05)
             slow.sweep(server.active_channels.values())
 
     thread = threading.Thread(target=loop)

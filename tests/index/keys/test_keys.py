@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.keys import DenseVectors, Keys, Segment, Snapshot
+from index.keys import DenseVectors, Keys, Segment, Snapshot, divided
 from index.keys import snapshot as snapshot_module
 from index.keys.segment import FlatVectors
 from index.keys.snapshot import BLOCK_KEYS
@@ -141,6 +141,17 @@ def test_looking_up_rows_finds_the_living_among_them(case):
     found = case.snapshot().lookup(wanted)
     assert sorted(found.documents.tolist()) == case.rows[case.alive & case.chosen].tolist()
     check_whole(case, found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CASES)
+def test_what_was_looked_up_together_is_divided_as_if_alone(case):
+    rng, snapshot = np.random.default_rng(case.seed), case.snapshot()
+    wanted = [case.rows[rng.random(case.documents) < share] for share in (0.2, 0.6, 0)]
+    every = snapshot.lookup(np.unique(np.concatenate(wanted)))
+    for rows, part in zip(wanted, divided(every, wanted), strict=True):
+        for ours, theirs in zip(part, snapshot.lookup(rows), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @settings(max_examples=150, deadline=None)
