@@ -175,7 +175,7 @@ def _figures(users: Int64, truth: Float64, before: Float64, after: Float64) -> d
         "p": float(paired_randomisation(own, others)),
         "mae_before": float(np.abs(before - truth).mean()),
         "mae_after": float(np.abs(after - truth).mean()),
-        "ratings": len(truth),
+        "queries": len(truth),
         "users": len(own),
     }
 
