@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import recommend_ratings
 from common import DATA, parser, progress, tell
 from learning_rows import Row, ahead, difference_row, row_of
 from recommend_peers import PEERS, QUICK, settings
@@ -46,6 +47,7 @@ class Bench(NamedTuple):
     quick: bool
     full: bool
     peers: bool
+    folder: Path
     kept: dict[str, Evaluation]
 
     def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
@@ -69,7 +71,7 @@ def main() -> None:
             chosen, Data(folder), given.seed, given.quick, given.full, not given.no_peers, {}
         )
         rows: dict[str, Row] = {}
-        for section in (next_books, withheld_books, speed, explanations, beside):
+        for section in (next_books, withheld_books, speed, explanations, beside, ratings):
             if given.quick and section is withheld_books:
                 continue
             for row in section(bench):
@@ -96,15 +98,23 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
+def ratings(bench: Bench) -> Iterator[Row]:
+    """Simulated ratings, beside the Surprise library (see recommend_ratings.py)."""
+    if bench.peers:
+        yield from recommend_ratings.rows(bench.quick, bench.folder)
+
+
 def ratios(rows: Mapping[str, Row]) -> dict[str, float]:
-    """nDCG@10 over that of each peer."""
+    """nDCG@10 over that of each peer, and each peer's RMSE over ours."""
+    rated = recommend_ratings.ratios(rows) if "ratings.attend.rmse" in rows else {}
     ours = rows["goodbooks.ndcg"].measured
     found = {name: rows.get(f"goodbooks.{name}.ndcg") for name in PEERS}
-    return {
+    ranked = {
         f"ndcg_over_{name}": round(ours / row.measured, 4)
         for name, row in found.items()
         if row is not None and row.measured and ours
     }
+    return ranked | rated
 
 
 # -- goodbooks ------------------------------------------------------------------------------------

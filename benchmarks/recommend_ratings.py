@@ -23,7 +23,12 @@ from index import Collection, Data
 from index.interactions import record
 from index.learn.ratings import Ratings as Numbered
 from index.learn.ratings import baseline
-from index.statistics import difference_interval, mean_interval, paired_randomisation
+from index.statistics import (
+    by_group,
+    difference_interval,
+    mean_interval,
+    paired_randomisation,
+)
 from index.store import Interaction
 from index.training import train
 
@@ -124,14 +129,14 @@ def _accuracy(
     """Errors of everybody, differences from each peer, and those of users nobody trained on."""
     for name, mean in said.items():
         error = mean - truth
-        interval = mean_interval(_by_user(users, error**2))
+        interval = mean_interval(by_group(error**2, users))
         low, high = np.sqrt([interval.low, interval.high])
         row = Row(f"ratings.{name}.rmse", f"ratings, RMSE: {name}", _rmse(error), low, high)
         yield row._replace(note=f"MAE {np.abs(error).mean():.4f}")
     ours = (said["attend"] - truth) ** 2
     for name in set(said) - {"attend"}:
         theirs = (said[name] - truth) ** 2
-        sides = _by_user(users, theirs), _by_user(users, ours)
+        sides = by_group(theirs, users), by_group(ours, users)
         gain = difference_interval(*sides)
         p = paired_randomisation(*sides)
         row = Row(
@@ -248,12 +253,6 @@ def _books(data: Data, folder: Path) -> tuple[Collection, list[str], np.ndarray]
     rows_of = collection.store.rows_of(ids)
     vectors = [collection.store.embeddings_of(rows_of[id])[0] for id in ids]
     return collection, ids, np.stack(vectors)
-
-
-def _by_user(users: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """One value for each user, whose mean is that over ratings."""
-    names, at = np.unique(users, return_inverse=True)
-    return np.bincount(at, weights=squares) * len(names) / len(at)
 
 
 def _rmse(errors: np.ndarray) -> float:

@@ -129,6 +129,22 @@ def mean_intervals(
     ]
 
 
+def by_group(values: ArrayLike, groups: ArrayLike) -> Float64:
+    """One value for each group, in the order of their names, whose mean is that of values (n).
+
+    Values of one group, such as a user's, are then drawn, swapped and counted as one.
+
+    >>> by_group([1.0, 2.0, 6.0], [7, 7, 8])
+    array([2., 4.])
+    """
+    given = _checked(values)
+    names, at = np.unique(np.asarray(groups), return_inverse=True)
+    if len(at) != len(given):
+        raise InvalidRequest(f"{len(given)} values came with {len(at)} groups; give each its own.")
+    summed: Float64 = np.bincount(at, weights=given).astype(np.float64, copy=False)
+    return summed * (len(names) / len(at))
+
+
 def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:
     """How often answers of each confidence are correct (Guo et al. 2017).
 

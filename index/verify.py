@@ -14,6 +14,7 @@ from index.collection import Collection
 from index.errors import AttendError, Conflict, Damaged
 from index.ingest import key_hash, value_hash
 from index.projection import Projection
+from index.recommend.trained import read as read_model
 from index.settings import Settings
 from index.store import ROLES, Hashes, KeyBatch, KeyRow, StoredDocument, statements
 from index.store.soundness import CHECKS, RESTORE, Check, own_keys
@@ -217,9 +218,10 @@ def _versions(collection: Collection) -> Iterator[str]:
         if roles.get(active) != role and (active or role == "search"):
             yield f"Projection {active} is active for {role}, but no such one is stored."
     for each in known:
-        if each.role == "predict":
-            continue  # it is no projection
         try:
+            if each.role == "predict":
+                read_model(store, each.version)
+                continue
             projection = Projection.from_bytes(store.projection_weights(each.version))
             Tuning.of(each.tuning)
         except AttendError as error:

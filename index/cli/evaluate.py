@@ -121,7 +121,8 @@ def evaluate_command(
 
     With --interactions, what is recommended to its users against what they met there: nDCG and
     recall of the first ten of all documents but those of the history, and the share of all
-    documents (coverage) and the surprise (novelty) in these lists.
+    documents (coverage) and the surprise (novelty) in these lists. Where they gave numbers, the
+    errors (rmse, mae) of what is predicted from their history.
 
     \b
     Example:

@@ -10,18 +10,17 @@ from index.evaluating.interactions import (
     protocol_of,
     read_ids,
 )
-from index.evaluating.ratings import Errors, Predict, errors
+from index.evaluating.ratings import RatingErrors, rating_errors
 
 __all__ = [
     "MEASURES",
-    "Errors",
     "Evaluation",
-    "Predict",
     "Protocol",
+    "RatingErrors",
     "Recommend",
-    "errors",
     "evaluate",
     "is_liked",
     "protocol_of",
+    "rating_errors",
     "read_ids",
 ]

@@ -1,63 +1,92 @@
-"""What users would give documents, as predicted, against what they gave them."""
+"""Predictions against what users gave documents later: root mean square and mean absolute error.
+
+Each user's history is what is known of them, and each number that they gave later is predicted from
+it by what predicts now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from index.collection import Collection
+from index.recommend.answers import Predicted
+from index.recommend.target import MOST_TARGETS
+from index.statistics import Interval, by_group, mean_interval
 from index.store import Interaction
 from index.types import Float64
-
-Predict = Callable[[Sequence[Interaction], Sequence[str]], Sequence[float]]
-"""Of a history with values, and ids of documents: what the user would give each."""
+from index.values import as_number
 
 
-class Errors(NamedTuple):
-    """Differences between what was predicted and what was given, one for each rating (r,)."""
+class RatingErrors(NamedTuple):
+    """Errors (r,) of predictions, and whose they are (r,)."""
 
-    differences: Float64
-
-    @property
-    def rmse(self) -> float:
-        """The root of the mean square."""
-        return float(np.sqrt((self.differences**2).mean()))
+    errors: Float64
+    users: Sequence[str]
 
     @property
-    def mae(self) -> float:
-        """The mean size."""
-        return float(np.abs(self.differences).mean())
+    def measures(self) -> dict[str, float]:
+        """rmse and mae, over ratings."""
+        squares, sizes = self.errors**2, np.abs(self.errors)
+        return {"rmse": float(np.sqrt(squares.mean())), "mae": float(sizes.mean())}
+
+    def intervals(self) -> dict[str, Interval]:
+        """name → mean with its 95 % bootstrap interval; users are drawn whole."""
+        squares = mean_interval(by_group(self.errors**2, self.users))
+        roots = Interval(*(float(np.sqrt(each)) for each in squares))
+        return {"rmse": roots, "mae": mean_interval(by_group(np.abs(self.errors), self.users))}
 
 
-def errors(
-    test: Sequence[Interaction],
-    history: Sequence[Interaction],
-    predict: Predict,
+def rating_errors(
+    collection: Collection,
+    histories: Mapping[str, Sequence[Interaction]],
+    later: Iterable[Interaction],
     on_progress: Callable[[int], object] = lambda users: None,
-) -> Errors | None:
-    """Predict every number of the test from its user's numbers in the history.
-
-    Returns: None where no user of the test with a number there has one in the history.
+) -> RatingErrors | None:
+    """Predict the numbers among what users gave later.
 
     Args:
-        on_progress: called with the number of users who were predicted since.
+        histories: user → what they met before.
+        later: what they met then; users without a number in their history are passed over.
+        on_progress: called with the number of users who were done since.
+
+    Returns: None where there is nothing to predict, or nothing to predict it from.
+
+    Raises:
+        InvalidRequest: a number out of the range of what was learned from.
     """
-    known: dict[str, list[Interaction]] = {}
-    for each in history:
-        if _is_number(each.value):
-            known.setdefault(each.user, []).append(each)
-    asked = sorted(each for each in test if _is_number(each.value) and each.user in known)
-    found: list[float] = []
-    for user, group in groupby(asked, key=lambda each: each.user):
-        given = list(group)
-        predicted = predict(known[user], [each.document for each in given])
-        pairs = zip(predicted, given, strict=True)
-        found += [one - float(each.value) for one, each in pairs]  # type: ignore[arg-type]
+    asked: dict[str, dict[str, float]] = defaultdict(dict)
+    for each in later:
+        if np.isfinite(as_number(each.value)):
+            asked[each.user][each.document] = as_number(each.value)
+    errors: list[Float64] = []
+    users: list[str] = []
+    for user, truth in asked.items():
+        known = _numbers(histories.get(user, ()))
+        if known:
+            said = _predicted(collection, known, list(truth))
+            errors.append(said - np.array([*truth.values()]))
+            users += [user] * len(truth)
         on_progress(1)
-    return Errors(np.array(found)) if found else None
+    return RatingErrors(np.concatenate(errors), users) if errors else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _numbers(history: Iterable[Interaction]) -> list[dict[str, Any]]:
+    """The part of a history that has a number, as a request has it."""
+    return [
+        {"id": each.document, "value": as_number(each.value)}
+        for each in history
+        if np.isfinite(as_number(each.value))
+    ]
+
+
+def _predicted(collection: Collection, history: list[dict[str, Any]], ids: list[str]) -> Float64:
+    means: list[float] = []
+    for at in range(0, len(ids), MOST_TARGETS):
+        found = collection.recommend(history=history, target=ids[at : at + MOST_TARGETS])
+        assert isinstance(found, Predicted)  # as targets were named
+        means += [as_number(each["mean"]) for each in found.predictions]
+    return np.array(means)

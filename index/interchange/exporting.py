@@ -106,8 +106,8 @@ def _find(collection: Collection, version: int | None) -> _Found:
     stored = collection.store.version(number)
     if stored.role == "predict":
         raise InvalidRequest(
-            f"Version {number} predicts what users think of items and is no pair of layers; name "
-            f"another.",
+            f"Version {number} predicts what users think of documents, and is no projection to "
+            f"export; name another. A snapshot takes it along.",
             field="projection",
         )
     projection = Projection.from_bytes(stored.weights)
@@ -116,7 +116,6 @@ def _find(collection: Collection, version: int | None) -> _Found:
         Tuning.of(stored.tuning),
         offsets=len(stored.offsets[0]),
         examples=collection.store.example_count(),
-        terms=max((len(rows) for rows, _ in stored.terms.values()), default=0),
     )
     return _Found(number, stored, projection, left)
 

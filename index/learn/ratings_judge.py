@@ -15,7 +15,7 @@ from index.learn.folds import VIEWS, View
 from index.learn.gate import SIGNIFICANCE, Verdict
 from index.learn.ratings_trial import Said
 from index.ratings import RatingModel, coverage, deviations, fit_spread
-from index.statistics import difference_interval, paired_randomisation
+from index.statistics import by_group, difference_interval, paired_randomisation
 from index.types import Bool, Float64, Int64, Json
 
 FEWEST = 10
@@ -162,7 +162,7 @@ def _trust(said: Said, truth: Float64, part: Bool) -> float:
 def _figures(users: Int64, truth: Float64, before: Float64, after: Float64) -> dict[str, Json]:
     """Errors before and after. The interval is that of the difference of mean squares, in units
     of the root's: a² − b² = (a − b)(a + b)."""
-    own, others = (_by_user(users, (side - truth) ** 2) for side in (after, before))
+    own, others = (by_group((side - truth) ** 2, users) for side in (after, before))
     roots = rmse(after - truth), rmse(before - truth)
     interval = difference_interval(own, others)
     size = max(sum(roots), 1e-12)
@@ -175,15 +175,9 @@ def _figures(users: Int64, truth: Float64, before: Float64, after: Float64) -> d
         "p": float(paired_randomisation(own, others)),
         "mae_before": float(np.abs(before - truth).mean()),
         "mae_after": float(np.abs(after - truth).mean()),
-        "ratings": len(truth),
+        "queries": len(truth),
         "users": len(own),
     }
-
-
-def _by_user(users: Int64, squares: Float64) -> Float64:
-    """One value for each user, such that their mean is that over ratings."""
-    names, at = np.unique(users, return_inverse=True)
-    return np.bincount(at, weights=squares) * len(names) / len(at)
 
 
 def _significant(figures: Mapping[str, Json]) -> bool:

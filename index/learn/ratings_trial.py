@@ -17,7 +17,7 @@ from index.learn.fit import Watch
 from index.learn.folds import View
 from index.learn.ratings import Ratings
 from index.learn.ratings_fit import Recipe, fit_ratings
-from index.learn.ratings_net import FittedRatings
+from index.learn.ratings_net import Drops, FittedRatings
 from index.learn.together import together
 from index.ratings import Rated, predict
 from index.types import Bool, Float32, Float64
@@ -25,18 +25,13 @@ from index.types import Bool, Float32, Float64
 HELD = 0.1
 """The share of documents, and of the other ratings, that is held out."""
 
+# On simulated ratings the first is the better one where items have dozens of ratings (RMSE 0.921
+# against 0.929 with 60 each), the second where they have few (0.936 against 0.947 with 30 each).
 RECIPES: Mapping[str, Recipe] = {
     each.name: each
     for each in (
         Recipe("usual"),
-        Recipe(
-            "careful",
-            rate=2e-3,
-            factor_rate=4e-3,
-            term_rate=2e-3,
-            bias_rate=4e-4,
-            head_rate=2e-3,
-        ),
+        Recipe("careful", drops=Drops(inputs=0.5, unknown=0.05), factor_decay=1.0),
     )
 }
 

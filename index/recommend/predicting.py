@@ -13,7 +13,7 @@ from index.recommend.answers import Predicted
 from index.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from index.recommend.requests import MAX_HISTORY, Given, RecommendRequest
 from index.recommend.target import NONE, Prediction, Targets, Valued, predicted
-from index.recommend.trained import Models, means
+from index.recommend.trained import Models, Trained, means
 from index.search.explaining import MAX_SHARES, Vanished
 from index.search.searching import until_whole
 from index.store import Store
@@ -54,8 +54,8 @@ class Predictor:
         started = time.perf_counter()
         chosen = self._chosen(request)
         history = self._histories.of(request, MOST_USED)
-        made = until_whole(lambda: self._predicted(chosen, history))
-        trained = self._models.active()
+        trained = self._models.current(request.projection)
+        made = until_whole(lambda: self._predicted(trained, chosen, history))
         missing = Missing([*history.missing.ids, *chosen.missing], history.missing.user)
         _check_size(request, made)
         return Predicted(
@@ -81,7 +81,9 @@ class Predictor:
         known = [NO_ROW if each.id is None else rows[each.id] for each in kept]
         return _Chosen(kept, np.array(known, dtype=np.int64), missing)
 
-    def _predicted(self, chosen: _Chosen, history: History) -> list[Prediction]:
+    def _predicted(
+        self, trained: Trained | None, chosen: _Chosen, history: History
+    ) -> list[Prediction]:
         rows = chosen.rows
         asked = np.empty((len(rows), history.embeddings.shape[1]), dtype=np.float32)
         others = np.flatnonzero(rows == NO_ROW)
@@ -97,7 +99,7 @@ class Predictor:
             met.weights,
         )
         targets = Targets(np.where(rows == NO_ROW, NONE, rows), asked)
-        return predicted(self._models.active(), self._views.mean(), targets, valued)
+        return predicted(trained, self._views.mean(), targets, valued)
 
     def _means(self, rows: Int64) -> Float32:
         """Documents (n, d) as ratings are learned of them."""

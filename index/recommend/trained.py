@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from index.errors import Damaged
+from index.errors import Damaged, InvalidRequest
 from index.ratings import Items, Own, RatingModel
 from index.store import KeyBatch, Store
 from index.types import Float32, Int64
@@ -38,7 +38,7 @@ class Trained:
 
 
 class Models:
-    """The active model of a collection, kept in memory."""
+    """The models of a collection, of which the one asked for last is kept in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -46,16 +46,18 @@ class Models:
         self._read = (0, 0)
         self._trained: Trained | None = None
 
-    def active(self) -> Trained | None:
-        """The version that predicts now; None where none was trained.
+    def current(self, version: int | None = None) -> Trained | None:
+        """The version that predicts now, or another; None where none was trained.
 
         Raises:
+            UnknownProjection: there is no such version.
+            InvalidRequest: there is, but it predicts nothing.
             Damaged: it is not what was stored.
         """
         state = self._store.state()
         with self._lock:
             # A document whose text changes loses what was learned of it, and keys with that.
-            wanted = state.active("predict"), state.last_removal
+            wanted = version or state.active("predict"), state.last_removal
             if wanted != self._read:
                 self._trained = read(self._store, wanted[0]) if wanted[0] else None
                 self._read = wanted
@@ -66,9 +68,17 @@ def read(store: Store, number: int) -> Trained:
     """A stored version.
 
     Raises:
+        UnknownProjection: there is no such version.
+        InvalidRequest: there is, but it predicts nothing.
         Damaged: it is not what was stored.
     """
     stored = store.version(number)
+    if stored.role != "predict":
+        raise InvalidRequest(
+            f"Version {number} was made to {stored.role}, and predicts nothing that users would "
+            f"give; name one of the role predict, or none for the active one.",
+            field="projection",
+        )
     model = RatingModel.from_bytes(stored.weights)
     if model.fingerprint != stored.fingerprint:
         raise Damaged(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from index.errors import SourceError
-from index.evaluating import errors, evaluate, protocol_of, read_ids
+from index.evaluating import evaluate, protocol_of, read_ids
 from index.store import Interaction
 
 
@@ -112,31 +112,3 @@ def test_what_was_valued_at_nothing_is_not_right_and_is_no_history():
     assert protocol.asked == {"u": {"c"}}
     assert protocol.without_history == 1
     assert [each.document for each in protocol.histories["v"]] == ["a"]
-
-
-def test_errors_of_predictions_against_scikit_learn():
-    from sklearn.metrics import mean_absolute_error, root_mean_squared_error
-
-    rng = np.random.default_rng(0)
-    before = [
-        Interaction(f"u{u}", f"d{at}", int(rng.integers(1, 6))) for u in range(5) for at in range(3)
-    ]
-    after = [
-        Interaction(f"u{u}", f"e{at}", int(rng.integers(1, 6))) for u in range(6) for at in range(4)
-    ]
-    after += [Interaction("u1", "f", "good"), Interaction("u2", "f")]
-    told: list[tuple[int, float]] = []
-
-    def predict(history, documents):
-        assert all(each.user == history[0].user for each in history)
-        values = {each.document: each.value for each in after if each.user == history[0].user}
-        said = [2.5 + 0.1 * at for at in range(len(documents))]
-        told.extend(zip([values[each] for each in documents], said, strict=True))
-        return said
-
-    found = errors(after, before, predict)
-    given, said = zip(*told, strict=True)
-    assert len(given) == 20  # u5 has no history, and two gave no number
-    assert found.rmse == pytest.approx(root_mean_squared_error(given, said))
-    assert found.mae == pytest.approx(mean_absolute_error(given, said))
-    assert errors(pairs("u:a"), before, predict) is None

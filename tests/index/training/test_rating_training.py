@@ -10,12 +10,14 @@ import pytest
 
 from index.collection import Collection
 from index.errors import Damaged, InvalidRequest
+from index.interchange import export_weights
 from index.learn.ratings_fit import Recipe
 from index.learn.ratings_net import Shape
 from index.recommend.target import Targets, Valued, predicted
 from index.recommend.trained import Models, means
 from index.store import Interaction
 from index.training import Cancelled, train
+from index.verify import verify
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 
@@ -68,7 +70,7 @@ def predictions(
     rows, vectors = asked(collection, [*history])
     valued = Valued(rows, [*history], [*history.values()], vectors, np.ones(len(rows)))
     found = predicted(
-        Models(collection.store).active(),
+        Models(collection.store).current(),
         collection.views.mean(),
         Targets(*asked(collection, targets)),
         valued,
@@ -106,20 +108,25 @@ def test_ratings_without_a_taste_change_nothing(tmp_path: Path) -> None:
     report = train(collection, objective="ratings")
     assert not report["promoted"]
     assert report["version"] is None
-    assert Models(collection.store).active() is None
+    assert Models(collection.store).current() is None
 
 
 def test_what_is_not_promoted_is_kept_where_that_is_wished(collection: Collection) -> None:
     report = train(collection, objective="ratings", promote=False)
     assert not report["promoted"]
     version = report["version"]
-    assert Models(collection.store).active() is None
+    assert Models(collection.store).current() is None
+    named = Models(collection.store).current(version)
+    assert named is not None
+    assert named.version == version
+    with pytest.raises(InvalidRequest, match="role predict"):
+        Models(collection.store).current(1)
     collection.activate(version)
-    active = Models(collection.store).active()
+    active = Models(collection.store).current()
     assert active is not None
     assert active.version == version
     assert collection.rollback("predict") == 0
-    assert Models(collection.store).active() is None
+    assert Models(collection.store).current() is None
 
 
 def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
@@ -135,13 +142,13 @@ def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
 def test_documents_that_go_and_that_change_lose_what_was_learned(collection: Collection) -> None:
     train(collection, objective="ratings")
     models = Models(collection.store)
-    trained = models.active()
+    trained = models.current()
     assert trained is not None
-    assert models.active() is trained  # kept
+    assert models.current() is trained  # kept
     count = len(trained.rows)
     collection.delete(["m3"])
     collection.upsert([{"id": "m4", "vector": [1.0] + [0.0] * 15}])
-    again = models.active()
+    again = models.current()
     assert again is not None
     assert len(again.rows) == count - 2
     row = collection.store.rows_of(["m4"])["m4"]
@@ -192,7 +199,7 @@ def test_a_stopped_training_leaves_nothing(collection: Collection) -> None:
             cancelled=lambda: len(told) > 20,
         )
     assert told == sorted(told)
-    assert Models(collection.store).active() is None
+    assert Models(collection.store).current() is None
     assert len(collection.projections()) == 1
 
 
@@ -207,4 +214,16 @@ def test_changed_weights_are_damage(collection: Collection) -> None:
     with collection.store.connections.writing() as db:
         db.execute("UPDATE projections SET fingerprint = 'other' WHERE version = ?", [version])
     with pytest.raises(Damaged, match="other weights"):
-        Models(collection.store).active()
+        Models(collection.store).current()
+    assert any("other weights" in each for each in verify(collection).problems)
+
+
+def test_a_version_that_predicts_is_sound_travels_and_searches_nothing(
+    collection: Collection, tmp_path: Path
+) -> None:
+    version = train(collection, objective="ratings")["version"]
+    assert not verify(collection).problems
+    with pytest.raises(InvalidRequest, match="no keys to search"):
+        collection.search([1.0] + [0.0] * 15, projection=version)
+    with pytest.raises(InvalidRequest, match="predicts"):
+        export_weights(collection, tmp_path / "out", version=version)
