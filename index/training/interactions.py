@@ -14,7 +14,8 @@ from index.learn.data import Memory
 from index.learn.fit import Watch
 from index.learn.gate import Verdict, decide
 from index.learn.histories import lengths
-from index.learn.mixture import Mixture, as_queries, fit, untrained
+from index.learn.mixture import Mixture, as_queries, untrained
+from index.learn.mixture_fit import fit
 from index.learn.mixture_trial import RECIPES, MixtureTrial, Standing, Way
 from index.learn.next_items import Asking
 from index.learn.together import together
