@@ -105,6 +105,8 @@ def attend(
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     if parts is not None:
         return _mixed(focus, rows, options.attend)
+    if focus.reranks:
+        return _proposed(focus, rows, options.attend, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
