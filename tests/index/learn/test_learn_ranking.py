@@ -106,7 +106,7 @@ def test_scores_and_ndcg_against_dense_loops(seed, weights, at_length_one, most)
     grades = asked.relevant.toarray()
     for q in range(asked.count):
         best = np.sort(expected[q])[::-1][:11]
-        if np.diff(-best).min() > 1e-4:  # else rounding decides
+        if np.diff(-best).min() > 1e-4 and near[q].sum() > 10:  # else rounding decides
             one = ndcg_score(grades[q : q + 1], expected[q : q + 1], k=10, ignore_ties=True)
             assert values[q] == pytest.approx(one, abs=1e-6)
 

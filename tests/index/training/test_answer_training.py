@@ -15,66 +15,20 @@ from index.learn.answers import Matrices
 from index.learn.blended import weights
 from index.learn.held import Fold, attended, compared
 from index.learn.seen import expected_error
-from index.projection import Projection, given, split_heads
+from index.projection import given, split_heads
 from index.search.requests import SearchRequest, parse
 from index.training import Cancelled, TrainRequest, train
 from index.training.answer_material import gathered
 from index.training.answer_trial import folds
 from index.tuning import Tuning
-from tests.index.helpers import vector_data
+from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
 from tests.places import DATA
 
 BANKING = DATA / "banking77"
-WIDTH = 24
 FIELDS = {
     *("promoted", "reason", "version", "before", "after", "views", "chosen", "calibration"),
     "seconds",
 }
-
-
-def told_apart(rng, count, noise=0.6, classes=4):
-    """Vectors of which the first few numbers tell the class, and the others nothing."""
-    labels = rng.integers(0, classes, count)
-    shown = np.eye(classes)[labels] + 0.3 * rng.standard_normal((count, classes))
-    rest = noise * rng.standard_normal((count, WIDTH - classes))
-    return np.hstack([shown, rest]), labels
-
-
-def stored(folder, vectors, values, **settings):
-    """A collection of vectors with values."""
-    collection = vector_data(folder).create(
-        "default", encoder=None, dimension=len(vectors[0]), normalize=True, **settings
-    )
-    documents = [
-        {"id": f"d{at}", "vector": [float(x) for x in vector], "value": value}
-        for at, (vector, value) in enumerate(zip(vectors, values, strict=True))
-    ]
-    collection.upsert(documents)
-    return collection
-
-
-def asked(collection, vectors, **options):
-    searches = [
-        parse(
-            SearchRequest,
-            {
-                "query": {"vector": [float(x) for x in vector]},
-                "mode": "soft",
-                "min_confidence": 0,
-                **options,
-            },
-        )
-        for vector in vectors
-    ]
-    return [
-        answer
-        for at in range(0, len(searches), 200)
-        for answer in collection.search_many(searches[at : at + 200])
-    ]
-
-
-def named(labels):
-    return [f"label {label}" for label in labels]
 
 
 @pytest.fixture(scope="module")
@@ -250,80 +204,6 @@ def test_a_stopped_training_leaves_everything_as_it_was(tmp_path):
                 cancelled=stop,
             )
         assert len(collection.projections()) == 1
-    collection.close()
-
-
-def test_numbers_come_nearer(tmp_path):
-    rng = np.random.default_rng(6)
-    x = rng.standard_normal((500, WIDTH))
-    y = 10 + 3 * np.sin(x[:, 0]) + 2 * x[:, 1] + 0.3 * rng.standard_normal(500)
-    collection = stored(tmp_path, x[:350], y[:350].tolist())
-
-    def rmse():
-        found = asked(collection, x[350:])
-        assert {each.answer["type"] for each in found} == {"number"}
-        return float(np.sqrt(np.mean((np.array([e.answer["mean"] for e in found]) - y[350:]) ** 2)))
-
-    before = rmse()
-    report = train(collection, objective="answers")
-    assert report["promoted"]
-    assert report["after"]["squared error"] < report["before"]["squared error"]
-    assert rmse() < 0.93 * before
-    assert asked(collection, x[350:351])[0].calibrated
-    collection.close()
-
-
-def in_parts(rng, count):
-    """Vectors, and values of which two numbers are told by them and two are noise."""
-    x = rng.standard_normal((count, WIDTH))
-    x[:, :2] *= 3
-    told = np.column_stack([np.sin(x[:, 0] / 3), x[:, 1] / 3])
-    values = np.hstack([told, rng.standard_normal((count, 2))])
-    return x, values + np.array([5.0, 0.0, -2.0, 1.0])
-
-
-def test_vectors_go_through_a_learned_w_v(tmp_path):
-    rng = np.random.default_rng(10)
-    x, y = in_parts(rng, 400)
-    collection = stored(tmp_path, x, [{"v": each.tolist(), "w": each.tolist()} for each in y])
-
-    def errors(path="v"):
-        found = asked(collection, fresh, value=path)
-        return np.array([each.answer["vector"] for each in found]) - truth
-
-    fresh, truth = in_parts(rng, 200)
-    before = errors()
-    report = train(collection, objective="answers", value="v")
-    assert report["promoted"], report["reason"]
-    assert report["chosen"]["ridge"] is not None
-    after = errors()
-    assert (after**2).mean() < 0.97 * (before**2).mean()
-    assert (after**2).mean() / y.var(axis=0).mean() == pytest.approx(
-        report["after"]["squared error"], abs=0.1
-    )
-    # What is noise is answered by its mean: W_V lets nothing of it through.
-    w_v = Projection.from_bytes(collection.store.version(report["version"]).weights).w_v
-    kept = np.diag(w_v[0])
-    assert np.abs(kept[2:]).max() < 0.4 < kept[:2].min()
-    # It was learned for these values and for no others, whatever their width.
-    assert np.abs(errors("w") - after).max() > 0.05
-    again = train(collection, objective="answers", value="v")
-    assert not again["promoted"], again["reason"]
-    assert again["before"]["squared error"] == pytest.approx(
-        report["after"]["squared error"], abs=0.05
-    )
-    collection.close()
-
-
-def test_a_w_v_that_is_given_stands_trial(tmp_path):
-    rng = np.random.default_rng(12)
-    x, y = in_parts(rng, 150)
-    collection = stored(tmp_path, x, y.tolist())
-    apart = given(np.eye(WIDTH), np.eye(WIDTH), w_v=np.zeros((4, 4)), b_v=y.mean(axis=0))
-    collection.activate(collection.add_projection(apart))
-    report = train(collection, objective="answers", promote=False)
-    # Whatever is asked, its answer is the mean, whose squared error is the variance.
-    assert report["before"]["squared error"] == pytest.approx(1, abs=1e-4)
     collection.close()
 
 
