@@ -261,11 +261,15 @@ class Collection:
                 "collection.",
                 field="filter",
             )
-        return self.store.delete_matching(compile_filter(filter))
+        gone = self.store.delete_matching(compile_filter(filter))
+        self.merge_if_due()
+        return gone
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; unknown ids are passed over. Returns how many were there."""
-        return self.store.delete(ids)
+        gone = self.store.delete(ids)
+        self.merge_if_due()
+        return gone
 
     def document(self, id: str) -> StoredDocument:
         """One document as stored.

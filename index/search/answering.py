@@ -135,7 +135,9 @@ class Reading:
 
     def _blended(self, query: int, found: Attended) -> dict[str, Json]:
         focus = self.attention.focus
-        blend = _blend(self.type, focus.view.projection, focus.gates)
+        projection = focus.view.projection
+        through = _has_value_weights(projection) and focus.view.tuning.takes(self.options.value)
+        blend = _blend(self.type, projection, focus.gates, through=through)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)
@@ -274,8 +276,10 @@ def _add(extras: Sequence[dict[str, Any]], name: str, found: Sequence[Any]) -> N
 class HeadBlend:
     """A blend whose heads may go through W_V and W_O, as vector values do."""
 
-    def __init__(self, blends: Sequence[Blend], projection: Projection, gates: Float64) -> None:
-        self._blends = blends
+    def __init__(
+        self, blends: Sequence[Blend], projection: Projection, gates: Float64, *, through: bool
+    ) -> None:
+        self._blends, self._through = blends, through
         self._projection = projection
         self._gates = gates
 
@@ -289,7 +293,7 @@ class HeadBlend:
 
     def answer(self) -> dict[str, Json]:
         answers = [blend.answer() for blend in self._blends]
-        if not _has_value_weights(self._projection) or "vector" not in answers[0]:
+        if not self._through or "vector" not in answers[0]:
             return answers[0]
         coverage = float(self._gates @ [each["coverage"] for each in answers])
         vectors = [each["vector"] for each in answers]
@@ -301,10 +305,11 @@ class HeadBlend:
         return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}
 
 
-def _blend(type: ValueType, projection: Projection, gates: Float64) -> HeadBlend:
-    through_heads = type.kind == "vector" and _has_value_weights(projection)
-    count = projection.heads if through_heads else 1
-    return HeadBlend([blend_for(type) for _ in range(count)], projection, gates)
+def _blend(type: ValueType, projection: Projection, gates: Float64, *, through: bool) -> HeadBlend:
+    """A blend of values, through W_V and W_O where these are for them."""
+    through = through and type.kind == "vector"
+    blends = [blend_for(type) for _ in range(projection.heads if through else 1)]
+    return HeadBlend(blends, projection, gates, through=through)
 
 
 def _has_value_weights(projection: Projection) -> bool:

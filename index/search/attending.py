@@ -101,6 +101,8 @@ def attend(
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     if parts is not None:
         return _mixed(focus, rows, options.attend)
+    if focus.reranks:
+        return _proposed(focus, rows, options.attend, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
@@ -213,9 +215,16 @@ def _scanned(focus: Focus, rows: Int64 | None, attend: int, queries: slice = ALL
     ]
 
 
-def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
-    """The best of what the index proposes, and of what shares most words."""
-    wanted = attend if focus.native else attend * OVERSAMPLED
+def _proposed(
+    focus: Focus, rows: Int64 | None, attend: int, wanted: int | None = None
+) -> Attention:
+    """The best of what the index proposes, and of what shares most words.
+
+    Args:
+        wanted: documents that each head proposes; by the scorer if None.
+    """
+    if wanted is None:
+        wanted = attend if focus.native else attend * OVERSAMPLED
     with timed("search"):
         candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
     if focus.overlaps is not None:
