@@ -27,6 +27,9 @@ log = logging.getLogger("attend")
 FEW_KEYS = 20_000
 """Up to so many keys nothing is measured: exact search takes a millisecond or two."""
 
+LEAST_KEYS = 1000
+"""Fewer keys train no index, whatever is asked for."""
+
 EXACT_SECONDS = 0.010
 """What one exact search may take at most."""
 
@@ -70,38 +73,48 @@ class Chosen(NamedTuple):
     files: tuple[str, ...]
 
 
+class Verdict(NamedTuple):
+    """Whether keys are searched exactly, and why."""
+
+    exact: bool
+    why: str
+
+
 FLAT: dict[str, Json] = {"type": "flat", "recall": 1.0}
 
 
 def choose(folder: Path, vectors: Float32, wanted: Wanted) -> Chosen:
     """Decide for keys (n, d), and write what is to lie beside them into the folder."""
-    reason = _why_exact(vectors, wanted)
-    if reason is not None:
-        return Chosen({**FLAT, "why": reason}, ())
+    verdict = _verdict(vectors, wanted)
+    if verdict.exact:
+        return _flat(vectors, verdict.why)
     started = time.perf_counter()
     made = _quantised(folder, vectors)
     points = tuned(made, wanted)
-    fit = [point for point in points if point.recall >= wanted.recall]
-    if not fit:
-        (folder / quantised.LISTS).unlink()
-        (folder / quantised.CODES).unlink()
-        best = max((point.recall for point in points), default=0.0)
-        reason = f"quantised, at most {best:.3f} of the nearest are found, and not {wanted.recall}"
-        return Chosen({**FLAT, "why": reason}, ())
+    fit = next((point for point in points if point.recall >= wanted.recall), None)
     files = (quantised.LISTS, quantised.CODES)
+    if fit is None:
+        for file in files:
+            (folder / file).unlink()
+        best = max(point.recall for point in points)
+        reason = f"quantised, at most {best:.3f} of the nearest are found, and not {wanted.recall}"
+        return _flat(vectors, reason)
+    size = sum((folder / file).stat().st_size for file in files)
     told: dict[str, Json] = {
         "type": f"IVF{made.lists.nlist},PQ{made.lists.pq.M}x4fs,Refine(SQ8)",
-        "why": f"exact search of {len(vectors)} keys takes longer than is allowed",
-        "recall": fit[0].recall,
+        "why": verdict.why,
+        "recall": fit.recall,
         "target": wanted.recall,
         "measured_on": "keys" if wanted.questions is None else "questions",
-        "bytes_per_key": round(
-            sum((folder / file).stat().st_size for file in files) / len(vectors), 1
-        ),
+        "bytes_per_key": round(size / len(vectors), 1),
         "seconds": round(time.perf_counter() - started, 1),
         "points": [list(point) for point in points],
     }
     return Chosen(told, files)
+
+
+def _flat(vectors: Float32, why: str) -> Chosen:
+    return Chosen({**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]}, ())
 
 
 def opened(folder: Path, vectors: Float32, told: Mapping[str, Any]) -> Vectors:
@@ -116,19 +129,18 @@ def opened(folder: Path, vectors: Float32, told: Mapping[str, Any]) -> Vectors:
     return quantised.read(folder, vectors, points, float(told["target"]))
 
 
-def _why_exact(vectors: Float32, wanted: Wanted) -> str | None:
-    """A reason to search exactly; None where there is none."""
-    keys = len(vectors)
+def _verdict(vectors: Float32, wanted: Wanted) -> Verdict:
+    keys, least = len(vectors), wanted.exact_below
     if wanted.recall >= 1:
-        return "all of the nearest are to be found"
-    if wanted.exact_below is not None:
-        few = keys < max(wanted.exact_below, 1)
-        return f"fewer than {wanted.exact_below} keys" if few else None
-    if keys < FEW_KEYS:
-        return f"fewer than {FEW_KEYS} keys"
+        return Verdict(True, "all of the nearest are to be found")
+    if keys < LEAST_KEYS or (least is None and keys < FEW_KEYS):
+        return Verdict(True, f"fewer than {LEAST_KEYS if least is not None else FEW_KEYS} keys")
+    if least is not None:
+        return Verdict(
+            keys < least, f"{'fewer' if keys < least else 'not fewer'} than {least} keys"
+        )
     seconds = exact_seconds(vectors)
-    fast = seconds <= EXACT_SECONDS
-    return f"an exact search takes {seconds * 1000:.1f} ms" if fast else None
+    return Verdict(seconds <= EXACT_SECONDS, f"an exact search takes {seconds * 1000:.1f} ms")
 
 
 def exact_seconds(vectors: Float32) -> float:

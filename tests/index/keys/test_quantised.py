@@ -98,7 +98,7 @@ def made(tmp_path_factory, vectors) -> QuantisedVectors:
         (Wanted(), "flat", "fewer than 20000 keys"),
         (Wanted(exact_below=KEYS + 1), "flat", "fewer than 12001 keys"),
         (Wanted(recall=1, exact_below=1), "flat", "all of the nearest"),
-        (Wanted(exact_below=1), "IVF256,PQ8x4fs,Refine(SQ8)", "takes longer"),
+        (Wanted(exact_below=1), "IVF256,PQ8x4fs,Refine(SQ8)", "not fewer than 1 keys"),
     ],
 )
 def test_exact_search_where_it_is_asked_for_or_fast(tmp_path, vectors, wanted, kind, why):
@@ -111,7 +111,7 @@ def test_exact_search_where_it_is_asked_for_or_fast(tmp_path, vectors, wanted, k
 
 def test_what_cannot_be_promised_stays_exact(tmp_path):
     """Noise has no clusters, and 4-bit codes of 8 numbers of it tell little; nobody is misled."""
-    noise = np.random.default_rng(0).normal(size=(3000, WIDTH)).astype(np.float32)
+    noise = np.random.default_rng(0).normal(size=(KEYS, WIDTH)).astype(np.float32)
     told = write(tmp_path, noise, Wanted(recall=0.9999, exact_below=1))
     assert told["type"] == "flat"
     assert "of the nearest are found, and not 0.9999" in told["why"]
