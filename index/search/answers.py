@@ -92,6 +92,7 @@ class Answer:
         calibrated: whether temperature and null key were fitted for what was asked; where they
             were not, there is no null key.
         exact: whether no better document can have been missed.
+        recall: where keys are quantised, the share of the ten nearest that searches find at least.
         generation: the state of the collection that answered; it grows with every write.
         projection: the version of W_Q and W_K that answered.
         next: the cursor of the hits that follow; None where there are none.
@@ -116,6 +117,7 @@ class Answer:
     facets: Facets | None = None
     timings: Mapping[str, float] | None = None
     weighing: Weighing | None = None
+    recall: float | None = None
 
     def json(self) -> dict[str, Any]:
         """Plain data, as the service sends it."""
@@ -127,6 +129,8 @@ class Answer:
             del answer["weighing"]
         else:
             answer["weighing"] = self.weighing._asdict()
+        if self.recall is None:
+            del answer["recall"]
         if self.facets is None:
             del answer["facets"]
         else:

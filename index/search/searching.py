@@ -271,6 +271,7 @@ class Searcher:
             confidence=found.confidence,
             calibrated=reading.attention.focus.calibrated,
             exact=reading.attention.exact,
+            recall=reading.attention.recall,
             generation=view.change,
             projection=view.version,
             took_ms=round((time.perf_counter() - started) * 1000, 3),

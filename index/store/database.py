@@ -91,6 +91,11 @@ class Store:
                 },
             )
 
+    def put_settings(self, changes: Mapping[str, Json]) -> None:
+        """Change settings that may change while the collection holds documents."""
+        with self.connections.writing() as db:
+            statements.put_settings(db, changes)
+
     def record_publication(self, nonce: str) -> None:
         """Remember that an index is the image of this database, and not of a copy of it."""
         with self.connections.writing() as db:
@@ -353,6 +358,10 @@ class Store:
     def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
         """The newest examples first, or those older than the one of that id."""
         return learning.latest(self._read(), limit, before)
+
+    def some_questions(self, count: int) -> Float32:
+        """Embeddings (q, d) of so many questions at most, the latest."""
+        return learning.sample(self._read(), count)
 
     def question_count(self) -> int:
         """How many different questions the examples are about; nothing of them is read."""

@@ -162,6 +162,12 @@ def read(db: Database) -> Learned:
     )
 
 
+def sample(db: Database, count: int) -> Float32:
+    """Embeddings (q, d) of so many questions at most, the latest."""
+    rows = db.execute("SELECT embedding FROM questions ORDER BY id DESC LIMIT ?", [count])
+    return stacked([row[0] for row in rows])
+
+
 def _check(questions: Sequence[Question], examples: Sequence[NewExample], width: int) -> None:
     for at, question in enumerate(questions):
         _check_question(f"questions.{at}", question, width)

@@ -65,6 +65,11 @@ class AnswerReply(Reply):
         description="Whether temperature and null key were fitted for what was asked."
     )
     exact: bool
+    recall: float | None = Field(
+        None,
+        description="Where keys are quantised, the share of the ten nearest that searches find, as "
+        "measured.",
+    )
     generation: int
     projection: int
     took_ms: float

@@ -173,7 +173,7 @@ def test_nothing_is_written_where_only_reading_is_meant(
     made.upsert([{"id": "a", "vector": [1, 0]}])
     made.publish()
     data.close()
-    (made.folder / "keys" / "raw" / "1" / "vectors.faiss").write_bytes(b"damaged")
+    (made.folder / "keys" / "raw" / "1" / "vectors.npy").write_bytes(b"damaged")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     own = Data(tmp_path, read_only=True)
     caplog.set_level(logging.WARNING)
