@@ -62,7 +62,8 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
     "parts",
     multiple=True,
     type=click.Choice(["matrices", "offsets", "examples", "words", "additive"]),
-    help="What may take part, once for each; with 'matrices' alone all of it can be exported.  "
+    help="What may take part, once for each; with 'matrices' alone, and --heads 1, all of it can "
+    "be exported.  "
     "[default: all but 'additive', the scorer that re-ranks]",
 )
 @click.option(

@@ -78,7 +78,7 @@ class TrainRequest(Request):
         max_length=len(PARTS) + 1,
         description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
         "example keys, shared words, and if asked for the additive scorer, which re-ranks. With "
-        "matrices alone, all of it can be exported.",
+        "matrices alone, and one head, all of it can be exported.",
     )
     error_rate: float = Field(
         0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."

@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.linalg import expm
 
+from index.cli import main
 from index.data import Data
 from index.errors import Conflict, InvalidRequest
 from index.learn import ways
@@ -438,6 +440,28 @@ def test_the_additive_scorer_learns_what_no_inner_product_tells(tmp_path):
     again = train(collection, parts=["matrices", "additive"])
     assert again["before"][MEASURE] == pytest.approx(report["after"][MEASURE], abs=0.05)
     assert not again["promoted"], again["reason"]
+
+
+def test_heads_and_the_additive_scorer_by_the_command_line(small):
+    _, collection = small
+    folder = collection.folder.parent.parent
+    given = ["train", "--data", folder, "--collection", collection.name, "--no-promote", "--json"]
+
+    def ran(*options: object):
+        return CliRunner().invoke(main, [str(each) for each in (*given, *options)])
+
+    several = json.loads(ran("--heads", 2, "--part", "matrices").stdout)
+    assert several["chosen"]["parts"] == ["matrices"]
+    heads = Projection.from_bytes(collection.store.version(several["version"]).weights).heads
+    assert heads == several["chosen"]["heads"]
+    reranking = json.loads(ran("--part", "additive", "--part", "words").stdout)
+    assert reranking["chosen"]["recipe"] == "none"
+    stored = collection.store.version(reranking["version"])
+    learned = Projection.from_bytes(stored.weights).additive_v is not None
+    assert learned == reranking["chosen"]["additive"] == (stored.tuning["scorer"] == "additive")
+    refused = ran("--heads", 2, "--answers")
+    assert refused.exit_code != 0
+    assert "one head is learned" in refused.output
 
 
 def test_the_additive_scorer_is_learned_for_vectors_of_length_one(tmp_path):
