@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from service import logs
-from service.configuration import config_file, in_force, setting
+from service.configuration import in_force
+from service.flags import with_settings
+from service.listening import CannotServe, Refused, ServerOptions
 from service.security.command import keys
-from service.server import CannotServe, Refused, ServerOptions, run
+from service.server import run
 from service.settings import MEBIBYTE
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Program(click.Group):
@@ -29,101 +28,6 @@ class Program(click.Group):
 
 # Other commands register themselves here: main.add_command(…), at the end of this file.
 main = Program("service", help="Serve the collections of a data folder over HTTP.")
-
-SETTINGS = (
-    config_file,
-    setting(
-        "--data", "folder", required=True, type=click.Path(path_type=Path), help="The data folder."
-    ),
-    setting("--host", default="127.0.0.1", help="The address to listen on."),
-    setting(
-        "--port", default=8000, type=click.IntRange(0, 65535), help="The port; 0 for any free one."
-    ),
-    setting(
-        "--threads",
-        default=ServerOptions.threads,
-        type=click.IntRange(1, 256),
-        help="Requests that are worked on at once.",
-    ),
-    setting(
-        "--queue",
-        default=ServerOptions.queue,
-        type=click.IntRange(0, 1000),
-        help="Requests that may wait for a thread; others are answered 429.",
-    ),
-    setting(
-        "--cache-mib",
-        default=ServerOptions.cache_mib,
-        type=click.IntRange(0, 65536),
-        help="Memory for the embeddings of queries asked before, in MiB; 0 for none.",
-    ),
-    setting(
-        "--max-body",
-        default=64,
-        type=click.IntRange(1, 1024),
-        help="The largest request body, in MiB.",
-    ),
-    setting(
-        "--allow-remote-without-keys",
-        "--allow-remote",
-        "allow_remote",
-        is_flag=True,
-        help="Let other machines do everything, where --host is theirs to reach and there are no "
-        "keys to ask for.",
-    ),
-    setting(
-        "--require-keys",
-        is_flag=True,
-        help="Ask for a key even while there are none, as behind a proxy.",
-    ),
-    setting(
-        "--cors-origin",
-        "cors_origins",
-        multiple=True,
-        help="An origin, https://example.org, whose pages may read and write; may be repeated.",
-    ),
-    setting(
-        "--max-collections",
-        default=1000,
-        type=click.IntRange(1, 100_000),
-        help="Collections that clients may make.",
-    ),
-    setting(
-        "--read-only",
-        is_flag=True,
-        help="Write nothing: the folder may be one that cannot be written to.",
-    ),
-    setting(
-        "--log-format",
-        default="text",
-        type=click.Choice(logs.FORMATS),
-        help="What a line on stderr looks like.",
-    ),
-    setting(
-        "--log-level",
-        default="info",
-        type=click.Choice(logs.LEVELS),
-        help="The least that is logged; requests are info.",
-    ),
-    setting(
-        "--log-texts",
-        is_flag=True,
-        help="Also log what is sent: paths, parameters and bodies; else routes only.",
-    ),
-    setting(
-        "--trusted-host",
-        "trusted_hosts",
-        multiple=True,
-        help="A name in the Host header to answer to, besides the address itself; may be repeated.",
-    ),
-)
-"""What a server can be told, by flag, environment or file; `serve` and `config` share them."""
-
-
-def with_settings(command: Command) -> Command:
-    for each in reversed(SETTINGS):
-        command = each(command)
-    return command
 
 
 @main.command(epilog="Example: python -m service --data library --port 8000")

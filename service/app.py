@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response, current_app, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import SecurityError
 
 from index import Data
 from index.errors import ReadOnly
 from index.training import train
-from service.context import EXTENSION, Context, context
+from service.context import EXTENSION, Context, asked, context
 from service.jobs import Jobs
 from service.metrics import EXTENSION as METRICS
 from service.metrics import Metrics
 from service.observing import observe
-from service.operations import Operation
 from service.problems import respond
 from service.readiness import Readiness
 from service.routes import SUBJECTS, all_operations
@@ -43,14 +42,14 @@ def create_app(
     readiness = readiness or Readiness(warm=True)
     jobs = jobs or Jobs(data, train, limit=settings.max_jobs)
     keys = KeyRing(data.folder, always=settings.require_keys)
-    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys)
+    operations = {each.name: each for each in all_operations()}
+    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
-    app.extensions[f"{EXTENSION}-by-name"] = {each.name: each for each in all_operations()}
     metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
     observe(app, metrics)
     app.before_request(_check_request)
     app.after_request(_add_headers)
-    app.register_error_handler(Exception, respond)
+    app.register_error_handler(Exception, _respond)
     for subject in SUBJECTS:
         subject.register(app)
     return app
@@ -69,10 +68,13 @@ def _check_request() -> Response | None:
     return answer
 
 
+def _respond(error: Exception) -> Response:
+    return respond(error, names_all=access.sees_all())
+
+
 def _check_read_only() -> None:
     """Raises ReadOnly for what would change something, where nothing may be."""
-    known: dict[str, Operation] = current_app.extensions[f"{EXTENSION}-by-name"]
-    operation = known.get(request.endpoint or "")
+    operation = asked()
     if context().settings.read_only and operation is not None and operation.writes:
         raise ReadOnly("This server only reads: it was started with --read-only.")
 

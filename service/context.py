@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import Literal, Protocol, cast
 
-from flask import current_app
+from flask import current_app, request
 
 from index import Data
+from service.jobs import Jobs
 from service.readiness import Readiness
-from service.security.keys import KeyRing
+from service.security.keys import KeyRing, Scope
 from service.settings import ServiceSettings
-
-if TYPE_CHECKING:  # a job's problem is made by what uses this
-    from service.jobs import Jobs
 
 EXTENSION = "attend"
 
 
+class Asked(Protocol):
+    """What is to be known of an operation before and after it runs; see `service.operations`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def need(self) -> Scope | Literal["open"]: ...
+
+    @property
+    def own(self) -> bool: ...
+
+    @property
+    def writes(self) -> bool: ...
+
+
 @dataclass(frozen=True)
 class Context:
-    """One application's own."""
+    """One application's own; `operations` are by the names of their views."""
 
     data: Data
     settings: ServiceSettings
     readiness: Readiness
     jobs: Jobs
     keys: KeyRing
+    operations: Mapping[str, Asked]
 
 
 def context() -> Context:
     return cast(Context, current_app.extensions[EXTENSION])
+
+
+def asked() -> Asked | None:
+    """The operation that the request is for; None where its path leads to none."""
+    return context().operations.get(request.endpoint or "")

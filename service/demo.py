@@ -14,7 +14,8 @@ from tqdm import tqdm
 from index import DEFAULT_COLLECTION, AttendError, Collection, Data
 from index.ingest import Written
 from service.docstrings import Docstring, standard_library
-from service.server import CannotServe, ServerOptions, run
+from service.listening import CannotServe, ServerOptions
+from service.server import run
 
 WINDOW = 256
 """Documents that are written together: what an interruption can lose."""

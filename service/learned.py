@@ -10,7 +10,8 @@ from index.search.requests import MAX_DOCUMENTS, DocumentId, Request
 from index.store import Role
 from index.teaching import TeachItem
 from service.jobs import State
-from service.schemas import MAX_ROW, ProblemReply, Reply
+from service.schemas.asked import MAX_ROW
+from service.schemas.base import ProblemReply, Reply
 
 
 class Feedback(Request):

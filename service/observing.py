@@ -6,12 +6,11 @@ import re
 import secrets
 import time
 
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Response, g, request
 
 from service import logs
-from service.context import EXTENSION, context
+from service.context import asked, context
 from service.metrics import Metrics
-from service.operations import Operation
 
 REQUEST_ID = "X-Request-Id"
 
@@ -44,8 +43,7 @@ def observe(app: Flask, metrics: Metrics) -> None:
 
 def _route() -> str:
     """The path as it is written in the API."""
-    known: dict[str, Operation] = current_app.extensions[f"{EXTENSION}-by-name"]
-    operation = known.get(request.endpoint or "")
+    operation = asked()
     if operation is not None:
         return operation.path
     return NO_ROUTE if request.url_rule is None else request.url_rule.rule

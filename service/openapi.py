@@ -14,7 +14,8 @@ from service.bodies import structured
 from service.operations import Operation
 from service.problems import KINDS
 from service.replies import HTML, JSON, PROBLEM
-from service.schemas import MAX_ROW, ProblemReply
+from service.schemas.asked import MAX_ROW
+from service.schemas.base import ProblemReply
 
 SCHEMAS = "#/components/schemas/"
 PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {

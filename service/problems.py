@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flask import Response, g, has_request_context, render_template, request
+from flask import Response, g, render_template, request
 from werkzeug.exceptions import (
     HTTPException,
     MethodNotAllowed,
@@ -29,9 +29,7 @@ from index.errors import (
     ReadOnly,
     UnknownCollection,
 )
-from service.context import context
 from service.replies import HTML, PROBLEM, reply, wants_page
-from service.security.access import sees_all
 
 log = logging.getLogger("attend")
 
@@ -113,16 +111,21 @@ class Problem(NamedTuple):
         return plain | ({"errors": list(self.errors[:MAX_ERRORS])} if self.errors else {})
 
 
-def problem_of(error: Exception, reference: str | None = None) -> Problem:
+def problem_of(
+    error: Exception, reference: str | None = None, *, names_all: bool = True
+) -> Problem:
     """What a client is told of an error: nothing about the inside of the server.
 
     Args:
         reference: under what the log has it; the request id if absent.
+        names_all: whether the client may learn the names of all collections.
     """
+    if isinstance(error, UnknownCollection) and not names_all:
+        error = UnknownCollection("There is no such collection.", field=error.field)
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
         if kind.status < 500:
-            return Problem(kind, _told(error), _errors(error))
+            return Problem(kind, str(error), _errors(error))
         return Problem(kind, f"{_failure(error)} {_logged(reference)}")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
@@ -130,11 +133,15 @@ def problem_of(error: Exception, reference: str | None = None) -> Problem:
     return Problem(INTERNAL, f"This is our fault. {_logged(reference)}")
 
 
-def respond(error: Exception) -> Response:
-    """The response to any exception: a problem, or a page that says it to a browser."""
+def respond(error: Exception, *, names_all: bool) -> Response:
+    """The response to any exception: a problem, or a page that says it to a browser.
+
+    Args:
+        names_all: whether the client may learn the names of all collections.
+    """
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
-    problem = problem_of(error)
+    problem = problem_of(error, names_all=names_all)
     if problem.kind.status >= 500:
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
@@ -160,14 +167,7 @@ def _errors(error: AttendError) -> Sequence[Detail]:
     details = getattr(error, "details", ())
     if details or error.field is None:
         return list(details)
-    return [{"field": error.field, "reason": _told(error)}]
-
-
-def _told(error: AttendError) -> str:
-    """Its sentence, unless that names collections that the request's key does not open."""
-    if isinstance(error, UnknownCollection) and has_request_context() and not sees_all():
-        return "There is no such collection."
-    return str(error)
+    return [{"field": error.field, "reason": str(error)}]
 
 
 def _failure(error: AttendError) -> str:
@@ -190,7 +190,7 @@ def _sentence(error: HTTPException) -> str:
         case NoSuchPath():
             return f"There is nothing at {request.path}; /docs lists every path."
         case RequestEntityTooLarge():
-            limit = context().settings.max_body
+            limit = request.max_content_length
             return f"The body is larger than {limit:,} bytes, the most that is read; send less."
         case SecurityError():
             return "The Host header does not name this server; see --trusted-host."

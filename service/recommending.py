@@ -7,7 +7,8 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from index.interactions import InteractionItem
 from index.search.requests import MAX_CURSOR, MAX_DOCUMENTS, DocumentId, Request
 from index.validation import UserId
-from service.schemas import MAX_PAGE, Reply
+from service.schemas.asked import MAX_PAGE
+from service.schemas.base import Reply
 
 
 class Interactions(Request):

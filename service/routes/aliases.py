@@ -8,7 +8,8 @@ from index.errors import UnknownAlias
 from service.context import context
 from service.operations import Operations
 from service.replies import reply
-from service.schemas import AliasesReply, AliasReply, AliasTarget
+from service.schemas.asked import AliasTarget
+from service.schemas.stored import AliasesReply, AliasReply
 from service.security.access import is_allowed
 from service.security.limits import check_new_name
 

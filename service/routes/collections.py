@@ -14,7 +14,7 @@ from index.search.requests import CollectionSettings
 from service.context import context
 from service.operations import Operations
 from service.replies import reply
-from service.schemas import CollectionReply, Summaries
+from service.schemas.stored import CollectionReply, Summaries
 from service.security.access import visible
 from service.security.limits import check_new_collection
 

@@ -15,15 +15,12 @@ from index.store import StoredDocument
 from service.context import context
 from service.operations import Operations
 from service.replies import reply
-from service.schemas import (
-    Counting,
+from service.schemas.asked import Counting, Deletion, Listing, Upsert
+from service.schemas.stored import (
     DeletedReply,
-    Deletion,
     DocumentReply,
     DocumentsReply,
     FacetsReply,
-    Listing,
-    Upsert,
     WrittenReply,
 )
 

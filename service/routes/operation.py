@@ -18,7 +18,7 @@ from service.context import context
 from service.metrics import MEDIA_TYPE, metrics_of
 from service.operations import Operations
 from service.replies import reply
-from service.schemas import RestoredReply
+from service.schemas.stored import RestoredReply
 from service.security.limits import check_new_collection
 
 operations = Operations("Operation")

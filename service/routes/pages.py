@@ -9,7 +9,7 @@ from service.context import EXTENSION, context
 from service.operations import Operation, Operations
 from service.problems import KINDS
 from service.replies import HTML, base_url, reply
-from service.schemas import HealthReply, ReadinessReply
+from service.schemas.server import HealthReply, ReadinessReply
 from service.security.access import visible
 
 operations = Operations("Server")

@@ -15,7 +15,8 @@ from service.context import context
 from service.operations import Operations
 from service.problems import problem_of
 from service.replies import HTML, reply, wants_page
-from service.schemas import AcrossReply, AnswerReply, AnswersReply, Batch, PlainSearch
+from service.schemas.answers import AcrossReply, AnswerReply, AnswersReply
+from service.schemas.asked import Batch, PlainSearch
 from service.security.access import visible
 
 operations = Operations("Search")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from flask import current_app, g, request
+from flask import g, request
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from service.context import EXTENSION, context
+from service.context import asked, context
 from service.replies import wants_page
 from service.security.keys import Key
-
-if TYPE_CHECKING:  # operations are checked by what this offers
-    from service.operations import Operation
 
 log = logging.getLogger("attend")
 
@@ -34,7 +31,7 @@ def check_access() -> None:
     if _is_open() or not context().keys.asks():
         return
     g.key = _owner()
-    operation = _operation()
+    operation = asked()
     if operation is None:  # nothing is there, and that is said to who has any key
         return
     need = operation.need
@@ -82,13 +79,8 @@ def _key() -> Key | None:
 
 def _is_open() -> bool:
     """Whether anyone may ask for this: health, and what the pages look like."""
-    operation = _operation()
+    operation = asked()
     return request.endpoint == "static" or (operation is not None and operation.need == "open")
-
-
-def _operation() -> Operation | None:
-    known: dict[str, Operation] = current_app.extensions[f"{EXTENSION}-by-name"]
-    return known.get(request.endpoint or "")
 
 
 def _owner() -> Key:

@@ -347,7 +347,8 @@ def test_a_turn_is_one_s_own_until_it_is_given_back(tmp_path: Path) -> None:
 SERVER = """
 import sys, time
 from pathlib import Path
-from service.server import ServerOptions, run
+from service.listening import ServerOptions
+from service.server import run
 
 def trainer(collection, *, progress, cancelled, **fields):
     progress("fit", 0.5)

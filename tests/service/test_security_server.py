@@ -21,11 +21,11 @@ from waitress.server import create_server
 
 from index import Data
 from service.app import create_app
+from service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
 from service.loop import Loop
 from service.security.keys import FILE, KeyFile
 from service.security.limits import MAX_HEADERS, SlowClients
 from service.security.refusals import Channel
-from service.server import CannotServe, Refused, ServerOptions, _check_reach, _settings
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
@@ -129,19 +129,19 @@ def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
     for near in ("127.0.0.1", "127.3.2.1", "::1"):
-        _check_reach(near, ServerOptions(), tmp_path)
+        check_reach(near, ServerOptions(), tmp_path)
     with pytest.raises(Refused, match="--allow-remote-without-keys"):
-        _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
-    _check_reach(ELSEWHERE, ServerOptions(allow_remote=True), tmp_path)
-    _check_reach(ELSEWHERE, ServerOptions(require_keys=True), tmp_path)
+        check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    check_reach(ELSEWHERE, ServerOptions(allow_remote=True), tmp_path)
+    check_reach(ELSEWHERE, ServerOptions(require_keys=True), tmp_path)
     key = KeyFile(tmp_path).add().key
-    _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    check_reach(ELSEWHERE, ServerOptions(), tmp_path)
     KeyFile(tmp_path).remove(key.id)
     with pytest.raises(Refused, match="keys add"):
-        _check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+        check_reach(ELSEWHERE, ServerOptions(), tmp_path)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(CannotServe, match="cannot be read as API keys"):
-        _check_reach("127.0.0.1", ServerOptions(), tmp_path)
+        check_reach("127.0.0.1", ServerOptions(), tmp_path)
 
 
 class Listener:
@@ -155,7 +155,7 @@ class Listener:
 
 
 def settings_at(address: str, **options: Any) -> Any:
-    return _settings(ServerOptions(**options), Listener(address))  # type: ignore[arg-type]
+    return settings_of(ServerOptions(**options), Listener(address))  # type: ignore[arg-type]
 
 
 def test_a_server_elsewhere_is_not_opened_by_the_removal_of_its_last_key() -> None:

@@ -19,8 +19,9 @@ import numpy as np
 from index import Collection, encoder
 from index.encoder import Encoder
 from index.projection import given
-from index.training import train
-from service.server import ServerOptions, run
+from service.jobs.apart import train_apart
+from service.listening import ServerOptions
+from service.server import run
 from tests.soak.client import LOADED
 
 REAL = 1
@@ -30,7 +31,7 @@ REAL = 1
 def rotate(collection: Collection, *, progress: Any, cancelled: Any, **fields: Any) -> Mapping:
     """Activate a random rotation; with the seed `REAL` train, and activate nothing."""
     if fields.get("seed") == REAL:
-        return train(collection, progress=progress, cancelled=cancelled, **fields)
+        return train_apart(collection, progress=progress, cancelled=cancelled, **fields)
     progress("fit", 0.5)
     random = np.random.default_rng()
     width = collection.settings.dimension

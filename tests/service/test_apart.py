@@ -1,0 +1,145 @@
+"""Trainings in a process of their own: what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import Collection, Data
+from index.errors import InvalidRequest
+from index.teaching import teach
+from index.training import Cancelled, train
+from service.jobs import apart
+from service.jobs.apart import TrainingFailed, train_apart
+from tests.places import ROOT
+
+LIMIT = 60.0
+
+
+def told_nothing(_stage: str, _fraction: float) -> None:
+    return
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Iterator[Collection]:
+    """Documents that are found by a query turned a little, as each other one is."""
+    rng = np.random.default_rng(5)
+    keys = rng.normal(size=(120, 8))
+    data = Data(tmp_path)
+    made = data.create("turned", dimension=8, normalize=True)
+    made.upsert([{"id": str(at), "vector": key.tolist()} for at, key in enumerate(keys)])
+    turn, _ = np.linalg.qr(rng.normal(size=(8, 8)))
+    teach(made, [{"query": (keys[at] @ turn).tolist(), "id": str(at)} for at in range(100)])
+    yield made
+    data.close()
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_its_report_and_its_version_are_here(collection: Collection) -> None:
+    stages: list[tuple[str, float]] = []
+    report = train_apart(
+        collection,
+        progress=lambda stage, fraction: stages.append((stage, fraction)),
+        cancelled=never,
+        seed=1,
+    )
+    assert {"promoted", "reason", "before", "after", "seconds"} <= report.keys()
+    active = collection.views.current().version
+    assert (active != 1) == report["promoted"]
+    assert stages == sorted(stages, key=lambda each: each[1])
+    assert len(stages) > 3
+
+
+def test_what_it_refuses_is_told_as_here(tmp_path: Path) -> None:
+    data = Data(tmp_path)
+    empty = data.create("empty", dimension=2)
+    with pytest.raises(InvalidRequest) as here:
+        train(empty)
+    with pytest.raises(InvalidRequest) as there:
+        train_apart(empty, progress=told_nothing, cancelled=never)
+    assert str(there.value) == str(here.value)
+    with pytest.raises(InvalidRequest, match="share_seen") as field:
+        train_apart(empty, progress=told_nothing, cancelled=never, share_seen=7)
+    assert field.value.details[0]["field"] == "share_seen"
+    data.close()
+
+
+def test_one_that_is_cancelled_changes_nothing(collection: Collection) -> None:
+    begun = threading.Event()
+    before = collection.projections()
+    with pytest.raises(Cancelled):
+        train_apart(collection, progress=lambda *_: begun.set(), cancelled=begun.is_set)
+    assert collection.projections() == before
+
+
+def test_one_that_does_not_heed_is_ended(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "HEED_SECONDS", 0.0)
+    # Nothing is heeded while the libraries are loaded.
+    with pytest.raises(Cancelled):
+        train_apart(collection, progress=told_nothing, cancelled=lambda: True)
+    assert not [each for each in children(os.getpid()) if is_running(each)]
+
+
+def test_one_that_the_system_ends_is_a_failure(collection: Collection) -> None:
+    def kill(_stage: str, _fraction: float) -> None:
+        for each in children(os.getpid()):
+            os.kill(each, signal.SIGKILL)
+
+    with pytest.raises(TrainingFailed, match="ended with -9"):
+        train_apart(collection, progress=kill, cancelled=never)
+
+
+WITHOUT_END = """
+import sys, time
+from index import Data
+from service.jobs.apart import train_apart
+
+collection = Data(sys.argv[1]).collection("turned")
+train_apart(collection, progress=lambda *_: print("begun", flush=True), cancelled=lambda: False)
+"""
+
+
+def test_it_ends_with_a_server_that_is_killed(collection: Collection) -> None:
+    folder = str(collection.folder.parent.parent)
+    server = subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_END, folder], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    try:
+        until(lambda: bool(children(server.pid)))
+        (child,) = children(server.pid)
+    finally:
+        server.kill()
+        server.communicate()
+    until(lambda: not is_running(child))
