@@ -181,7 +181,9 @@ def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> Ev
         history = [{"id": each.document} for each in met]
         return [hit.id for hit in collection.recommend(history=history, k=CUT, **options).hits]
 
-    return evaluate(protocol, recommend, collection.store.counts()[0])
+    ranked = protocol.candidates
+    catalogue = collection.store.counts()[0] if ranked is None else len(ranked)
+    return evaluate(protocol, recommend, catalogue)
 
 
 def _figures(name: str, what: str, found: Evaluation) -> Iterator[Row]:
