@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import recommend_ratings
 from common import DATA, parser, progress, tell
 from learning_rows import Row, ahead, difference_row, row_of
 from recommend_peers import PEERS, QUICK, settings
@@ -46,6 +47,8 @@ class Bench(NamedTuple):
     quick: bool
     full: bool
     peers: bool
+    folder: Path
+    kept: dict[str, Evaluation]
 
     def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
         """Who is judged: all users, or some when quick."""
@@ -64,9 +67,11 @@ def main() -> None:
         all_books = books(given.folder)
         chosen = all_books.divided(given.seed + 1) if given.rehearse else all_books
         folder = given.data or Path(temporary)
-        bench = Bench(chosen, Data(folder), given.seed, given.quick, given.full, not given.no_peers)
+        bench = Bench(
+            chosen, Data(folder), given.seed, given.quick, given.full, not given.no_peers, {}
+        )
         rows: dict[str, Row] = {}
-        for section in (next_books, withheld_books, speed, explanations):
+        for section in (next_books, withheld_books, speed, explanations, beside, ratings):
             if given.quick and section is withheld_books:
                 continue
             for row in section(bench):
@@ -93,23 +98,30 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
+def ratings(bench: Bench) -> Iterator[Row]:
+    """Simulated ratings, beside the Surprise library (see recommend_ratings.py)."""
+    if bench.peers:
+        yield from recommend_ratings.rows(bench.quick, bench.folder)
+
+
 def ratios(rows: Mapping[str, Row]) -> dict[str, float]:
-    """nDCG@10 over that of each peer."""
+    """nDCG@10 over that of each peer, and each peer's RMSE over ours."""
+    rated = recommend_ratings.ratios(rows) if "ratings.attend.rmse" in rows else {}
     ours = rows["goodbooks.ndcg"].measured
     found = {name: rows.get(f"goodbooks.{name}.ndcg") for name in PEERS}
-    return {
+    ranked = {
         f"ndcg_over_{name}": round(ours / row.measured, 4)
         for name, row in found.items()
         if row is not None and row.measured and ours
     }
+    return ranked | rated
 
 
 # -- goodbooks ------------------------------------------------------------------------------------
 
 
 def next_books(bench: Bench) -> Iterator[Row]:
-    """What comes next, beside the peers."""
-    tuned = _tuned(bench)
+    """What comes next."""
     collection = collection_of(bench.data, "books", bench.books)
     protocol = bench.protocol(bench.books)
     yield from _figures("goodbooks.untrained", "untrained", _evaluated(collection, protocol))
@@ -117,13 +129,17 @@ def next_books(bench: Bench) -> Iterator[Row]:
     promoted = "promoted" if report["promoted"] else "not promoted"
     seconds = float(report["seconds"])  # type: ignore[arg-type]
     yield Row("goodbooks.seconds", "seconds of training", seconds, note=promoted).wanted("<=", 60)
-    ours = _evaluated(collection, protocol)
+    ours = bench.kept["ours"] = _evaluated(collection, protocol)
     wanted = {"ndcg@10": 0.230, "recall@10": 0.338}
     for row in _figures("goodbooks", "learned", ours):
         measure = row.what.split()[-1]
         yield row.wanted(">=", wanted[measure]) if measure in wanted else row
-    met = matrix_of(bench.books)
-    for name, chosen in tuned.items():
+
+
+def beside(bench: Bench) -> Iterator[Row]:
+    """The same of the peers."""
+    ours, protocol, met = bench.kept["ours"], bench.protocol(bench.books), matrix_of(bench.books)
+    for name, chosen in _tuned(bench).items():
         lists = _lists(met, PEERS[name](met.met, **chosen))
         found = evaluate(protocol, lambda user, _, lists=lists: lists[user], len(met.documents))
         said = ", ".join(f"{key} {value}" for key, value in chosen.items())

@@ -180,8 +180,18 @@ class Version:
     @cached_property
     def width(self) -> int:
         """Numbers in a key: all heads side by side."""
-        probe = self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
-        return int(probe.shape[1] * probe.shape[2])
+        _, heads, width = self._probe.shape
+        return int(heads * width)
+
+    @property
+    def key_heads(self) -> int:
+        """Heads that have keys of their own; 1 where all share them."""
+        return int(self._probe.shape[1])
+
+    @cached_property
+    def _probe(self) -> Float32 | Float64:
+        """No keys (0, Hk, d)."""
+        return self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
 
     def keys(self, batch: KeyBatch) -> Keys:
         """Stored embeddings as keys (m, width)."""

@@ -19,6 +19,7 @@ from index.evaluating import (
     Protocol,
     RatingErrors,
     evaluate,
+    is_liked,
     protocol_of,
     rating_errors,
     read_ids,
@@ -48,7 +49,9 @@ def evaluate_interactions(
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
 
     def recommend(user: str, met: History) -> Sequence[str]:
-        fields: dict[str, Any] = {"history": [{"id": each.document} for each in met], "k": CUT}
+        # What was not liked asks for nothing, but is not to be recommended again.
+        history = [{"id": each.document, "weight": float(is_liked(each))} for each in met]
+        fields: dict[str, Any] = {"history": history, "k": CUT}
         if withheld is not None:
             fields["filter"] = {"@id": {"in": withheld}}
         if projection is not None:
@@ -59,8 +62,9 @@ def evaluate_interactions(
 
     with tqdm(total=len(protocol.asked), unit="user", file=sys.stderr) as progress:
         found = evaluate(protocol, recommend, catalogue, progress.update)
+    asked = [each for each in later if withheld is None or each.document in withheld]
     with tqdm(unit="user", desc="predicting", file=sys.stderr) as progress:
-        ratings = rating_errors(collection, protocol.histories, later, progress.update)
+        ratings = rating_errors(collection, protocol.histories, asked, progress.update)
     _show(found, protocol, ratings, as_json)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import numpy as np
 
 from index.cli.common import Bar, interrupted, on_collection, open_collection, show
 from index.cli.interactions import InteractionFile, record_file, with_interactions
@@ -28,6 +29,11 @@ VIEWS = {
         "unseen": "documents nobody met",
         "mix": "mixed as in use",
     },
+    "ratings": {
+        "random": "rated documents",
+        "unseen": "unrated documents",
+        "baseline": "above μ + b_i + b_u",
+    },
 }
 """The held-out views of objectives, as people read of them."""
 
@@ -47,12 +53,17 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 @click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
 @click.option(
+    "--heads",
+    type=click.IntRange(1),
+    help="H, with W_Q and W_K each.  [default: what held-out queries choose]",
+)
+@click.option(
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["matrices", "offsets", "examples", "words"]),
+    type=click.Choice(["matrices", "offsets", "examples", "words", "additive"]),
     help="What may take part, once for each; with 'matrices' alone all of it can be exported.  "
-    "[default: all]",
+    "[default: all but 'additive', the scorer that re-ranks]",
 )
 @click.option(
     "--error-rate",
@@ -82,7 +93,8 @@ def train_command(
     significant, and nothing is lost where documents are new, nothing changes.
 
     With --interactions, or --objective interactions, it learns what `recommend` answers: what
-    users meet next, from all that they met.
+    users meet next, from all that they met; and where these have numbers, what users would give
+    documents as well, as with --objective ratings.
 
     \b
     Example:
@@ -92,7 +104,7 @@ def train_command(
       python -m index train --data library --dimensions 64 --part matrices --part offsets
       python -m index train --data library --interactions ratings.tsv --user reader --item book
     """
-    met = _interactions(given)
+    met, chosen = _interactions(given), given["objective"] is not None
     files = Files.taken_from(given)
     request = _request(answers, no_promote, given, met is not None)
     if files and met is not None:
@@ -104,10 +116,15 @@ def train_command(
     try:
         taught = _taught(opened, files, met)
         report = _train(opened, request)
+        also = _ratings_too(opened, request) if met is not None and not chosen else None
     except KeyboardInterrupt:
         _interrupted(opened, before)
     result = dict(report) if taught is None else {**report, "taught": taught}
-    show(as_json, result, as_text(report))
+    texts = [as_text(report)]
+    if also is not None:
+        result["ratings"] = dict(also)
+        texts.append(f"What users would give documents:\n{as_text(also)}")
+    show(as_json, result, "\n\n".join(texts))
 
 
 def _interactions(given: dict[str, Any]) -> InteractionFile | None:
@@ -160,6 +177,15 @@ def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, A
 
     with Bar() as bar:
         return train(collection, progress=bar, cancelled=None, **request)
+
+
+def _ratings_too(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The report of learning ratings, where interactions have different numbers."""
+    values = collection.store.interactions().values
+    if len(np.unique(values[np.isfinite(values)])) < 2:
+        return None
+    same = {name: value for name, value in request.items() if name in ("seed", "promote")}
+    return _train(collection, {**same, "objective": "ratings"})
 
 
 def _interrupted(collection: Collection, before: State) -> NoReturn:

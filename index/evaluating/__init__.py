@@ -6,6 +6,7 @@ from index.evaluating.interactions import (
     Protocol,
     Recommend,
     evaluate,
+    is_liked,
     protocol_of,
     read_ids,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "RatingErrors",
     "Recommend",
     "evaluate",
+    "is_liked",
     "protocol_of",
     "rating_errors",
     "read_ids",

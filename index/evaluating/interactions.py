@@ -40,9 +40,10 @@ class Protocol:
         histories: user → what they met before, of all users: popularity is counted in them.
         asked: user → ids of the documents that are right; users with a history alone.
         candidates: ids that may be recommended; None for every document.
-        without_history: users of the test who have none; they are not judged.
-        left_out: interactions of the test that could not be right: the user met the document
-            before, or it is no candidate.
+        without_history: users of the test who have none, or nothing in it that they liked; they
+            are not judged.
+        left_out: interactions of the test, but for those of users without history, that could
+            not be right: the user met the document before, or it is no candidate.
     """
 
     histories: Mapping[str, History]
@@ -89,6 +90,8 @@ def protocol_of(
 ) -> Protocol:
     """Divide interactions into what is known of users and what they are asked for.
 
+    Nothing is right that a user valued at 0 or below.
+
     Args:
         test: what users met later.
         history: what they met before.
@@ -103,8 +106,12 @@ def protocol_of(
     for each in history:
         if candidates is None or each.document not in candidates:
             histories[each.user].append(each)
-    met = {user: {each.document for each in found} for user, found in histories.items()}
-    pairs = {(each.user, each.document) for each in test}
+    met = {
+        user: {each.document for each in found}
+        for user, found in histories.items()
+        if any(map(is_liked, found))
+    }
+    pairs = {(each.user, each.document) for each in test if is_liked(each)}
     for user, document in pairs:
         can_be = candidates is None or document in candidates
         if user in met and document not in met[user] and can_be:
@@ -123,6 +130,11 @@ def protocol_of(
         without_history=sum(user not in met for user in users),
         left_out=sum(user in met for user, _ in pairs) - sum(map(len, kept.values())),
     )
+
+
+def is_liked(given: Interaction) -> bool:
+    """Whether an interaction is a sign of what a user wants: all are but numbers of 0 and below."""
+    return not isinstance(given.value, int | float) or given.value > 0
 
 
 def evaluate(

@@ -116,7 +116,6 @@ def _find(collection: Collection, version: int | None) -> _Found:
         Tuning.of(stored.tuning),
         offsets=len(stored.offsets[0]),
         examples=collection.store.example_count(),
-        terms=max((len(rows) for rows, _ in stored.terms.values()), default=0),
     )
     return _Found(number, stored, projection, left)
 

@@ -13,7 +13,8 @@ from index.learn.choose import Judged, weights
 from index.learn.data import Memory, Sparse
 from index.learn.fit import Watch
 from index.learn.histories import lengths
-from index.learn.mixture import Mixture, MixtureRecipe, fit, untrained
+from index.learn.mixture import Mixture, untrained
+from index.learn.mixture_fit import MixtureRecipe, fit
 from index.learn.next_items import Asking, Measured, measured
 from index.learn.together import together
 from index.learn.withheld import Withheld

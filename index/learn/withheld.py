@@ -17,6 +17,12 @@ SHARE = 0.2
 MOST_USERS = 3000
 """Users by which a view is judged: more make its figures no truer than they need to be."""
 
+MOST_CELLS = 30_000_000
+"""Users times documents of a view: each way that is tried ranks all of these."""
+
+FEWEST_RANKED = 200
+"""Users who are judged in however large a catalogue."""
+
 FEWEST_USERS = 500
 """Users who are judged if there are so many, whatever that takes from what is learned from."""
 
@@ -61,7 +67,7 @@ def _random(met: Sparse, random: np.random.Generator) -> Withheld:
     counts = lengths(met)
     able = random.permutation(np.flatnonzero(counts >= 2))
     judged = np.zeros(len(counts), dtype=bool)
-    judged[able[: min(MOST_USERS, max(FEWEST_USERS, round(JUDGED * len(able))))]] = True
+    judged[able[: min(_most(met), max(FEWEST_USERS, round(JUDGED * len(able))))]] = True
     user = np.repeat(np.arange(len(counts)), counts)
     rank = _shuffled(user, counts, random)
     # At least one; and as many in every ten as the share says, however short the histories.
@@ -78,8 +84,13 @@ def _unseen(met: Sparse, random: np.random.Generator) -> Withheld:
     of_new = out[met.indices]
     training, asked = without(met, of_new), without(met, ~of_new)
     able = random.permutation(np.flatnonzero((lengths(training) > 0) & (lengths(asked) > 0)))
-    users = np.sort(able[:MOST_USERS])
+    users = np.sort(able[: _most(met)])
     return Withheld("unseen", training, users, training[users], asked[users], out)
+
+
+def _most(met: Sparse) -> int:
+    """Users of a view at most."""
+    return int(min(MOST_USERS, max(FEWEST_RANKED, MOST_CELLS // met.shape[1])))
 
 
 def _shuffled(user: Int64, counts: Int64, random: np.random.Generator) -> Int64:

@@ -62,6 +62,7 @@ class Attention:
         attended: for each query, its documents, best first (with `attend: "all"`, those
             that may be listed).
         exact: whether no better document can have been missed.
+        recall: where keys are quantised, the share of the ten nearest that searches find.
         all_weights: a reading of every document's weights, where all are attended to.
         focus: how queries meet keys, to explain single documents.
     """
@@ -69,6 +70,7 @@ class Attention:
     attended: list[Attended]
     exact: bool
     focus: Focus
+    recall: float | None = None
     all_weights: Callable[[], Iterator[Weights]] | None = None
 
 
@@ -102,13 +104,15 @@ def attend(
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     if parts is not None:
         return _mixed(focus, rows, options.attend)
+    if focus.reranks:
+        return _proposed(focus, rows, options.attend, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
     cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
         return Attention(_scanned(focus, rows, options.attend), True, focus)
     if overlaps is not None and worded and focus.native:
-        return Attention(_proven(focus, rows, options.attend, overlaps), True, focus)
-    return _proposed(focus, rows, options.attend)
+        return _proven(focus, rows, options.attend, overlaps, options.recall)
+    return _proposed(focus, rows, options.attend, recall=options.recall)
 
 
 def _mixed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
@@ -178,7 +182,7 @@ def _over_all(focus: Focus, rows: Int64 | None, keep: int) -> Attention:
             shift=focus.shift,
         )
 
-    return Attention(attended, True, focus, all_weights)
+    return Attention(attended, True, focus, all_weights=all_weights)
 
 
 def _scan(focus: Focus, rows: Int64 | None, keep: int, queries: slice = ALL) -> list[Attended]:
@@ -214,11 +218,23 @@ def _scanned(focus: Focus, rows: Int64 | None, attend: int, queries: slice = ALL
     ]
 
 
-def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
-    """The best of what the index proposes, and of what shares most words."""
-    wanted = attend if focus.native else attend * OVERSAMPLED
+def _proposed(
+    focus: Focus,
+    rows: Int64 | None,
+    attend: int,
+    wanted: int | None = None,
+    recall: float | None = None,
+) -> Attention:
+    """The best of what the index proposes, and of what shares most words.
+
+    Args:
+        wanted: documents that each head proposes; by the scorer if None.
+        recall: the share of the nearest that the index is to find.
+    """
+    if wanted is None:
+        wanted = attend if focus.native else attend * OVERSAMPLED
     with timed("search"):
-        candidates = focus.view.keys.search(focus.index_queries(), rows, wanted)
+        candidates, least = focus.view.keys.search(focus.index_queries(), rows, wanted, recall)
     if focus.overlaps is not None:
         candidates = [
             np.union1d(near, overlap.among(rows).best(wanted).rows)
@@ -228,28 +244,44 @@ def _proposed(focus: Focus, rows: Int64 | None, attend: int) -> Attention:
         attend_logits(_with_words(focus, at, each), focus.mechanism, attend)
         for at, each in enumerate(_scored(focus, candidates))
     ]
-    return Attention(attended, focus.native, focus)
+    if not focus.native:
+        return Attention(attended, False, focus)
+    return _found(attended, focus, least)
+
+
+def _found(attended: list[Attended], focus: Focus, recall: float) -> Attention:
+    """Of an index that finds such a share."""
+    exact = recall >= 1
+    return Attention(attended, exact, focus, None if exact else recall)
 
 
 def _proven(
-    focus: Focus, rows: Int64 | None, attend: int, overlaps: Sequence[Overlap]
-) -> list[Attended]:
-    """The attended sets by keys and words together, each proved to miss no document."""
+    focus: Focus,
+    rows: Int64 | None,
+    attend: int,
+    overlaps: Sequence[Overlap],
+    recall: float | None,
+) -> Attention:
+    """The attended sets by keys and words together, each proved to miss no document.
+
+    Where keys are quantised, none but what the index itself misses.
+    """
     passing = [overlap.among(rows) for overlap in overlaps]
     documents = focus.view.keys.documents if rows is None else len(rows)
     settled: dict[int, Attended] = {}
     pending = list(range(len(passing)))
-    queries, wanted = focus.index_queries(), attend * WIDER
+    queries, wanted, least = focus.index_queries(), attend * WIDER, 1.0
     while pending and wanted * SCAN_SHARE <= documents:
         with timed("search"):
-            candidates = focus.view.keys.search(queries[pending], rows, wanted)
+            candidates, found_share = focus.view.keys.search(queries[pending], rows, wanted, recall)
+        least = min(least, found_share)
         for at, near in zip(pending, candidates, strict=True):
             found = _settled(focus, at, near, passing[at].best(wanted), wanted, attend)
             settled |= {} if found is None else {at: found}
         pending, wanted = [at for at in pending if at not in settled], wanted * WIDER
     for at in pending:
         settled[at] = _scanned(focus, rows, attend, slice(at, at + 1))[0]
-    return [settled[at] for at in range(len(passing))]
+    return _found([settled[at] for at in range(len(passing))], focus, least)
 
 
 def _settled(

@@ -49,6 +49,7 @@ class Focus:
         parts: (p,) how much each part of a mixture counts; None where queries are plain.
         overlaps: the lexical term of each embedding; None where words do not count.
         native: whether the index orders documents as the mechanism does, but for words.
+        reranks: whether the scorer was fitted to candidates, and looks at no more than those.
         masked: documents that a scan leaves out besides those that filters do.
         calibrated: whether scale and null were fitted for what is asked.
     """
@@ -60,6 +61,7 @@ class Focus:
     parts: Float64 | None
     overlaps: Sequence[Overlap] | None
     native: bool
+    reranks: bool
     calibrated: bool
     masked: Int64 | None = None
     heads: Float32 = field(init=False)  # (q, H, d); of a mixture (1, p * H, d), part by part
@@ -212,9 +214,10 @@ def focus_on(
         masked: documents that scans leave out.
     """
     made = view.made
-    scorer = options.scorer or settings.scorer
-    _check_lengths(scorer, settings)
+    scorer = options.scorer or made.tuning.scorer or settings.scorer
     stored = made.projection
+    if scorer != made.tuning.scorer:  # that one was fitted to keys as they are
+        _check_lengths(scorer, settings)
     raw = stored.key_fingerprint == RAW_KEYS and not made.moved
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     pool = options.pool or made.tuning.pool
@@ -249,6 +252,7 @@ def focus_on(
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
         native=compare.scorer_name == "dot" and pool == "max" and compare.heads == 1,
+        reranks=scorer == "additive" and made.tuning.scorer == scorer,
         calibrated=fits and options.temperature == 1,
     )
 
@@ -314,7 +318,7 @@ def _additive(projection: Projection) -> Additive:
             "none. Use dot, cosine or laplace, or a projection with additive parameters.",
             field="scorer",
         )
-    return Additive(w, u, v)
+    return Additive(w, u, v, projection.additive_b)
 
 
 def _gates(projection: Projection, heads: list[float] | None) -> Float64:

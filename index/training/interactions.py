@@ -11,9 +11,11 @@ import numpy as np
 from index.attention import default_scale, resolve_scale
 from index.learn.choose import best, honest
 from index.learn.data import Memory
+from index.learn.fit import Watch
 from index.learn.gate import Verdict, decide
 from index.learn.histories import lengths
 from index.learn.mixture import Mixture, as_queries, untrained
+from index.learn.mixture_fit import fit
 from index.learn.mixture_trial import RECIPES, MixtureTrial, Standing, Way
 from index.learn.next_items import Asking
 from index.learn.together import together
@@ -116,10 +118,13 @@ def _final(task: Task, material: Material, way: Way) -> Mixture:
     """The way, fitted to everything that users met."""
     if way.recipe is None:
         return untrained(material.memory)
-    trial = MixtureTrial(material.memory, (), Standing(), task.request.seed)
+    memory, met, seed = material.memory, material.met, task.request.seed
     recipe = RECIPES[way.recipe]
-    fits = [lambda watch: trial.fitted(recipe, material.met, watch)]
-    return way.of(together(fits, lambda done: task.watch("fitting", done))[0])
+
+    def fitted(watch: Watch) -> Mixture:
+        return fit(memory, met, recipe, seed=seed, watch=watch)
+
+    return way.of(together([fitted], lambda done: task.watch("fitting", done))[0])
 
 
 def _found(

@@ -206,7 +206,7 @@ def test_numbers_that_are_not_finite_are_told(collection):
     ]
 
 
-@pytest.mark.parametrize("name", ["vectors.faiss", "keys.npy", "documents.npy", "manifest.json"])
+@pytest.mark.parametrize("name", ["vectors.npy", "keys.npy", "documents.npy", "manifest.json"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_index_is_told_and_built_again(collection, name, damage):
     expected = ranking(collection)

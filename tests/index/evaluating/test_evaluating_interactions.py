@@ -103,3 +103,12 @@ def test_ids_are_read_once_each(tmp_path):
         read_ids(path)
     with pytest.raises(SourceError, match="cannot be read"):
         read_ids(tmp_path / "none.txt")
+
+
+def test_what_was_valued_at_nothing_is_not_right_and_is_no_history():
+    before = [Interaction("u", "a", 5), Interaction("v", "a", 0)]
+    after = [Interaction("u", "b", 0), Interaction("u", "c", 3), Interaction("v", "c", 4)]
+    protocol = protocol_of(after, before)
+    assert protocol.asked == {"u": {"c"}}
+    assert protocol.without_history == 1
+    assert [each.document for each in protocol.histories["v"]] == ["a"]

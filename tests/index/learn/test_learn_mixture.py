@@ -9,10 +9,11 @@ import pytest
 from scipy import sparse
 
 from index.errors import Conflict, InvalidRequest
-from index.learn import mixture
+from index.learn import mixture_fit
 from index.learn.data import Memory
 from index.learn.histories import histories_of, lengths, pairs_of, without
-from index.learn.mixture import MixtureRecipe, _Fit, fit, untrained
+from index.learn.mixture import untrained
+from index.learn.mixture_fit import MixtureRecipe, _Fit, fit
 from index.learn.next_items import Asking, measured
 from tests.index.learning import communities, memory_of, sparse_of, unit
 
@@ -134,8 +135,8 @@ def test_histories_without_some_and_with_repetitions():
 
 
 def test_in_large_catalogues_a_sample_stands_for_the_rest(monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_WHOLE", 40)
-    monkeypatch.setattr(mixture, "SAMPLED", 16)
+    monkeypatch.setattr(mixture_fit, "MOST_WHOLE", 40)
+    monkeypatch.setattr(mixture_fit, "SAMPLED", 16)
     memory, met = memory_of([1] * 60, 4), drawn_met(20, 60, seed=0, share=0.1)
     run = _Fit(memory, met[np.flatnonzero(lengths(met) >= 2)], STILL, seed=0)
     own = np.array([3, 7, 50])
@@ -151,15 +152,15 @@ def test_a_sampled_softmax_is_right_on_average(monkeypatch):
     taught = met[np.flatnonzero(lengths(met) >= 2)]
     users = np.arange(taught.shape[0])
     whole = _Fit(memory, taught, STILL, seed=0)._loss(users).item()
-    monkeypatch.setattr(mixture, "MOST_WHOLE", 10)
-    monkeypatch.setattr(mixture, "SAMPLED", 30)
+    monkeypatch.setattr(mixture_fit, "MOST_WHOLE", 10)
+    monkeypatch.setattr(mixture_fit, "SAMPLED", 30)
     run = _Fit(memory, taught, STILL, seed=0)
     sampled = np.mean([run._loss(users).item() for _ in range(200)])
     assert sampled == pytest.approx(whole, rel=0.05)
 
 
 def test_of_very_many_documents_those_met_most_are_moved(monkeypatch):
-    monkeypatch.setattr(mixture, "MOST_OFFSETS", 3)
+    monkeypatch.setattr(mixture_fit, "MOST_OFFSETS", 3)
     met = met_of([[1, 1, 0, 0, 1], [1, 0, 0, 1, 1], [1, 0, 0, 1, 1]])
     run = _Fit(memory_of([1] * 5, 4), met, STILL, seed=0)
     assert run.offset_keys.tolist() == [0, 3, 4]

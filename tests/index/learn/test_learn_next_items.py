@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from index.learn import next_items
+from index.learn import withheld as withholding
 from index.learn.histories import lengths
 from index.learn.next_items import Asking, Ranked, measured, weights
 from index.learn.withheld import withheld
@@ -102,6 +103,13 @@ def test_views_divide_what_was_met(users):
     np.testing.assert_array_equal(unseen.training.toarray()[:, ~new], dense[:, ~new])
     np.testing.assert_array_equal(unseen.asked.toarray(), dense[unseen.users] * new)
     assert lengths(unseen.given).min() >= 1
+
+
+def test_in_large_catalogues_fewer_users_judge(monkeypatch):
+    monkeypatch.setattr(withholding, "MOST_CELLS", 250 * 40)
+    assert [len(view.users) for view in withheld(histories(1500, 40), seed=0)] == [250, 250]
+    monkeypatch.setattr(withholding, "MOST_CELLS", 40)
+    assert [len(view.users) for view in withheld(histories(1500, 40), seed=0)] == [200, 200]
 
 
 def test_another_seed_withholds_something_else():

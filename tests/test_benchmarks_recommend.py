@@ -1,0 +1,71 @@
+"""The benchmark of recommending: its peers in closed form, and how it divides what users met."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+import recommend_peers
+import recommend_sets
+
+from index.store import Interaction
+from tests.index.learning import sparse_of
+
+
+def drawn(seed: int):
+    met = np.random.default_rng(seed).random((60, 25)) < 0.25
+    return sparse_of(met)
+
+
+@pytest.mark.parametrize("weight", [5.0, 50.0])
+def test_ease_is_a_ridge_regression_of_each_item_on_all_others(weight):
+    met = drawn(0)
+    dense = met.toarray().astype(np.float64)
+    items = np.zeros((25, 25))
+    for item in range(25):
+        others = np.delete(np.arange(25), item)
+        x, y = dense[:, others], dense[:, item]
+        items[others, item] = np.linalg.solve(x.T @ x + weight * np.eye(24), x.T @ y)
+    scores = np.where(dense > 0, -np.inf, dense @ items)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(recommend_peers.ease(met, weight), expected)
+
+
+def test_popularity_lists_what_most_met_and_the_user_did_not():
+    met = drawn(1)
+    counts = met.sum(axis=0)
+    for user, listed in enumerate(recommend_peers.popularity(met)):
+        own = set(met[[user]].indices.tolist())
+        assert not own & set(listed.tolist())
+        left = [at for at in np.argsort(-counts, kind="stable").tolist() if at not in own]
+        assert counts[listed].tolist() == counts[left[:10]].tolist()
+
+
+def test_settings_are_all_combinations():
+    assert list(recommend_peers.settings("popularity")) == [{}]
+    assert len(list(recommend_peers.settings("als"))) == 12
+    assert {"weight": 50.0} in list(recommend_peers.settings("ease"))
+
+
+def test_what_users_met_is_divided():
+    met = [Interaction(f"u{user}", f"d{at}") for user in range(5) for at in range(2 * user)]
+    books = recommend_sets.Books([], met, [], ["d3"])
+    part = books.divided(seed=0)
+    assert sorted([*part.train, *part.test]) == sorted(met)
+    taken = [sum(each.user == f"u{user}" for each in part.test) for user in range(5)]
+    assert taken == [0, 0, 1, 1, 2]
+    assert part.train != books.divided(seed=1).train
+    assert {each.document for each in books.warm().train} == {f"d{at}" for at in range(8)} - {"d3"}
+
+
+def test_histories_as_a_matrix():
+    met = [Interaction("u", "b"), Interaction("v", "a"), Interaction("u", "a")]
+    books = recommend_sets.Books([{"id": "a"}, {"id": "b"}, {"id": "c"}], met, [], [])
+    found = recommend_sets.matrix_of(books)
+    assert found.users == ["u", "v"]
+    assert found.met.toarray().tolist() == [[1, 1, 0], [1, 0, 0]]
