@@ -10,7 +10,7 @@ where the scorer is one that an index of inner products does not know.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -93,12 +93,13 @@ def attend(
             summing to one.
         without: few documents, ascending, that are masked besides.
     """
-    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend, parts)
+    masked = None
     if without is not None and len(without):
         if rows is None and options.attend == "all":
-            focus = replace(focus, masked=without)  # of a few, a mask costs less than a choice
+            masked = without  # of a few, a mask costs less than a choice
         else:
             rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
+    focus = focus_on(view, settings, embeddings, overlaps, options, options.attend, parts, masked)
     if options.attend == "all":
         return _over_all(focus, rows, _ranked(options, view.keys.documents, len(embeddings)))
     if parts is not None:

@@ -205,11 +205,13 @@ def focus_on(
     options: SearchOptions,
     attend: Attend,
     parts: Float64 | None = None,
+    masked: Int64 | None = None,
 ) -> Focus:
     """Queries (q, d), with their lexical terms, as the options have them meet a view's keys.
 
     Args:
         parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts.
+        masked: documents that scans leave out.
     """
     made = view.made
     scorer = options.scorer or made.tuning.scorer or settings.scorer
@@ -245,6 +247,7 @@ def focus_on(
         projection=stored.form_for(scorer) if raw else stored,
         embeddings=embeddings,
         parts=parts,
+        masked=masked,
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
