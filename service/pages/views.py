@@ -28,6 +28,7 @@ VIEWS = (
     SEARCH,
     View("/attention", "Attention", "Which documents several queries attend to, head by head."),
     View("/compare", "Compare", "Two projections side by side, rank by rank."),
+    View("/recommend", "Recommend", "Pick what is liked, and see what of it led to what."),
     View("/teach", "Teach", "Say what is relevant, train on it, promote or roll back."),
     View("/map", "Map", "The keys in two dimensions, and where a query falls among them."),
     View("/add", "Add data", "Drop a file, choose its fields, search it."),

@@ -68,6 +68,12 @@ def compare_page() -> Response:
     return page("/compare")
 
 
+@operations.add("GET", "/recommend", returns={200: None}, html=True, own=True)
+def recommend_page() -> Response:
+    """Show what follows from documents that are liked, and why."""
+    return page("/recommend")
+
+
 @operations.add("GET", "/teach", returns={200: None}, html=True, own=True)
 def teach_page() -> Response:
     """Show what was taught, and take more."""

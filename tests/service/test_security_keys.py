@@ -75,6 +75,7 @@ NEEDS: Mapping[str, str] = {
     "attention_page": "read",
     "compare_page": "read",
     "teach_page": "read",
+    "recommend_page": "read",
     "map_page": "read",
     "add_page": "read",
     "operate_page": "read",
@@ -87,7 +88,8 @@ key opens is never a matter of chance. An operation that changes something is no
 OWN = {
     "list_collections", "plain_search", "list_jobs", "show_job", "cancel_job",
     "list_aliases", "show_alias", "search_collections", "openapi_document", "docs", "home",
-    "attention_page", "compare_page", "teach_page", "map_page", "add_page", "operate_page",
+    "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
+    "add_page", "operate_page",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 

@@ -24,7 +24,6 @@ export function titleOf(hit) {
 /** One hit as a list item; `extra` goes below it. */
 export function drawHit(collection, hit, weight, rank, full, extra = null) {
   const title = titleOf(hit);
-  const heads = hit.explanation?.logits.length ?? 1;
   const link = h("a", { href: of(collection, "documents", hit.id) }, short(title, 140));
   return h(
     "li",
@@ -34,7 +33,7 @@ export function drawHit(collection, hit, weight, rank, full, extra = null) {
       { class: "weight" },
       h("div", { class: "share" }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
       bar(weight / full),
-      h("div", { class: "score", }, `${heads > 1 ? "log weight" : "logit"} ${number(hit.score, 4)}`),
+      h("div", { class: "score", }, `${scored(hit)} ${number(hit.score, 4)}`),
     ),
     h(
       "div",
@@ -47,6 +46,12 @@ export function drawHit(collection, hit, weight, rank, full, extra = null) {
       extra,
     ),
   );
+}
+
+/** What a score is: with several heads there is no one logit, and elsewhere it is not told. */
+function scored(hit) {
+  const heads = hit.explanation?.logits?.length;
+  return heads === 1 ? "logit" : heads ? "log weight" : "score";
 }
 
 function passage(highlight, title) {

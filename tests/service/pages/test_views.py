@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -175,6 +176,35 @@ def test_the_gate_is_told(tab: Tab) -> None:
     told = tab.text("#report")
     for part in ("Promoted.", "Random questions", "+0.100", "+0.050 to +0.150", "0.0100", "0.05"):
         assert part in told
+
+
+# -- recommend --------------------------------------------------------------------------------
+
+
+def test_recommended_is_what_the_api_recommends_and_why(tab: Tab) -> None:
+    tab.open("/recommend?collection=books")
+    tab.page.fill("[name=q]", "roses")
+    tab.page.click("#found li:first-child button:has-text('Like') >> nth=0")
+    tab.page.fill("[name=q]", "a rocket to the moon")
+    tab.page.wait_for_selector("#found li:has-text('Space')")
+    tab.page.click("#found li:first-child button:has-text('Like') >> nth=0")
+    tab.page.click("#found li:nth-child(2) button:has-text('Dislike')")
+    tab.page.wait_for_function("() => new URLSearchParams(location.search).has('dislike')")
+    given = parse_qs(urlsplit(tab.page.url).query)
+    liked, disliked = (json.loads(given[name][0]) for name in ("like", "dislike"))
+    assert (len(liked), len(disliked)) == (2, 1)
+    asked = {"positive": liked, "negative": disliked, "k": 10, "explain": True}
+    told = tab.ask(f"{BOOKS}/recommend", asked)["hits"]
+    titles = [hit["payload"]["title"] for hit in told]
+    shown = "[...document.querySelectorAll('#results .hit h3')].map(each => each.innerText)"
+    tab.page.wait_for_function(f"wanted => {shown}.join() === wanted", arg=",".join(titles))
+    assert count(tab, "#results .because li") == sum(len(hit["because"][:4]) for hit in told)
+    again = tab.text("#results")
+    tab.open(tab.page.url.removeprefix(tab.base))
+    tab.page.wait_for_function(f"wanted => {shown}.join() === wanted", arg=",".join(titles))
+    assert tab.text("#results") == again
+    tab.page.click("#disliked button")
+    tab.page.wait_for_function("() => !new URLSearchParams(location.search).has('dislike')")
 
 
 # -- teach ------------------------------------------------------------------------------------
