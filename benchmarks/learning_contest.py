@@ -12,7 +12,7 @@ from learning_sets import Judged
 
 from index import Collection
 from index.comparing.compare import Difference
-from index.evaluation import DEPTH, Ranked, Ranking, measure, rank
+from index.evaluating.rankings import DEPTH, Ranked, Ranking, measure, rank
 from index.search.requests import MAX_BATCH, SearchRequest, parse
 from index.statistics import difference_interval, mean_interval, paired_randomisation
 from index.tuning import Tuning

@@ -20,7 +20,7 @@ from learning_rows import Ledger
 from index import Collection, Data
 from index.build import Mapped, build
 from index.encoder import Encoder, load
-from index.evaluation import Qrels, read_qrels, read_queries
+from index.evaluating.rankings import Qrels, read_qrels, read_queries
 from index.examples import Example
 from index.source import guess, open_source, sample
 from index.teaching import teach

@@ -24,8 +24,7 @@ from recommend_sets import Books, books, collection_of, matrix_of
 
 from index import Collection, Data
 from index.comparing.compare import Difference
-from index.evaluating import MEASURES, Evaluation, Protocol, evaluate, protocol_of
-from index.evaluating.interactions import CUT
+from index.evaluating.interactions import CUT, MEASURES, Evaluation, Protocol, evaluate, protocol_of
 from index.statistics import difference_interval, paired_randomisation
 from index.training import train
 

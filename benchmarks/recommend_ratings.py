@@ -21,8 +21,8 @@ from simulated_ratings import HIGHEST, ITEMS, LOWEST, RATINGS, USERS, Ratings, s
 
 from index import Collection, Data
 from index.interactions import record
-from index.learn.ratings import Ratings as Numbered
-from index.learn.ratings import baseline
+from index.learn.ratings.data import Ratings as Numbered
+from index.learn.ratings.data import baseline
 from index.statistics import (
     by_group,
     difference_interval,

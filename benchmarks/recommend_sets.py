@@ -12,7 +12,7 @@ from common import data_set
 
 from index import Collection, Data
 from index.interactions import record
-from index.learn.histories import histories_of
+from index.learn.mixture.histories import histories_of
 from index.store import Interaction
 
 HELD_OUT = 0.2

@@ -17,7 +17,15 @@ from index.comparing.compare import EXAMPLES, MEASURE, Version, compare
 from index.comparing.plots import draw
 from index.comparing.report import as_json as comparison_json
 from index.comparing.report import as_text, bounds, span
-from index.evaluation import MEASURES, Evaluation, Qrels, evaluate, judged, read_qrels, read_queries
+from index.evaluating.rankings import (
+    MEASURES,
+    Evaluation,
+    Qrels,
+    evaluate,
+    judged,
+    read_qrels,
+    read_queries,
+)
 from index.examples import Asked
 from index.search.requests import MAX_ATTEND
 

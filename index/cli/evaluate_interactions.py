@@ -14,17 +14,17 @@ from index.cli.common import show, table
 from index.cli.interactions import InteractionFile
 from index.collection import Collection
 from index.comparing.report import bounds, span
-from index.evaluating import (
+from index.evaluating.interactions import (
+    CUT,
     Evaluation,
+    History,
     Protocol,
-    RatingErrors,
     evaluate,
     is_liked,
     protocol_of,
-    rating_errors,
     read_ids,
 )
-from index.evaluating.interactions import CUT, History
+from index.evaluating.ratings import RatingErrors, rating_errors
 from index.recommend.answers import Recommended
 from index.store import Interaction
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from index.collection import Collection
-from index.evaluation import Qrels, Ranked
+from index.evaluating.rankings import Qrels, Ranked
 from index.examples import Asked
 from index.types import Float64
 

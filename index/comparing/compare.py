@@ -12,7 +12,7 @@ from index.collection import Collection
 from index.comparing.changes import Changes, changes
 from index.comparing.sides import Side, side
 from index.errors import InvalidRequest
-from index.evaluation import MEASURES, Qrels, Ranked, judged, measure, rank
+from index.evaluating.rankings import MEASURES, Qrels, Ranked, judged, measure, rank
 from index.examples import Asked
 from index.statistics import mean_intervals, paired_randomisation
 

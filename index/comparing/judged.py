@@ -8,7 +8,7 @@ from typing import NamedTuple
 from index.collection import Collection
 from index.comparing.compare import MEASURE, Comparison, Version, compare
 from index.errors import InvalidRequest
-from index.evaluation import Qrels
+from index.evaluating.rankings import Qrels
 from index.examples import Asked, same_question
 from index.teaching import TeachItem
 

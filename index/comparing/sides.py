@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from index.evaluation import MEASURES, Evaluation, Qrels, Ranked
+from index.evaluating.rankings import MEASURES, Evaluation, Qrels, Ranked
 from index.statistics import Interval, Reliability, reliability
 
 

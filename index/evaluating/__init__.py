@@ -1,26 +1,5 @@
-"""Evaluation: what users met later, against what was recommended to them."""
+"""Evaluation: what was found, recommended or predicted, against what turned out to be right.
 
-from index.evaluating.interactions import (
-    MEASURES,
-    Evaluation,
-    Protocol,
-    Recommend,
-    evaluate,
-    is_liked,
-    protocol_of,
-    read_ids,
-)
-from index.evaluating.ratings import RatingErrors, rating_errors
-
-__all__ = [
-    "MEASURES",
-    "Evaluation",
-    "Protocol",
-    "RatingErrors",
-    "Recommend",
-    "evaluate",
-    "is_liked",
-    "protocol_of",
-    "rating_errors",
-    "read_ids",
-]
+`rankings` measures searches by judgements; `interactions` what was recommended by what users met
+later; `ratings` predictions by what users gave.
+"""

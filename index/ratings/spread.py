@@ -1,4 +1,4 @@
-"""How far off a prediction may be: a standard deviation (`index.learn.ratings_spread` fits it).
+"""How far off a prediction may be: a standard deviation (`index.learn.ratings.spread` fits it).
 
 log σ is linear in what tells: how much weight is on the null key, how far the ratings that were
 attended to lie apart, how far the user's ratings do, how near the end of the range the prediction

@@ -9,10 +9,10 @@ import numpy as np
 from scipy.special import logsumexp
 
 from index.attention import default_scale, resolve_scale
+from index.learn.answers.held import Fold, attended, best_keys
+from index.learn.answers.output import Output
+from index.learn.answers.targets import Answers
 from index.learn.data import Memory
-from index.learn.held import Fold, attended, best_keys
-from index.learn.output import Output
-from index.learn.targets import Answers
 from index.training.answer_trial import Before, Choice, Trial
 from index.training.publish import objective_of
 from index.training.request import Task

@@ -10,8 +10,8 @@ from scipy import sparse
 
 from index.collection import Collection
 from index.errors import InvalidRequest
+from index.learn.answers.targets import Answers, Targets
 from index.learn.data import twins
-from index.learn.targets import Answers, Targets
 from index.search.answering import KEY, check_path, value_of
 from index.search.searching import TYPE_SAMPLE
 from index.store import StoredDocument

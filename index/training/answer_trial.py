@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.answers import Matrices, Recipe, fit
-from index.learn.blended import fit_scale, gains, guards, output_for
+from index.learn.answers.blended import fit_scale, gains, guards, output_for
+from index.learn.answers.fit import Matrices, Recipe, fit
+from index.learn.answers.held import Fold, Held, attended, compared, joined
+from index.learn.answers.output import Output
+from index.learn.answers.targets import Answers
 from index.learn.fit import Watch
-from index.learn.held import Fold, Held, attended, compared, joined
-from index.learn.output import Output
-from index.learn.targets import Answers
 from index.learn.together import together
 from index.training.answer_material import sampled
 from index.types import Float32, Float64, Int64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from index.learn.held import Fold, Words
+from index.learn.answers.held import Fold, Words
 from index.store import Lexical, Store
 from index.types import Float64, Int64
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from index.learn.blended import auroc, calibrate_answers, confidences_before_null
+from index.learn.answers.blended import auroc, calibrate_answers, confidences_before_null
+from index.learn.answers.held import Fold, joined
+from index.learn.answers.targets import Answers, Targets
 from index.learn.calibrate import Calibration
 from index.learn.fit import unlearned
 from index.learn.gate import SIGNIFICANCE, Verdict
 from index.learn.heads import ATTEND
-from index.learn.held import Fold, joined
-from index.learn.targets import Answers, Targets
 from index.statistics import difference_interval, paired_randomisation
 from index.training.answer_current import before_of
 from index.training.answer_material import Material, gathered

@@ -9,7 +9,7 @@ import numpy as np
 
 from index.collection import Collection
 from index.learn.data import Memory, Sparse
-from index.learn.histories import histories_of
+from index.learn.mixture.histories import histories_of
 from index.store import Interactions, compile_filter
 from index.training.gather import MOST_DOCUMENTS, memory_of
 from index.types import Bool, Int64, Json

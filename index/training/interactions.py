@@ -13,13 +13,13 @@ from index.learn.choose import best, honest
 from index.learn.data import Memory
 from index.learn.fit import Watch
 from index.learn.gate import Verdict, decide
-from index.learn.histories import lengths
-from index.learn.mixture import Mixture, as_queries, untrained
-from index.learn.mixture_fit import fit
-from index.learn.mixture_trial import RECIPES, MixtureTrial, Standing, Way
-from index.learn.next_items import Asking
+from index.learn.mixture.fit import fit
+from index.learn.mixture.histories import lengths
+from index.learn.mixture.model import Mixture, as_queries, untrained
+from index.learn.mixture.next_items import Asking
+from index.learn.mixture.trial import RECIPES, MixtureTrial, Standing, Way
+from index.learn.mixture.withheld import withheld
 from index.learn.together import together
-from index.learn.withheld import withheld
 from index.projection import given
 from index.store import KeyBatch
 from index.training.interaction_material import Material, gathered

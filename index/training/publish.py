@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from index.errors import Conflict
-from index.learn.additive import Additive
+from index.learn.answers.output import Output
 from index.learn.data import Memory
 from index.learn.fit import Fitted
 from index.learn.gate import Verdict
-from index.learn.output import Output
+from index.learn.rankings.additive import Additive
 from index.projection import Projection, given, identity
 from index.ratings import RatingModel
 from index.settings import Settings

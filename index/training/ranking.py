@@ -12,12 +12,12 @@ from index.learn.fit import Fitted
 from index.learn.folds import folds
 from index.learn.gate import Verdict, decide
 from index.learn.heads import ATTEND, Heads
-from index.learn.learned import Learned as Fit
-from index.learn.learned import learn
+from index.learn.rankings.learned import Learned as Fit
+from index.learn.rankings.learned import learn
+from index.learn.rankings.trial import Before, Trial
+from index.learn.rankings.ways import RECIPES, way_of
 from index.learn.space import Space
 from index.learn.together import one_thread_each
-from index.learn.trial import Before, Trial
-from index.learn.ways import RECIPES, way_of
 from index.store import KeyBatch
 from index.training.gather import Material, gathered, start_of
 from index.training.publish import Found, Learned, nothing, objective_of, publish, report

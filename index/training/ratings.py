@@ -9,11 +9,11 @@ import numpy as np
 
 from index.learn.folds import View
 from index.learn.gate import Verdict
-from index.learn.ratings import Ratings, baseline
-from index.learn.ratings_fit import Recipe
-from index.learn.ratings_judge import HeldOut, Judgement, completed, decided, judged
-from index.learn.ratings_net import FittedRatings
-from index.learn.ratings_trial import RECIPES, Division, Job, divided, said, tried
+from index.learn.ratings.data import Ratings, baseline
+from index.learn.ratings.fit import Recipe
+from index.learn.ratings.judge import HeldOut, Judgement, completed, decided, judged
+from index.learn.ratings.net import FittedRatings
+from index.learn.ratings.trial import RECIPES, Division, Job, divided, said, tried
 from index.ratings import RatingModel
 from index.recommend.trained import TERMS
 from index.store import StoredProjection

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from index.collection import Collection
-from index.learn.ratings import Ratings
+from index.learn.ratings.data import Ratings
 from index.recommend.trained import means
 from index.training.request import FEWEST_QUESTIONS
 from index.types import Float32, Int64, Json

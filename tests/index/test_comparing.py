@@ -20,7 +20,7 @@ from index.comparing.plots import gain_histogram, reliability_diagram
 from index.comparing.report import as_json, as_text
 from index.data import Data
 from index.errors import InvalidRequest, SourceError, UnknownProjection
-from index.evaluation import MEASURES, Ranked, Ranking, evaluate
+from index.evaluating.rankings import MEASURES, Ranked, Ranking, evaluate
 from index.projection import given as projection_given
 from index.statistics import (
     difference_interval,

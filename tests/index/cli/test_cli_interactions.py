@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from index.cli import main
-from index.evaluating import evaluate, protocol_of
-from index.learn.histories import without
+from index.evaluating.interactions import evaluate, protocol_of
+from index.learn.mixture.histories import without
 from index.store import Interaction
 from tests.index.helpers import vector_data, write_jsonl
 from tests.index.learning import communities

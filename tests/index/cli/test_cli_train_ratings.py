@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from index.cli.main import main
-from index.learn.ratings_fit import Recipe
-from index.learn.ratings_net import Shape
+from index.learn.ratings.fit import Recipe
+from index.learn.ratings.net import Shape
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 

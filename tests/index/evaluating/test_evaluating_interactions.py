@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from index.errors import SourceError
-from index.evaluating import evaluate, protocol_of, read_ids
+from index.evaluating.interactions import evaluate, protocol_of, read_ids
 from index.store import Interaction
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from index.cli.main import main
 from index.collection import Collection
-from index.evaluating import rating_errors
+from index.evaluating.ratings import rating_errors
 from index.statistics import by_group
 from index.store import Interaction
 from tests.index.helpers import vector_data

@@ -10,12 +10,12 @@ from scipy.special import log_softmax
 
 from index.attention import Additive as Parameters
 from index.attention import scorer
-from index.learn import additive
-from index.learn.additive import Recipe, _Fit, fit, inner_product, scored
-from index.learn.candidates import parts
 from index.learn.fit import unlearned
-from index.learn.ranking import NEVER, Weights, ndcg, scores
-from index.learn.reranking import reranked
+from index.learn.rankings import additive
+from index.learn.rankings.additive import Recipe, _Fit, fit, inner_product, scored
+from index.learn.rankings.candidates import parts
+from index.learn.rankings.ranking import NEVER, Weights, ndcg, scores
+from index.learn.rankings.reranking import reranked
 from index.learn.space import space_of
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 

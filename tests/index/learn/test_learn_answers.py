@@ -13,8 +13,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit, logsumexp, softmax
 
 from index.errors import Conflict
-from index.learn.answers import Matrices, Recipe, _Fit, fit
-from index.learn.blended import (
+from index.learn.answers.blended import (
     auroc,
     calibrate_answers,
     fit_scale,
@@ -22,10 +21,11 @@ from index.learn.blended import (
     guards,
     likeliest,
 )
+from index.learn.answers.fit import Matrices, Recipe, _Fit, fit
+from index.learn.answers.held import Fold, Held, Words, attended, compared, joined
+from index.learn.answers.targets import Answers, Targets
 from index.learn.data import Memory
-from index.learn.held import Fold, Held, Words, attended, compared, joined
 from index.learn.seen import UNANSWERED
-from index.learn.targets import Answers, Targets
 
 SURE = Recipe("without chance", drop=0.0, null=0.3)
 

@@ -9,12 +9,12 @@ import pytest
 from scipy import sparse
 
 from index.errors import Conflict, InvalidRequest
-from index.learn import mixture_fit
 from index.learn.data import Memory
-from index.learn.histories import histories_of, lengths, pairs_of, without
-from index.learn.mixture import untrained
-from index.learn.mixture_fit import MixtureRecipe, _Fit, fit
-from index.learn.next_items import Asking, measured
+from index.learn.mixture import fit as mixture_fit
+from index.learn.mixture.fit import MixtureRecipe, _Fit, fit
+from index.learn.mixture.histories import histories_of, lengths, pairs_of, without
+from index.learn.mixture.model import untrained
+from index.learn.mixture.next_items import Asking, measured
 from tests.index.learning import communities, memory_of, sparse_of, unit
 
 STILL = MixtureRecipe("still", drop=0.0, drop_offsets=0.0, scale=0.1)

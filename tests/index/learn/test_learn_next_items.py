@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from index.learn import next_items
-from index.learn import withheld as withholding
-from index.learn.histories import lengths
-from index.learn.next_items import Asking, Ranked, measured, weights
-from index.learn.withheld import withheld
+from index.learn.mixture import next_items
+from index.learn.mixture import withheld as withholding
+from index.learn.mixture.histories import lengths
+from index.learn.mixture.next_items import Asking, Ranked, measured, weights
+from index.learn.mixture.withheld import withheld
 from tests.index.learning import memory_of, sparse_of
 
 

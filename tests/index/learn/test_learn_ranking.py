@@ -13,11 +13,11 @@ from scipy.special import logsumexp
 from sklearn.metrics import ndcg_score
 
 from index.attention import Logits, attend_logits, mechanism
-from index.learn import candidates, ranking
-from index.learn.candidates import parts
 from index.learn.fit import Fitted
 from index.learn.heads import Heads, mixture, ranked
-from index.learn.ranking import NEVER, Weights, ndcg, scores
+from index.learn.rankings import candidates, ranking
+from index.learn.rankings.candidates import parts
+from index.learn.rankings.ranking import NEVER, Weights, ndcg, scores
 from index.learn.space import keys_of, projected
 from tests.index.learning import drawn_questions, memory_of, questions_of, sparse_of, unit
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from index.learn.ratings import (
+from index.learn.ratings.batches import Batches
+from index.learn.ratings.data import (
     ITEM_SHRINK,
     USER_SHRINK,
     Ratings,
     baseline,
     residual_factors,
 )
-from index.learn.ratings_batches import Batches
-from index.learn.ratings_fit import Recipe, fit_ratings
-from index.learn.ratings_judge import rmse
-from index.learn.ratings_net import Drops, Net, Shape, knots_of, leading
-from index.learn.ratings_trial import said
+from index.learn.ratings.fit import Recipe, fit_ratings
+from index.learn.ratings.judge import rmse
+from index.learn.ratings.net import Drops, Net, Shape, knots_of, leading
+from index.learn.ratings.trial import said
 from index.ratings import Rated, predict
 from tests.index.learn.rated import planted
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.learn.ratings_judge import HeldOut, chosen, decided, judged, rmse
-from index.learn.ratings_trial import Said, divided
+from index.learn.ratings.judge import HeldOut, chosen, decided, judged, rmse
+from index.learn.ratings.trial import Said, divided
 from index.ratings import FEATURES
 from tests.index.learn.rated import planted
 from tests.index.ratings.rated_world import model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.learn.ratings_spread import fit_spread
+from index.learn.ratings.spread import fit_spread
 from index.ratings import coverage, deviations
 
 

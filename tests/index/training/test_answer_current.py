@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from index.data import Data
-from index.learn.held import Fold, Words
+from index.learn.answers.held import Fold, Words
 from index.projection import given, identity, split_heads
 from index.search.requests import parse
 from index.teaching import teach

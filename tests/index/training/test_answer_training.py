@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from index.cli import main
 from index.data import Data
 from index.errors import InvalidRequest
-from index.learn.answers import Matrices
-from index.learn.blended import weights
-from index.learn.held import Fold, attended, compared
+from index.learn.answers.blended import weights
+from index.learn.answers.fit import Matrices
+from index.learn.answers.held import Fold, attended, compared
 from index.learn.seen import expected_error
 from index.projection import given, split_heads
 from index.search.requests import SearchRequest, parse

@@ -7,9 +7,9 @@ import pytest
 
 from index.errors import InvalidRequest
 from index.interactions import record
-from index.learn.histories import without
-from index.learn.next_items import Asking, Ranked, weights
-from index.learn.withheld import withheld
+from index.learn.mixture.histories import without
+from index.learn.mixture.next_items import Asking, Ranked, weights
+from index.learn.mixture.withheld import withheld
 from index.store import Interaction
 from index.training import Cancelled, train
 from index.training.interaction_material import gathered

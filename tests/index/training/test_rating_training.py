@@ -11,8 +11,8 @@ import pytest
 from index.collection import Collection
 from index.errors import Damaged, InvalidRequest
 from index.interchange import export_weights
-from index.learn.ratings_fit import Recipe
-from index.learn.ratings_net import Shape
+from index.learn.ratings.fit import Recipe
+from index.learn.ratings.net import Shape
 from index.recommend.target import Targets, Valued, predicted
 from index.recommend.trained import Models, means
 from index.store import Interaction

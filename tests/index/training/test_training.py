@@ -26,14 +26,14 @@ from scipy.linalg import expm
 from index.cli import main
 from index.data import Data
 from index.errors import Conflict, InvalidRequest
-from index.learn import ways
 from index.learn.choose import Choice
 from index.learn.data import PARTS, answerable
 from index.learn.gate import Verdict
-from index.learn.learned import candidates, learn
-from index.learn.ranking import Weights, scores
+from index.learn.rankings import ways
+from index.learn.rankings.learned import candidates, learn
+from index.learn.rankings.ranking import Weights, scores
+from index.learn.rankings.ways import way_of
 from index.learn.together import one_thread_each
-from index.learn.ways import way_of
 from index.projection import Projection, given
 from index.statistics import paired_randomisation
 from index.teaching import teach

@@ -13,8 +13,8 @@ import numpy as np
 
 from index.learn.folds import VIEWS, View
 from index.learn.gate import SIGNIFICANCE, Verdict
-from index.learn.ratings_spread import fit_spread
-from index.learn.ratings_trial import Said
+from index.learn.ratings.spread import fit_spread
+from index.learn.ratings.trial import Said
 from index.ratings import RatingModel, coverage, deviations
 from index.statistics import by_group, difference_interval, paired_randomisation
 from index.types import Bool, Float64, Int64, Json

@@ -10,12 +10,12 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.stats import rankdata
 
+from index.learn.answers.held import Held
+from index.learn.answers.output import Output, fit_output
+from index.learn.answers.targets import Targets
 from index.learn.calibrate import Calibration
 from index.learn.data import BLOCK
-from index.learn.held import Held
-from index.learn.output import Output, fit_output
 from index.learn.seen import SHARES, expected_error, threshold_at
-from index.learn.targets import Targets
 from index.types import Float64, Int64
 
 FLOOR = 1e-3

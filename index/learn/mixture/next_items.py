@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from index.learn.data import BLOCK, Memory, Sparse
-from index.learn.mixture import Mixture
+from index.learn.mixture.model import Mixture
 from index.types import Bool, Float32, Float64, Int64
 
 CUT = 10

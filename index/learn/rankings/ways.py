@@ -9,7 +9,7 @@ from typing import NamedTuple
 from index.learn.choose import Choice
 from index.learn.data import Part, Pool
 from index.learn.fit import Recipe
-from index.learn.ranking import FACTORS, Weights
+from index.learn.rankings.ranking import FACTORS, Weights
 
 RECIPES: Mapping[str, Recipe] = {
     each.name: each

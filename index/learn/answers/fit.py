@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from index.errors import Conflict
+from index.learn.answers.targets import Answers
 from index.learn.fit import Watch
-from index.learn.targets import Answers
 from index.types import Float32, Int64
 
 HIDDEN = -1e4

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.ratings import Ratings
+from index.learn.ratings.data import Ratings
 from index.types import Bool, Float32, Int64
 
 UNEVEN = 0.2

@@ -8,7 +8,7 @@ import numpy as np
 
 from index.learn.data import Sparse
 from index.learn.folds import View
-from index.learn.histories import lengths, without
+from index.learn.mixture.histories import lengths, without
 from index.types import Bool, Int64
 
 SHARE = 0.2

@@ -16,8 +16,8 @@ import numpy as np
 from index.errors import Conflict, InvalidRequest
 from index.learn.data import Memory, Sparse
 from index.learn.fit import Watch
-from index.learn.histories import Pairs, lengths, pairs_of
-from index.learn.mixture import Mixture, as_queries, untrained
+from index.learn.mixture.histories import Pairs, lengths, pairs_of
+from index.learn.mixture.model import Mixture, as_queries, untrained
 from index.types import Float32, Int64
 
 MOST_MET = 50

@@ -14,9 +14,9 @@ import numpy as np
 
 from index.errors import Conflict
 from index.learn.fit import Watch
-from index.learn.ratings import Ratings
-from index.learn.ratings_batches import Batches
-from index.learn.ratings_net import MAPS, Drops, FittedRatings, Net, Shape
+from index.learn.ratings.batches import Batches
+from index.learn.ratings.data import Ratings
+from index.learn.ratings.net import MAPS, Drops, FittedRatings, Net, Shape
 from index.types import Float32
 
 

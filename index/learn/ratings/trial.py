@@ -15,9 +15,9 @@ import numpy as np
 
 from index.learn.fit import Watch
 from index.learn.folds import View
-from index.learn.ratings import Ratings
-from index.learn.ratings_fit import Recipe, fit_ratings
-from index.learn.ratings_net import Drops, FittedRatings
+from index.learn.ratings.data import Ratings
+from index.learn.ratings.fit import Recipe, fit_ratings
+from index.learn.ratings.net import Drops, FittedRatings
 from index.learn.together import together
 from index.ratings import Rated, predict
 from index.types import Bool, Float32, Float64

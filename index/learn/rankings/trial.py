@@ -9,16 +9,16 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from index.learn.candidates import parts
 from index.learn.choose import Choice, Judged, weights
 from index.learn.data import PARTS, Memory, Part, Questions, answerable
 from index.learn.fit import Watch, unlearned
 from index.learn.folds import Fold, View
-from index.learn.learned import Learned, candidates, learn
-from index.learn.ranking import Parts, head_scores, ndcg, scores
+from index.learn.rankings.candidates import parts
+from index.learn.rankings.learned import Learned, candidates, learn
+from index.learn.rankings.ranking import Parts, head_scores, ndcg, scores
+from index.learn.rankings.ways import NOTHING, SHARES, Way, choices, way_of, ways, weights_of
 from index.learn.space import Space, space_of
 from index.learn.together import Steady, one_thread_each
-from index.learn.ways import NOTHING, SHARES, Way, choices, way_of, ways, weights_of
 from index.types import Bool, Float32, Float64, Int64
 
 MOST_HELD = 1500

@@ -9,7 +9,7 @@ import numpy as np
 
 from index.learn.data import BLOCK, Labels, Memory, Questions, Sparse, row
 from index.learn.fit import Fitted
-from index.learn.ranking import FACTORS, NEVER, Parts, ideal
+from index.learn.rankings.ranking import FACTORS, NEVER, Parts, ideal
 from index.learn.space import Space, space_of
 from index.types import Bool, Float32, Float64, Int64
 

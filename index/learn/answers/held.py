@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from index.learn.answers import Matrices
+from index.learn.answers.fit import Matrices
+from index.learn.answers.targets import Answers
 from index.learn.data import BLOCK, Memory, unit_vectors
 from index.learn.heads import ATTEND
-from index.learn.targets import Answers
 from index.types import Bool, Float32, Float64, Int64
 
 

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from index.data import Data
 from index.errors import InvalidRequest, SourceError
-from index.evaluation import MEASURES, evaluate, measure, rank, read_qrels, read_queries
+from index.evaluating.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from index.examples import read_judgements
 from tests.index.helpers import run_index, vector_data, write_jsonl
 from tests.places import DATA

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from index.learn import additive as additive_scorer
-from index.learn.additive import Additive
-from index.learn.candidates import parts
 from index.learn.data import Memory, Part, Questions
 from index.learn.fit import Fitted, Watch, fit, unlearned
-from index.learn.ranking import FACTORS, Parts
-from index.learn.reranking import reranked
+from index.learn.rankings import additive as additive_scorer
+from index.learn.rankings.additive import Additive
+from index.learn.rankings.candidates import parts
+from index.learn.rankings.ranking import FACTORS, Parts
+from index.learn.rankings.reranking import reranked
+from index.learn.rankings.ways import Way, recipe_of
 from index.learn.space import space_of
-from index.learn.ways import Way, recipe_of
 from index.types import Float32
 
 

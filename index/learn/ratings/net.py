@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.learn.ratings import USER_SHRINK, Ratings, baseline, residual_factors
-from index.learn.ratings_batches import Batch
+from index.learn.ratings.batches import Batch
+from index.learn.ratings.data import USER_SHRINK, Ratings, baseline, residual_factors
 from index.ratings import FEATURES, Own, RatingModel, centred
 from index.types import Float32, Float64
 

@@ -12,12 +12,12 @@ import numpy as np
 from index.learn.choose import Judged, weights
 from index.learn.data import Memory, Sparse
 from index.learn.fit import Watch
-from index.learn.histories import lengths
-from index.learn.mixture import Mixture, untrained
-from index.learn.mixture_fit import MixtureRecipe, fit
-from index.learn.next_items import Asking, Measured, measured
+from index.learn.mixture.fit import MixtureRecipe, fit
+from index.learn.mixture.histories import lengths
+from index.learn.mixture.model import Mixture, untrained
+from index.learn.mixture.next_items import Asking, Measured, measured
+from index.learn.mixture.withheld import Withheld
 from index.learn.together import together
-from index.learn.withheld import Withheld
 from index.types import Bool
 
 RECIPES: Mapping[str, MixtureRecipe] = {

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from index.learn.additive import Additive
 from index.learn.data import Memory, Questions
 from index.learn.heads import ATTEND
-from index.learn.ranking import NEVER, Parts
+from index.learn.rankings.additive import Additive
+from index.learn.rankings.ranking import NEVER, Parts
 from index.learn.space import Space
 from index.types import Bool, Float32
 

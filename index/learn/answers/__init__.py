@@ -1,0 +1,1 @@
+"""What should be answered: blended values, fitted and tried on held-out documents."""
