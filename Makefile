@@ -26,7 +26,7 @@ soak: $(VENV)/installed-tests  ## Ten minutes of load, then 200 kills under load
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
 
 bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
-	@for each in build learning http recommend; do \
+	@for each in build learning http recommend scale; do \
 	  $(BIN)/python benchmarks/$$each.py $(if $(QUICK),--quick) || exit 1; \
 	done
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from common import progress
+from learning_adapter import linear_adapter
 from learning_contest import Contest, by_rows, by_vectors, difference
-from learning_peers import Peer, Task, fine_tuned, linear_adapter
+from learning_peers import Peer, Task
 from learning_rows import Row, ahead, difference_row
 from learning_sets import TITLES, Bench, RankingSet
+from learning_tuned import fine_tuned
 
 from index.encoder import DEFAULT
 

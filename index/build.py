@@ -63,6 +63,7 @@ def build(
     *,
     sync: bool = False,
     strict: bool = False,
+    publish: bool = False,
     on_problem: Callable[[Problem], None] = lambda problem: None,
     on_progress: Report = lambda rows: None,
 ) -> Built:
@@ -72,6 +73,7 @@ def build(
         sync: also delete the documents that no source has. Nothing is deleted if a single
             row could not be used: what it would have said is not known.
         strict: stop at the first row that cannot be used; what was stored stays.
+        publish: write the index even if nothing changed.
         on_problem: told of every row that cannot be used; and, by a problem that refuses
             none, of a part of the source that is left out of the rows.
 
@@ -86,7 +88,7 @@ def build(
         build.take(mapped)
     removed = build.remove_others() if sync and not build.refused else 0
     base, delta = collection.views.current().keys.segments
-    if delta.keys or base.living < len(base.rows):
+    if publish or delta.keys or base.living < len(base.rows):
         collection.publish()
     count, keys = collection.store.counts()
     return Built(

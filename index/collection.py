@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 from index.encoder import Encoder
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
+from index.keys import Wanted
 from index.projection import Projection, lsi, pca
 from index.recommend.answers import Predicted, Recommended
 from index.recommend.history import Histories
@@ -23,6 +24,7 @@ from index.search.paging import cursor as cursor_of
 from index.search.paging import fingerprint, place
 from index.search.requests import (
     MAX_DOCUMENTS,
+    CollectionSettings,
     DocumentRequest,
     Revision,
     SearchRequest,
@@ -95,6 +97,7 @@ class Collection:
             scorer=self.settings.scorer,
             encoder=self.settings.encoder or "none",
             unit=self.settings.unit_embeddings,
+            wanted=Wanted(self.settings.recall, self.settings.exact_below),
         )
         self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
         histories = Histories(self.store, self._searcher.asking)
@@ -261,11 +264,15 @@ class Collection:
                 "collection.",
                 field="filter",
             )
-        return self.store.delete_matching(compile_filter(filter))
+        gone = self.store.delete_matching(compile_filter(filter))
+        self.merge_if_due()
+        return gone
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; unknown ids are passed over. Returns how many were there."""
-        return self.store.delete(ids)
+        gone = self.store.delete(ids)
+        self.merge_if_due()
+        return gone
 
     def document(self, id: str) -> StoredDocument:
         """One document as stored.
@@ -347,6 +354,24 @@ class Collection:
         """Write the index of all keys to disk, so that the next start need not."""
         self.views.publish()
 
+    def tune(self, recall: float | None = None, exact_below: int | None = None) -> bool:
+        """Ask more or less of the index from its next publication on.
+
+        Args: as the collection's settings; None leaves what was set.
+
+        Returns: whether anything is other than before.
+        """
+        given = {"recall": recall, "exact_below": exact_below}
+        asked: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
+        parse(CollectionSettings, {"dimension": self.settings.dimension, **asked})
+        changed = replace(self.settings, **asked)
+        if changed == self.settings:
+            return False
+        self.store.put_settings(asked)
+        self.settings = changed
+        self.views.wanted = Wanted(changed.recall, changed.exact_below)
+        return True
+
     def merge_if_due(self) -> None:
         """Publish if so much was written that it no longer is to be searched as it is.
 
@@ -391,8 +416,8 @@ class Collection:
             projection=view.version,
             generation=view.change,
             index={
-                "type": "flat",
-                "exact": True,
+                **{name: told for name, told in view.keys.index.items() if name != "points"},
+                "exact": view.keys.promises() == 1,
                 "published": view.keys.generation,
                 "keys": base.keys,
                 "fresh": delta.keys,

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from index.errors import Damaged
 from index.types import Json
 
+LATER = {"recall", "exact_below"}
+"""Settings that collections of earlier versions do not have."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -21,6 +24,7 @@ class Settings:
         scorer, scale: the default comparison and the factor on it (None: by the scorer).
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
+        recall, exact_below: what published indexes must do (`index.keys.Wanted`).
     """
 
     encoder: str | None
@@ -31,6 +35,8 @@ class Settings:
     passages: bool = True
     overlap: int | None = None
     values: Json = None
+    recall: float = 0.95
+    exact_below: int | None = None
 
     @property
     def unit_embeddings(self) -> bool:
@@ -43,10 +49,10 @@ class Settings:
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Settings:
         """From the store, where other things stand beside the settings."""
-        missing = cls.__dataclass_fields__.keys() - stored.keys()
+        missing = cls.__dataclass_fields__.keys() - stored.keys() - LATER
         if missing:
             raise Damaged(
                 f"The database has no settings {', '.join(sorted(missing))}: it is no collection "
                 f"that this program wrote. Restore it from a copy, or remove its folder."
             )
-        return cls(**{name: stored[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: stored[name] for name in cls.__dataclass_fields__ if name in stored})

@@ -24,7 +24,10 @@ def seconds_of(given: Json) -> float | None:
         return None
     number = _number(given)
     if number is not None:
-        return number / 1000 if abs(number) > MILLISECONDS else number
+        seconds = number / 1000 if abs(number) > MILLISECONDS else number
+        if abs(seconds) <= MILLISECONDS:
+            return seconds
+        raise ValueError(f"{number:g} is beyond any time; give seconds since 1970")
     try:
         date = datetime.fromisoformat(str(given).strip())
     except ValueError:

@@ -43,6 +43,8 @@ class Tuning:
         attend, scorer: with the pool, what scale, temperature, null and threshold were fitted for.
         threshold: below this confidence the answer is that nothing here answers.
         error_rate: how often that is said wrongly, as measured.
+        values: the path of the values that W_V was learned for, "" for the whole value; None where
+            it is for any.
 
     Raises InvalidRequest for a number that is out of its range or not finite.
     """
@@ -58,6 +60,7 @@ class Tuning:
     temperature: float = 1.0
     threshold: float | None = None
     error_rate: float | None = None
+    values: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("scale", "null"):
@@ -73,6 +76,14 @@ class Tuning:
         if self.temperature <= 0:
             raise InvalidRequest(f"The temperature is {self.temperature}; it must be above 0.")
         _check_fitted_for(self.attend, self.scorer, self.pool)
+        if not isinstance(self.values, str | None):
+            raise InvalidRequest(
+                f"values is {self.values!r}; name a path, or none.", field="values"
+            )
+
+    def takes(self, path: str | None) -> bool:
+        """Whether W_V is for the values that a path names; None names the whole value."""
+        return self.values is None or self.values == (path or "")
 
     def stored(self) -> dict[str, Json]:
         """Plain data without what is as untrained: `{}` for a version that was never tuned."""

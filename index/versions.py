@@ -47,7 +47,8 @@ class Version:
     Attributes:
         number: 0 for an untrained one, which the store does not have.
         projection: in the form (folded or materialised) in which keys are made.
-        terms: what was learned about documents, by name.
+        terms: what was learned about documents, by name: `query`, what is added to the embedding
+            of one that asks, and `gate`, how much it counts in a history.
         last_key: keys after it are of texts that nothing was learned about.
 
     Raises Damaged where the tuning is for another number of heads.
@@ -179,8 +180,18 @@ class Version:
     @cached_property
     def width(self) -> int:
         """Numbers in a key: all heads side by side."""
-        probe = self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
-        return int(probe.shape[1] * probe.shape[2])
+        _, heads, width = self._probe.shape
+        return int(heads * width)
+
+    @property
+    def key_heads(self) -> int:
+        """Heads that have keys of their own; 1 where all share them."""
+        return int(self._probe.shape[1])
+
+    @cached_property
+    def _probe(self) -> Float32 | Float64:
+        """No keys (0, Hk, d)."""
+        return self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
 
     def keys(self, batch: KeyBatch) -> Keys:
         """Stored embeddings as keys (m, width)."""

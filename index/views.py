@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from index.errors import CannotWrite, Conflict, Damaged, InvalidRequest
-from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot
+from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
 from index.projection import RAW_KEYS, Projection, identity
-from index.store import ROLES, Role, State, Store
+from index.store import ROLES, Forgotten, Role, State, Store
 from index.tuning import Tuning
 from index.types import Float32
 from index.versions import Version
@@ -36,6 +36,11 @@ KEPT_VIEWS = 3
 
 UNTRAINED = 0
 """The number of the version that is made in memory, in roles that have no other yet."""
+EXACT = Wanted(recall=1.0)
+"""What an index must do that is searched by several heads."""
+
+QUESTIONS = 256
+"""Questions of the examples from which on an index is measured with them."""
 
 NEVER = -1
 """The change of a view that has not met the database yet."""
@@ -93,8 +98,20 @@ class Views:
     """
 
     def __init__(
-        self, store: Store, folder: Path, *, scorer: str, encoder: str, unit: bool
+        self,
+        store: Store,
+        folder: Path,
+        *,
+        scorer: str,
+        encoder: str,
+        unit: bool,
+        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
     ) -> None:
+        """
+        Args:
+            wanted: what published indexes must do; another may be set at any time.
+        """
+        self.wanted = wanted
         self._store = store
         self._folder = folder
         self._scorer = scorer
@@ -167,7 +184,7 @@ class Views:
             ManifestMismatch: it belongs to something else.
             Damaged: it is not what was written.
         """
-        self._published(self._version(version)).load(self._progress)
+        self._published(self._version(version)).load(self._progress, whole=True)
 
     @property
     def _read_only(self) -> bool:
@@ -189,8 +206,11 @@ class Views:
             if slot.view is not None and slot.view.change >= change:
                 return slot.view
             if slot.view is not None:
-                view = slot.view = self._advance(slot.view)
-                return view
+                try:
+                    view = slot.view = self._advance(slot.view)
+                    return view
+                except Forgotten:
+                    log.info("version %d is opened anew, as much was removed since", version)
             try:
                 view = slot.view = self._load(self._version(version))
             except BaseException:
@@ -243,7 +263,10 @@ class Views:
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
             base = self._load_published(made)
-        return self._advance(View(made, base, NEVER))
+        try:
+            return self._advance(View(made, base, NEVER))
+        except Forgotten:  # a newer index was written since
+            return self._advance(View(made, self._load_published(made), NEVER))
 
     def _is_due(self) -> bool:
         base, delta = self.current().keys.segments
@@ -260,17 +283,26 @@ class Views:
         return view
 
     def _write(self, made: Version) -> None:
-        examples = self._store.example_count() if made.examples else 0
-        expected = self._store.counts()[1] + examples
         with self._store.all_keys(examples=made.examples) as (state, batches):
             manifest = self._published(made).publish(
                 (made.keys(batch) for batch in batches),
                 state.last_key,
                 state.last_removal,
                 self._store.record_publication,
-                expected,
+                self._wanted(made),
             )
+        self._store.forget_removals(manifest.last_removal)
         log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def _wanted(self, made: Version) -> Wanted:
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if made.key_heads > 1:
+            return EXACT
+        # Questions that are keys themselves would find themselves.
+        questions = self._store.some_questions(0 if made.examples else QUESTIONS)
+        if len(questions) < QUESTIONS:
+            return self.wanted
+        return replace(self.wanted, questions=made.projection.queries(questions)[:, 0])
 
     def _load_published(self, made: Version) -> Snapshot:
         """The published keys, without any where there are none, or none that are sound."""
@@ -284,8 +316,17 @@ class Views:
         if loaded is None:
             return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
         segment, manifest = loaded
+        if manifest.last_removal < self._store.forgotten():
+            log.info("The index of version %d is too old, and is built again.", made.number)
+            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
         segments = (segment, _empty(made))
-        return Snapshot(segments, manifest.last_key, manifest.last_removal, manifest.generation)
+        return Snapshot(
+            segments,
+            manifest.last_key,
+            manifest.last_removal,
+            manifest.generation,
+            manifest.index,
+        )
 
     def _progress(self) -> Progress:
         state = self._store.state()

@@ -13,6 +13,7 @@ from service.jobs import Jobs
 from service.metrics import EXTENSION as METRICS
 from service.metrics import Metrics
 from service.observing import observe
+from service.pages import VIEWS
 from service.problems import respond
 from service.readiness import Readiness
 from service.routes import SUBJECTS, all_operations
@@ -45,6 +46,7 @@ def create_app(
     operations = {each.name: each for each in all_operations()}
     app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
+    app.jinja_env.globals["views"] = VIEWS
     metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
     observe(app, metrics)
     app.before_request(_check_request)

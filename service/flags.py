@@ -67,6 +67,13 @@ SETTINGS = (
         help="An origin, https://example.org, whose pages may read and write; may be repeated.",
     ),
     setting(
+        "--picture-origin",
+        "picture_origins",
+        multiple=True,
+        help="An origin, https://example.org, from which pages show the pictures that documents "
+        "name; it learns who looks at them. May be repeated.",
+    ),
+    setting(
         "--max-collections",
         default=1000,
         type=click.IntRange(1, 100_000),

@@ -10,7 +10,7 @@ from index.search.requests import MAX_DOCUMENTS, DocumentId, Request
 from index.store import Role
 from index.teaching import TeachItem
 from service.jobs import State
-from service.schemas.asked import MAX_ROW
+from service.schemas.asked import MAX_PAGE, MAX_ROW
 from service.schemas.base import ProblemReply, Reply
 
 
@@ -65,6 +65,40 @@ class ProjectionReply(Reply):
     role: Role = Field(description="What it answers; each role has one active version.")
 
 
+class Comparing(Request):
+    """Which versions to compare, on which judgements."""
+
+    before: Annotated[int, Field(ge=1, le=MAX_ROW)]
+    after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(
+        None, description="The active version if absent."
+    )
+    items: list[TeachItem] | None = Field(
+        None,
+        max_length=MAX_DOCUMENTS,
+        description="Queries with documents that answer them; the newest examples if absent, which "
+        "a version may have learned from.",
+    )
+    by: str = Field("ndcg@10", max_length=32, description="The measure by which gains are told.")
+
+
+class ComparisonReply(Reply):
+    """Two versions on the same judged queries; every difference is after less before."""
+
+    before: dict[str, JsonValue] = Field(description="Measures, their intervals, reliability.")
+    after: dict[str, JsonValue]
+    differences: dict[str, JsonValue] = Field(description="By measure: mean, interval, p.")
+    measure: str
+    gained: int
+    lost: int
+    unchanged: int
+    most_gained: list[dict[str, JsonValue]]
+    most_lost: list[dict[str, JsonValue]]
+    histogram: dict[str, list[float]] = Field(description="How many queries gained how much.")
+    queries: int
+    unknown_documents: int
+    disturbed: bool = Field(description="Whether the collection changed meanwhile.")
+
+
 class ProjectionsReply(Reply):
     """Every version there is, with the heads of the reports; `active` is the one that searches."""
 
@@ -91,11 +125,34 @@ class TaughtReply(Reply):
     examples: int = Field(description="How many there are now.")
 
 
+class FeedbackListing(Request):
+    """Which feedback to list."""
+
+    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    before: int | None = Field(
+        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
+    )
+
+
+class ExampleReply(Reply):
+    """One judgement as it is stored; `query` is null where it was a vector."""
+
+    id: int
+    query: str | None
+    document: str
+    label: float
+    position: int | None
+    source: str
+    created: str
+
+
 class FeedbackReply(Reply):
-    """How much there is to learn from."""
+    """How much there is to learn from, and as much of it as was asked for, the newest first."""
 
     examples: int = Field(description="Judgements: a query, a document, a label.")
     questions: int = Field(description="Different queries among them.")
+    items: list[ExampleReply] | None = Field(None, description="Where `limit` asks for some.")
+    next: int | None = Field(None, description="To go on with as `before`; null at the end.")
 
 
 class ForgottenReply(Reply):

@@ -37,6 +37,7 @@ class ServerOptions:
         allow_remote: whether other machines may connect though there are no keys to ask for.
         require_keys: ask for a key even while there are none.
         cors_origins: origins whose pages may read and write.
+        picture_origins: origins from which pages show the pictures that documents name.
         max_collections: collections that clients may make.
         read_only: write nothing, and refuse who wants to.
         log_texts: also log what is sent with a request.
@@ -52,6 +53,7 @@ class ServerOptions:
     trusted_hosts: tuple[str, ...] = ()
     require_keys: bool = False
     cors_origins: tuple[str, ...] = ()
+    picture_origins: tuple[str, ...] = ()
     max_collections: int = ServiceSettings.max_collections
     read_only: bool = False
     log_texts: bool = False
@@ -117,7 +119,7 @@ def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSetti
     names = (*LOOPBACK_NAMES, f"[{own}]" if ":" in own else own, *options.trusted_hosts)
     # Elsewhere the server does not know by what names it is known, unless it is told.
     any_name = not is_near(own) and not options.trusted_hosts
-    for origin in options.cors_origins:
+    for origin in (*options.cors_origins, *options.picture_origins):
         try:
             check_origin(origin)
         except ValueError as error:
@@ -129,6 +131,7 @@ def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSetti
         # Whoever listens elsewhere with keys is not opened by the removal of the last one.
         require_keys=options.require_keys or not (is_near(own) or options.allow_remote),
         cors_origins=options.cors_origins,
+        picture_origins=options.picture_origins,
         read_only=options.read_only,
         log_texts=options.log_texts,
     )

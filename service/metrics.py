@@ -213,8 +213,8 @@ class _State(Collector):
             "attend_index_bytes": _bytes(folder / "keys"),
             "attend_database_bytes": sum(map(_size, folder.glob("documents.db*"))),
             "attend_last_merge_timestamp_seconds": _last_merge(folder),
-            "attend_index_exact": 1,
-            "attend_recall_estimate": 1,
+            "attend_index_exact": int(view.keys.promises() == 1),
+            "attend_recall_estimate": view.keys.promises(),
         }
 
 

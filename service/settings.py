@@ -22,6 +22,7 @@ class ServiceSettings:
         read_only: refuse what would change something.
         log_texts: also log what is sent with a request.
         cors_origins: origins whose pages may read and write.
+        picture_origins: origins from which pages show the pictures that documents name.
     """
 
     max_body: int = 64 * MEBIBYTE
@@ -30,5 +31,6 @@ class ServiceSettings:
     max_collections: int = 1000
     require_keys: bool = False
     cors_origins: tuple[str, ...] = ()
+    picture_origins: tuple[str, ...] = ()
     read_only: bool = False
     log_texts: bool = False

@@ -181,6 +181,13 @@ def test_every_command_of_the_readme_is_one() -> None:
     assert set(main.commands) <= set(re.findall(r"\w+", README))
 
 
+def test_the_examples_of_sizes_run(folder: Path, books: str) -> None:
+    said = run(served(blocks("Sizes", "sh")[0]), folder)
+    assert "fewer than 1000000 keys" in said
+    answer = json.loads(next(line for line in said.splitlines() if line.startswith('{"hits"')))
+    assert (answer["exact"], "recall" in answer) == (True, False)
+
+
 def test_the_operation_examples_run(folder: Path, books: str) -> None:
     said = run(served(blocks("Operation", "sh")[0]), folder)
     assert re.search(r"default \([34] documents\).* are in library.tar", said), said

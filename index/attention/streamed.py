@@ -205,10 +205,21 @@ def _merged(
 
 def _merge(old: Logits, new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
     """The `keep` best of both, by score and then by row id."""
-    new = unmasked(_cut(new, part, mechanism, keep))  # what is masked scores lowest
+    new = unmasked(_cut(_reaching(new, old, part, mechanism, keep), part, mechanism, keep))
+    if not len(new.documents):
+        return old
     both = Logits(np.concatenate([old.documents, new.documents]), np.hstack([old.z, new.z]))
     order = rank(both.documents, scores(both.z, part, mechanism))[:keep]
     return Logits(both.documents[order], both.z[:, order])
+
+
+def _reaching(new: Logits, old: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
+    """What of a block reaches the least of those kept before: of most blocks little does."""
+    if keep == 0 or len(old.documents) < keep:
+        return new
+    least = scores(old.z[:, -1:], part, mechanism)[0]
+    kept = np.flatnonzero(scores(new.z, part, mechanism) >= least)
+    return Logits(new.documents[kept], new.z[:, kept])
 
 
 def _cut(new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:

@@ -54,6 +54,16 @@ from index.source.vectors import as_vector
 )
 @click.option("--scale", type=float, default=None, help="The default factor on the scorer.")
 @click.option(
+    "--recall",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="The share of the ten nearest to find where keys are too many for exact search (0.95).",
+)
+@click.option(
+    "--exact-below",
+    type=click.IntRange(0),
+    help="Search exactly below so many keys; as many as take 10 ms if absent.",
+)
+@click.option(
     "--sync",
     is_flag=True,
     help="Delete documents that no source has; nothing is deleted if a row could not be read.",
@@ -71,6 +81,8 @@ def build_command(
     value_fields: tuple[str, ...],
     sync: bool,
     strict: bool,
+    recall: float | None,
+    exact_below: int | None,
     **settings: Any,
 ) -> None:
     """Read documents from SOURCEs and index what is new or changed.
@@ -92,6 +104,7 @@ def build_command(
     wanted = {name: given for name, given in settings.items() if given is not None}
     wanted |= _width(mapped)
     target = open_data(folder, precision).ensure(collection, **wanted)
+    tuned = target.tune(recall, exact_below)
     problems = Problems()
     sizes = [each.source.size_hint() for each in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -102,6 +115,7 @@ def build_command(
                 mapped,
                 sync=sync,
                 strict=strict,
+                publish=tuned,
                 on_problem=problems,
                 on_progress=progress.update,
             )

@@ -53,12 +53,18 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all that is drawn.")
 @click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
 @click.option(
+    "--heads",
+    type=click.IntRange(1),
+    help="H, with W_Q and W_K each.  [default: what held-out queries choose]",
+)
+@click.option(
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["matrices", "offsets", "examples", "words"]),
-    help="What may take part, once for each; with 'matrices' alone all of it can be exported.  "
-    "[default: all]",
+    type=click.Choice(["matrices", "offsets", "examples", "words", "additive"]),
+    help="What may take part, once for each; with 'matrices' alone, and --heads 1, all of it can "
+    "be exported.  "
+    "[default: all but 'additive', the scorer that re-ranks]",
 )
 @click.option(
     "--error-rate",

@@ -1,9 +1,10 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
 from index.keys.candidates import Candidates, divided, joined
+from index.keys.choose import Wanted
 from index.keys.published import Manifest, Origin, Progress, PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.keys.snapshot import Snapshot
+from index.keys.snapshot import Proposed, Snapshot
 
 __all__ = [
     "Candidates",
@@ -12,9 +13,11 @@ __all__ = [
     "Manifest",
     "Origin",
     "Progress",
+    "Proposed",
     "PublishedIndexes",
     "Segment",
     "Snapshot",
+    "Wanted",
     "divided",
     "joined",
 ]

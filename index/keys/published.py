@@ -2,11 +2,13 @@
 
 ```
 keys/<layout>/current            the name of the generation that answers
-keys/<layout>/<generation>/      vectors.faiss, keys.npy, documents.npy, manifest.json
+keys/<layout>/<generation>/      vectors.npy, keys.npy, documents.npy, manifest.json, and with
+                                 a quantised index lists.faiss and codes.faiss
 ```
 
 `layout` names how a projection lays out keys (see `Projection.key_fingerprint`): projections that
-leave keys as they are share one. A generation is never changed after it became current.
+leave keys as they are share one. A generation is never changed after it became current. Keys and
+codes are mapped, not read: several processes share them, and opening takes no longer for more.
 """
 
 from __future__ import annotations
@@ -16,32 +18,46 @@ import os
 import secrets
 import shutil
 import tempfile
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import faiss
 import numpy as np
 from filelock import FileLock
 
 from index.errors import Damaged, ManifestMismatch
-from index.keys.files import check_file, checksum, sync_file, sync_folder, write_synced
-from index.keys.segment import FlatVectors, Segment
-from index.types import Float32, Int64
+from index.keys.choose import Wanted, choose, opened
+from index.keys.files import (
+    check_file,
+    check_size,
+    checksum,
+    map_array,
+    read_array,
+    sync_file,
+    sync_folder,
+    write_array,
+    write_rows,
+    write_synced,
+)
+from index.keys.segment import Segment
+from index.types import Float32, Int64, Json
 
-FORMAT = 1
-READING = threading.Lock()
-VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.faiss", "keys.npy", "documents.npy", "manifest.json"
+FORMAT = 2
+VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.npy", "keys.npy", "documents.npy", "manifest.json"
+
+CHECKED_BYTES = 64 << 20
+"""Files up to this size have their checksum tested whenever they are opened; larger ones only
+their size, and the checksum by `verify`: reading them would take longer than the answer."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What a generation holds, and of which database it is the image.
 
-    `checksums` are those of the files, `seal` that of everything else said here.
+    `index` says which kind of index was chosen and what was measured (`index.keys.choose`).
+    `checksums` are those of the files and `sizes` their bytes, `seal` is that of all the rest.
     """
 
     format: int
@@ -55,6 +71,8 @@ class Manifest:
     last_removal: int
     nonce: str
     checksums: dict[str, int]
+    sizes: dict[str, int]
+    index: dict[str, Json]
     seal: int = 0
 
     def expected_seal(self) -> int:
@@ -87,13 +105,16 @@ class PublishedIndexes:
         self.folder = folder / origin.layout
         self.origin = origin
 
-    def load(self, progress: Callable[[], Progress]) -> tuple[Segment, Manifest] | None:
+    def load(
+        self, progress: Callable[[], Progress], *, whole: bool = False
+    ) -> tuple[Segment, Manifest] | None:
         """The current generation, or None where none is published.
 
         Args:
             progress: of the database; a manifest beyond it, or one that it does not know of, is
                 the image of another state. Asked once the manifest has been read, for
                 others may write and publish meanwhile.
+            whole: test the checksums of large files too.
 
         Raises:
             ManifestMismatch: the generation is the image of something else.
@@ -101,7 +122,7 @@ class PublishedIndexes:
         """
         while (name := self._current()) is not None:
             try:
-                return self._load(self.folder / Path(name).name, progress)
+                return self._load(self.folder / Path(name).name, progress, whole)
             except Damaged:
                 # Where others have published twice meanwhile, this one was swept away.
                 if self._current() == name:
@@ -114,22 +135,27 @@ class PublishedIndexes:
         except FileNotFoundError:
             return None
 
-    def _load(self, folder: Path, progress: Callable[[], Progress]) -> tuple[Segment, Manifest]:
+    def _load(
+        self, folder: Path, progress: Callable[[], Progress], whole: bool
+    ) -> tuple[Segment, Manifest]:
         manifest = _read_manifest(folder)
         self._check_origin(manifest)
         self._check_progress(manifest, progress())
         if manifest.seal != manifest.expected_seal():
             raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
         for file, written in manifest.checksums.items():
-            check_file(folder / file, written)
-        index = _read_index(folder / VECTORS)
-        documents, key_ids = _read_ids(folder / DOCUMENTS), _read_ids(folder / KEYS)
-        if not index.ntotal == len(documents) == len(key_ids) == manifest.keys:
+            check_size(folder / file, manifest.sizes[file])
+            if whole or manifest.sizes[file] <= CHECKED_BYTES:
+                check_file(folder / file, written)
+        vectors = map_array(folder / VECTORS)
+        documents, key_ids = read_array(folder / DOCUMENTS), read_array(folder / KEYS)
+        if not len(vectors) == len(documents) == len(key_ids) == manifest.keys:
             raise Damaged(
-                f"{folder} holds {index.ntotal} vectors and {len(key_ids)} ids, but its manifest "
+                f"{folder} holds {len(vectors)} vectors and {len(key_ids)} ids, but its manifest "
                 f"says {manifest.keys}."
             )
-        return Segment.of(FlatVectors(index), key_ids, documents), manifest
+        kind = opened(folder, vectors, manifest.index)
+        return Segment.of(kind, key_ids, documents), manifest
 
     def publish(
         self,
@@ -137,12 +163,13 @@ class PublishedIndexes:
         last_key: int,
         last_removal: int,
         record: Callable[[str], None],
-        expected: int = 0,
+        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
     ) -> Manifest:
         """Write a new generation from (vectors, key ids, document rows) and make it current.
 
-        `record` makes the database know of it, before anyone can load it. `expected` is about
-        how many keys there are: memory for them is taken once, and not doubled on the way.
+        `record` makes the database know of it, before anyone can load it. `wanted` is what the
+        index must do. Of the keys only a block is in memory, and a sample where they are
+        quantised; what is killed on the way leaves the generation before it.
 
         One process at a time publishes; readers are never blocked. The two newest generations
         stay, so that a reader that has just read `current` still finds its files.
@@ -155,7 +182,11 @@ class PublishedIndexes:
             generation = max(self._generations(), default=0) + 1
             writing = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
             try:
-                keys = _write_index(writing, blocks, self.origin.dimension, expected)
+                keys = _write_keys(writing, blocks, self.origin.dimension)
+                chosen = choose(writing, map_array(writing / VECTORS), wanted)
+                files = (VECTORS, KEYS, DOCUMENTS, *chosen.files)
+                for file in chosen.files:
+                    sync_file(writing / file)
                 manifest = Manifest(
                     FORMAT,
                     generation,
@@ -164,7 +195,9 @@ class PublishedIndexes:
                     last_key=last_key,
                     last_removal=last_removal,
                     nonce=secrets.token_hex(8),
-                    checksums={f: checksum(writing / f) for f in (VECTORS, KEYS, DOCUMENTS)},
+                    checksums={file: checksum(writing / file) for file in files},
+                    sizes={file: (writing / file).stat().st_size for file in files},
+                    index=chosen.told,
                 )
                 manifest = replace(manifest, seal=manifest.expected_seal())
                 write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
@@ -234,43 +267,30 @@ class PublishedIndexes:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _write_index(
-    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int, expected: int
+def _write_keys(
+    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int
 ) -> int:
-    index: faiss.IndexFlatIP | None = None
-    key_ids: list[Int64] = []
-    documents: list[Int64] = []
-    for vectors, ids, rows in blocks:
-        index = index or _roomy(vectors.shape[1], expected)
-        index.add(np.ascontiguousarray(vectors, dtype=np.float32))
-        key_ids.append(ids)
-        documents.append(rows)
-    index = index or faiss.IndexFlatIP(dimension)
-    try:
-        faiss.write_index(index, str(folder / VECTORS))
-    except RuntimeError as error:
-        raise OSError(f"{folder / VECTORS} cannot be written ({error}).") from error
-    sync_file(folder / VECTORS)
-    empty = [np.empty(0, dtype=np.int64)]
-    for name, parts in ((KEYS, key_ids), (DOCUMENTS, documents)):
-        with open(folder / name, "wb") as file:
-            np.save(file, np.concatenate(parts or empty), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-    return int(index.ntotal)
+    """Write vectors as they come, and ids at the end; returns how many keys there are."""
+    ids: list[Int64] = [np.empty(0, dtype=np.int64)]
+    rows: list[Int64] = [np.empty(0, dtype=np.int64)]
 
+    def vectors() -> Iterator[Float32]:
+        for block, key_ids, documents in blocks:
+            ids.append(key_ids)
+            rows.append(documents)
+            yield block
 
-def _roomy(width: int, keys: int) -> faiss.IndexFlatIP:
-    """An empty index with room for so many keys."""
-    index = faiss.IndexFlatIP(width)
-    index.codes.resize(keys * width * np.dtype(np.float32).itemsize)
-    index.codes.resize(0)  # a vector that shrinks keeps its memory
-    return index
+    keys = write_rows(folder / VECTORS, vectors(), dimension)
+    write_array(folder / KEYS, np.concatenate(ids))
+    write_array(folder / DOCUMENTS, np.concatenate(rows))
+    return keys
 
 
 def _read_manifest(folder: Path) -> Manifest:
     try:
         given = json.loads((folder / MANIFEST).read_bytes())
+        if given.get("format") == 1:
+            raise Damaged(f"{folder / MANIFEST} is of an earlier version of this program.")
         if given.get("format") != FORMAT:
             raise ManifestMismatch(
                 f"{folder / MANIFEST} has format {given.get('format')!r}, but this program reads "
@@ -279,18 +299,3 @@ def _read_manifest(folder: Path) -> Manifest:
         return Manifest(**given)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise Damaged(f"{folder / MANIFEST} cannot be read ({error}).") from error
-
-
-def _read_ids(path: Path) -> Int64:
-    # One thread at a time: numpy parses the header as Python, and CPython 3.11's parser fails
-    # now and then where two threads are in it (github.com/python/cpython/issues/106905).
-    with READING:
-        ids: Int64 = np.load(path, allow_pickle=False)
-    return ids
-
-
-def _read_index(path: Path) -> Any:
-    try:
-        return faiss.read_index(str(path))
-    except RuntimeError as error:
-        raise Damaged(f"{path} cannot be read as an index ({error}).") from error

@@ -34,53 +34,89 @@ class Keys(NamedTuple):
 class Vectors(Protocol):
     """Key vectors that can be searched by inner product, and read."""
 
-    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
-        """The k allowed keys with the largest inner product. queries (q, d); allowed (n,)."""
+    def search(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        """The k allowed keys with the largest inner product. queries (q, d); allowed (n,).
+
+        `recall` is the share of the true ones that is to be found; None for what was promised.
+        """
+
+    def promises(self, recall: float | None) -> float:
+        """The share that a search finds which was asked for so much: 1 where it is exact."""
+
+    def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
+        """Whether a search for so many keys costs less than the product with `keys` of them."""
 
     def all(self) -> Float32:
-        """(n, d), a view where possible."""
+        """(n, d), a view where possible; not to be written to."""
 
 
-class FlatVectors:
-    """FAISS's exact inner-product index."""
+class Exact:
+    """What exact kinds have in common: they find everything, and read everything for it."""
 
-    def __init__(self, index: faiss.IndexFlatIP) -> None:
-        self.index = index
+    FETCH_SHARE = 8
+    """A fetch of more than one key in so many costs as much as a scan, which finds documents."""
 
-    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        parameters, selector = None, None
-        if allowed is not None:
-            # The selector points into these bits: both must outlive the call.
-            selector = np.packbits(allowed, bitorder="little")
-            bitmap = faiss.IDSelectorBitmap(len(allowed), faiss.swig_ptr(selector))
-            parameters = faiss.SearchParameters(sel=bitmap)  # type: ignore[call-arg] # SWIG adds it
-        scores, positions = self.index.search(queries, k, params=parameters)
-        return Nearest(scores, positions)
-
-    def all(self) -> Float32:
-        return np.asarray(_Borrowed(self.index)).reshape(self.index.ntotal, self.index.d)
-
-
-class _Borrowed:
-    """An index's memory as an array that keeps the index alive.
-
-    FAISS's own view does not: it would outlive a snapshot that is swapped out meanwhile.
-    """
-
-    def __init__(self, index: faiss.IndexFlatIP) -> None:
-        self.index = index
-        flat: Float32 = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
-        self.__array_interface__ = flat.__array_interface__
-
-
-class DenseVectors:
-    """A plain matrix: for the delta, which changes too often to be indexed."""
+    CROWDED = 32
+    """Queries at once, times keys a document, from which on a scan is faster than fetches: it
+    reads the keys once for many queries, and ranks documents instead of thousands of keys."""
 
     def __init__(self, vectors: Float32) -> None:
         self.vectors = vectors
 
-    def search(self, queries: Float32, k: int, allowed: Bool | None) -> Nearest:
+    def promises(self, recall: float | None) -> float:
+        return 1.0
+
+    def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
+        few = fetch * self.FETCH_SHARE < len(self.vectors)
+        return few and queries * per_document < self.CROWDED
+
+    def all(self) -> Float32:
+        return self.vectors
+
+
+class FlatVectors(Exact):
+    """FAISS's exact inner products over a matrix that may lie in a mapped file."""
+
+    def search(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        n, width = self.vectors.shape
+        found = Nearest(
+            np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        )
+        masked = None if allowed is None else Selector(allowed)
+        faiss.knn_inner_product(
+            faiss.swig_ptr(queries),
+            faiss.swig_ptr(self.vectors),
+            width,
+            len(queries),
+            n,
+            k,
+            faiss.swig_ptr(found.scores),
+            faiss.swig_ptr(found.positions),
+            None if masked is None else masked.faiss,
+        )
+        return found
+
+
+class Selector:
+    """A mask over positions (n,) as FAISS takes it; keep it while the call lasts."""
+
+    def __init__(self, allowed: Bool) -> None:
+        # FAISS points into these bits: both must outlive the call.
+        self._bits = np.packbits(allowed, bitorder="little")
+        self.faiss = faiss.IDSelectorBitmap(len(allowed), faiss.swig_ptr(self._bits))
+
+
+class DenseVectors(Exact):
+    """A plain matrix: for the delta, which changes too often to be indexed."""
+
+    def search(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
         if len(self.vectors) == 0:
             nothing = (len(queries), 0)
             return Nearest(np.empty(nothing, np.float32), np.empty(nothing, np.int64))
@@ -95,9 +131,6 @@ class DenseVectors:
         ordered = np.take_along_axis(found, order, axis=1)
         positions[np.isneginf(ordered)] = -1
         return Nearest(ordered, positions)
-
-    def all(self) -> Float32:
-        return self.vectors
 
 
 @dataclass(frozen=True)

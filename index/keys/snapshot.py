@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from index.keys.candidates import Candidates, joined
+from index.keys.choose import FLAT
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.types import Bool, Float32, Int64
+from index.types import Bool, Float32, Int64, Json
 
 BLOCK_KEYS = 8192
 """Keys in one block of a scan: 12 MB at 384 dimensions, which the cache hierarchy likes."""
@@ -21,13 +23,6 @@ found by more than one of their keys, so a fetch asks for some more."""
 
 EXTRA = 8
 """Documents found beyond those asked for: what engines round may change places with the last."""
-
-FETCH_SHARE = 8
-"""A fetch of more than one key in so many costs as much as a scan, which finds documents."""
-
-CROWDED = 32
-"""Queries at once, times keys a document, from which on a scan is faster than fetches: it reads
-the keys once for many queries, and ranks documents instead of thousands of keys of a few."""
 
 FETCHED = 1_000_000
 """Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
@@ -42,6 +37,13 @@ FEW = 8
 """Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
+class Proposed(NamedTuple):
+    """Documents found for each query, ascending, and the share of the true ones among them."""
+
+    rows: list[Int64]
+    recall: float
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Segments and the state of the database that they mirror.
@@ -50,12 +52,14 @@ class Snapshot:
         segments: disjoint in living documents; the published one first, then the delta.
         last_key, last_removal: how far of the database is in here.
         generation: number of the published index, 0 where none is published.
+        index: which kind it is, and why (`index.keys.choose`).
     """
 
     segments: tuple[Segment, ...]
     last_key: int
     last_removal: int
     generation: int
+    index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
 
     @property
     def keys(self) -> int:
@@ -87,7 +91,9 @@ class Snapshot:
         """Rows of all living documents, ascending."""
         return np.sort(np.concatenate([each.rows[each.alive] for each in self.segments]))
 
-    def search(self, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
+    def search(
+        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
+    ) -> Proposed:
         """Rows of at least the `attend` documents whose best key has the largest inner product.
 
         Ascending, for each query; of equals those of the lower rows. Memory is bounded whatever
@@ -96,14 +102,21 @@ class Snapshot:
         Args:
             queries: (q, H, d) in the space of the keys; documents are found for each head.
             rows: documents to choose from, ascending; None for all.
+            recall: the share of the true ones that is to be found; None for what the index was
+                built for, 1 for all.
         """
         flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
-        found = [_nearest(segment, flat, rows, attend) for segment in self.segments]
+        found = [_nearest(segment, flat, rows, attend, recall) for segment in self.segments]
         heads = queries.shape[1]
-        return [
-            _united([row for each in found for row in each[at : at + heads] if len(row)])
+        merged = [
+            _united([row for each in found for row in each.rows[at : at + heads] if len(row)])
             for at in range(0, len(flat), heads)
         ]
+        return Proposed(merged, min(each.recall for each in found))
+
+    def promises(self, recall: float | None = None) -> float:
+        """The share of the true nearest keys that searches find; 1 where they are exact."""
+        return min(segment.vectors.promises(recall) for segment in self.segments)
 
     def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
         """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
@@ -128,7 +141,7 @@ class Snapshot:
         parts = [added, *(left for _, left in released)]
         if any(len(part.ids) for part in parts):
             delta = _sorted([delta.living_keys(), *parts])
-        return Snapshot((base, delta), last_key, last_removal, self.generation)
+        return Snapshot((base, delta), last_key, last_removal, self.generation, self.index)
 
 
 def _sorted(parts: Sequence[Keys]) -> Segment:
@@ -145,33 +158,42 @@ def _united(rows: Sequence[Int64]) -> Int64:
     return np.unique(np.concatenate(rows or [np.empty(0, dtype=np.int64)]))
 
 
-def _nearest(segment: Segment, queries: Float32, rows: Int64 | None, attend: int) -> list[Int64]:
+def _nearest(
+    segment: Segment, queries: Float32, rows: Int64 | None, attend: int, recall: float | None
+) -> Proposed:
     """Rows of the best documents of one segment for each of the queries (q, d)."""
     allowed = segment.allowed(rows)
     available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
     wanted = min(attend + EXTRA, available)
     if wanted == 0:
-        return [np.empty(0, dtype=np.int64)] * len(queries)
+        return Proposed([np.empty(0, dtype=np.int64)] * len(queries), 1.0)
     crowd = segment.keys / len(segment.rows)
     fetch = int(wanted * crowd * OVERFETCH) + 1
     found: list[Int64 | None] = [None] * len(queries)
-    if crowd * len(queries) < CROWDED and fetch * FETCH_SHARE < segment.keys:
-        found = _fetched(segment, queries, allowed, wanted, fetch)
+    promised = segment.vectors.promises(recall)
+    if segment.vectors.cheaper(len(queries), fetch, int(available * crowd), crowd):
+        found = _fetched(segment, queries, allowed, wanted, fetch, recall)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
     short = [at for at, each in enumerate(found) if each is None]
     scanned = _scanned(segment, queries[short], allowed, wanted)
-    return [segment.rows[next(scanned) if each is None else each] for each in found]
+    named = [segment.rows[next(scanned) if each is None else each] for each in found]
+    return Proposed(named, 1.0 if len(short) == len(queries) else promised)
 
 
 def _fetched(
-    segment: Segment, queries: Float32, allowed: Bool | None, wanted: int, fetch: int
+    segment: Segment,
+    queries: Float32,
+    allowed: Bool | None,
+    wanted: int,
+    fetch: int,
+    recall: float | None,
 ) -> list[Int64 | None]:
     """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
     keys = None if allowed is None else allowed[segment.ordinals]
     step = max(1, min(QUERIES, FETCHED // fetch))
     found = []
     for at in range(0, len(queries), step):
-        nearest = segment.vectors.search(queries[at : at + step], fetch, keys)
+        nearest = segment.vectors.search(queries[at : at + step], fetch, keys, recall)
         for scores, positions in zip(*nearest, strict=True):
             met = positions >= 0
             found.append(_first(segment, segment.ordinals[positions[met]], scores, wanted))
@@ -244,18 +266,38 @@ def _chosen(segment: Segment, rows: Int64 | None) -> Int64:
 def _blocks(segment: Segment, ordinals: Int64) -> Iterator[Candidates]:
     if not len(ordinals):
         return iter(())
-    ends = np.cumsum(segment.starts[ordinals + 1] - segment.starts[ordinals])
+    ends = _ends(segment, ordinals)
     if ends[-1] <= BLOCK_KEYS:
         return iter((_gather(segment, ordinals),))
     # A document is never cut: the block ends before the one that would pass the size.
-    parts = np.split(ordinals, np.flatnonzero(np.diff(ends // BLOCK_KEYS)) + 1)
+    passing = np.searchsorted(ends, np.arange(BLOCK_KEYS, ends[-1] + 1, BLOCK_KEYS))
+    parts = np.split(ordinals, np.unique(passing[passing > 0]))
     return (_gather(segment, part) for part in parts)
 
 
+def _ends(segment: Segment, ordinals: Int64) -> Int64:
+    """(D',) how many keys some documents have, up to each of them."""
+    if _is_run(ordinals):
+        first, last = ordinals[0], ordinals[-1] + 1
+        ends: Int64 = segment.starts[first + 1 : last + 1] - segment.starts[first]
+        return ends
+    return np.cumsum(segment.starts[ordinals + 1] - segment.starts[ordinals])
+
+
+def _is_run(ordinals: Int64) -> bool:
+    """Whether ascending ordinals leave none out."""
+    return bool(len(ordinals)) and bool(ordinals[-1] - ordinals[0] + 1 == len(ordinals))
+
+
 def _gather(segment: Segment, ordinals: Int64) -> Candidates:
-    positions, begins = segment.positions(ordinals)
-    vectors = segment.vectors.all()
+    vectors, starts = segment.vectors.all(), segment.starts
     # A run of neighbours is a view; a scan over everything then copies nothing.
-    whole = len(positions) and positions[-1] - positions[0] + 1 == len(positions)
-    keys = vectors[positions[0] : positions[-1] + 1] if whole else vectors[positions]
-    return Candidates(segment.rows[ordinals], begins, keys, segment.key_ids[positions])
+    if _is_run(ordinals):
+        first, last = int(ordinals[0]), int(ordinals[-1]) + 1
+        run = slice(int(starts[first]), int(starts[last]))
+        begins = starts[first:last] - run.start
+        return Candidates(segment.rows[first:last], begins, vectors[run], segment.key_ids[run])
+    positions, begins = segment.positions(ordinals)
+    return Candidates(
+        segment.rows[ordinals], begins, vectors[positions], segment.key_ids[positions]
+    )

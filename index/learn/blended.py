@@ -10,9 +10,11 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, logsumexp
 from scipy.stats import rankdata
 
-from index.learn.calibrate import SHARES, Calibration, expected_error, threshold_at
+from index.learn.calibrate import Calibration
 from index.learn.data import BLOCK
 from index.learn.held import Held
+from index.learn.output import Output, fit_output
+from index.learn.seen import SHARES, expected_error, threshold_at
 from index.learn.targets import Targets
 from index.types import Float64, Int64
 
@@ -29,22 +31,22 @@ def weights(held: Held, scale: float) -> Float64:
     return np.asarray(np.exp(z - logsumexp(z, axis=1, keepdims=True)))
 
 
-def gains(held: Held, targets: Targets, scale: float) -> Float64:
+def gains(held: Held, targets: Targets, scale: float, output: Output | None = None) -> Float64:
     """(q,) how right the answers are, higher is better: the log of the share that is right, or
     the squared error of the mean with its sign turned."""
     w = weights(held, scale)
     if targets.shares is not None:
         return np.asarray(np.log(np.maximum((w * held.right).sum(axis=1), FLOOR)))
-    return np.asarray(-((_means(held, targets, w) - targets.given[held.queries]) ** 2).mean(axis=1))
+    error = _errors(held, targets, w, output)
+    return np.asarray(-(error**2).mean(axis=1))
 
 
-def guards(held: Held, targets: Targets, scale: float) -> Float64:
+def guards(held: Held, targets: Targets, scale: float, output: Output | None = None) -> Float64:
     """(q,) a second view of the same: whether the likeliest label is right, or the absolute error
     of the mean with its sign turned."""
     w = weights(held, scale)
     if targets.shares is None:
-        error = np.abs(_means(held, targets, w) - targets.given[held.queries])
-        return np.asarray(-error.mean(axis=1))
+        return np.asarray(-np.abs(_errors(held, targets, w, output)).mean(axis=1))
     _, correct = likeliest(held, targets, scale)
     return correct
 
@@ -183,6 +185,19 @@ def _null(known: Float64, hidden: Float64) -> float:
 
     low, high = min(known.min(), hidden.min()), max(known.max(), hidden.max())
     return float(brentq(excess, low - 50, high + 50))
+
+
+def output_for(held: Held, targets: Targets, scale: float, ridge: float) -> Output:
+    """W_V for the blends of held-out queries, under a scale."""
+    blends = _means(held, targets, weights(held, scale))
+    return fit_output(blends, targets.given[held.queries].astype(np.float64), ridge)
+
+
+def _errors(held: Held, targets: Targets, w: Float64, output: Output | None) -> Float64:
+    """(q, v)"""
+    means = _means(held, targets, w)
+    found = means if output is None else output.of(means)
+    return np.asarray(found - targets.given[held.queries])
 
 
 def _means(held: Held, targets: Targets, w: Float64) -> Float64:

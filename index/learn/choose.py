@@ -40,11 +40,14 @@ class Choice(NamedTuple):
     lexical: float
     coverage: float = 0.0
     pool: Pool = "max"
+    heads: int = 1
+    additive: bool = False
 
     @property
     def parts(self) -> int:
-        """How many parts take part."""
-        return sum((self.recipe is not None, self.examples > 0, self.lexical > 0))
+        """How many parts take part, each head beyond the first among them."""
+        learned = (self.recipe is not None) + self.additive
+        return learned + (self.examples > 0) + (self.lexical > 0) + self.heads - 1
 
 
 class Judged(NamedTuple, Generic[W]):

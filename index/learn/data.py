@@ -17,10 +17,11 @@ Sparse: TypeAlias = Any
 Pool = Literal["max", "sum"]
 """How a document's keys make its score: its best one, or their log-sum-exp."""
 
-Part = Literal["matrices", "offsets", "examples", "words"]
+Part = Literal["matrices", "offsets", "examples", "words", "additive"]
 
 PARTS: tuple[Part, ...] = ("matrices", "offsets", "examples", "words")
-"""What may take part in an answer: W_Q and W_K, key offsets, example keys, shared words."""
+"""What may take part in an answer where nothing else is said: W_Q and W_K, key offsets, example
+keys, shared words. The additive scorer takes part where it is asked for: it looks at each pair."""
 
 UNIT_SCALE = 20.0
 """The scale of logits before any was fitted, for embeddings of length one."""
@@ -159,8 +160,8 @@ def twins(embeddings: Float32, cosine: float = TWIN_COSINE) -> Int64:
     groups = np.arange(count)
     if not count:
         return groups
-    unit = unit_rows(embeddings)
-    away = unit_rows(unit - unit.mean(axis=0))
+    unit = unit_vectors(embeddings)
+    away = unit_vectors(unit - unit.mean(axis=0))
     step = max(1, PAIRS // count)
     for at in range(0, count, step):
         block = slice(at, at + step)
@@ -179,9 +180,9 @@ def _joined(groups: Int64, first: Int64, second: Int64) -> Int64:
     return np.asarray(labels, dtype=np.int64)[groups]
 
 
-def unit_rows(vectors: Float32) -> Float32:
-    """(n, d) at length one; what has none stays as it is."""
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+def unit_vectors(vectors: Float32) -> Float32:
+    """(..., d) at length one; what has none stays as it is."""
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.divide(vectors, np.where(length == 0, 1, length), dtype=np.float32)
 
 

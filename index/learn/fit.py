@@ -3,7 +3,8 @@
 The loss is the cross-entropy of a softmax over documents against the grades of each question
 (the listwise loss of Cao et al. 2007 with its softmax over candidates sampled, as in sampled
 softmax, Jean et al. 2015). Matrices start at the identity, so that nothing learned is nothing
-changed.
+changed. Several heads (Vaswani et al. 2017) are a mixture of softmaxes (Yang et al. 2018), as in
+a search: each begins as the one head would, and dropout, drawn for each, leads them apart.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from index.errors import Conflict, InvalidRequest
 from index.learn.data import Memory, Questions
-from index.types import Float32, Int64
+from index.types import Float32, Float64, Int64
 
 LABELLED = 800
 """Documents that examples speak of, drawn for each step beside those of its own questions."""
@@ -36,7 +37,8 @@ class Recipe:
             that examples do not know. At 1 it counts as any other: best where they are known.
         offsets: whether documents that examples speak of get key offsets.
         drop_offsets: the share of offsets left out at each step, so that W learns to do without.
-        drop: dropout on the queries' embeddings.
+        drop: dropout on the queries' embeddings, for each head another.
+        heads: H.
         steps: bounds of the number of steps; `epochs` says how many there are between them.
     """
 
@@ -45,6 +47,7 @@ class Recipe:
     offsets: bool = True
     drop_offsets: float = 0.5
     drop: float = 0.2
+    heads: int = 1
     epochs: int = 14
     steps: tuple[int, int] = (40, 450)
     batch: int = 128
@@ -55,11 +58,11 @@ class Recipe:
 class Fitted(NamedTuple):
     """What was learned."""
 
-    w_q: Float32  # (d_k, d)
-    w_k: Float32  # (d_k, d)
+    w_q: Float32  # (H, d_k, d)
+    w_k: Float32  # (H, d_k, d)
     offset_keys: Int64  # (o,) positions in the memory, ascending
     offsets: Float32  # (o, d)
-    scale: float
+    scales: Float64  # (H,)
 
     def mixed(self, start: Float32, share: float) -> Fitted:
         """On the straight line from where it started, (d_k, d), to what was learned.
@@ -81,10 +84,10 @@ Watch = Callable[[float], None]
 
 
 def unlearned(memory: Memory, start: Float32) -> Fitted:
-    """The start itself."""
+    """The start itself, as one head."""
     d = memory.embeddings.shape[1]
     none = np.empty(0, dtype=np.int64), np.empty((0, d), dtype=np.float32)
-    return Fitted(start, start, *none, memory.scale)
+    return Fitted(start[None], start[None], *none, np.array([memory.scale]))
 
 
 def fit(
@@ -131,9 +134,10 @@ class _Fit:
         self.offset_at = np.full(len(memory.embeddings), -1, dtype=np.int64)
         self.offset_at[self.offset_keys] = np.arange(len(self.offset_keys))
         self.start = torch.from_numpy(start)
-        self.delta_q = torch.zeros_like(self.start, requires_grad=True)
-        self.delta_k = torch.zeros_like(self.start, requires_grad=True)
-        self.log_scale = torch.tensor(math.log(memory.scale), requires_grad=True)
+        shape = recipe.heads, *start.shape
+        self.delta_q = torch.zeros(shape, requires_grad=True)
+        self.delta_k = torch.zeros(shape, requires_grad=True)
+        self.log_scale = torch.full((recipe.heads,), math.log(memory.scale), requires_grad=True)
         offsets = len(self.offset_keys) if recipe.offsets else 0
         self.offsets = torch.zeros(offsets, memory.embeddings.shape[1], requires_grad=True)
 
@@ -184,11 +188,14 @@ class _Fit:
         documents, log_counts = self._candidates(judged)
         grades = torch.from_numpy(relevant[:, documents].toarray().astype(np.float32))
         target = grades / grades.sum(dim=1, keepdim=True)
-        logits = self.log_scale.exp() * self._scores(chosen, documents)  # (b, c)
+        scales = self.log_scale.exp()[:, None, None]
+        logits = scales * self._scores(chosen, documents)  # (H, b, c)
         # A document that counts twice in the softmax is as hard to stay above as two.
         competing = np.log(np.maximum(judged[:, documents].toarray(), 1)).astype(np.float32)
         logits = logits + torch.from_numpy(log_counts + competing)
-        return -(target * torch.log_softmax(logits, dim=1)).sum(dim=1).mean()
+        by_head = torch.log_softmax(logits, dim=2)
+        mixed = torch.logsumexp(by_head, dim=0) - math.log(len(by_head))  # (b, c)
+        return -(target * mixed).sum(dim=1).mean()
 
     def _candidates(self, judged: Any) -> tuple[Int64, Float32]:
         """Documents of one step, ascending, and the log of how many each stands for."""
@@ -209,27 +216,28 @@ class _Fit:
         return drawn, each * len(documents) / size
 
     def _scores(self, chosen: Int64, documents: Int64) -> Any:
-        """(b, c): each question's best key in each document."""
+        """(H, b, c): each question's best key in each document."""
         torch = self.torch
         positions = self.memory.positions(documents)
         queries = self._thinned(torch.from_numpy(self.questions.embeddings[chosen]))
-        asked = self._unit(queries @ (self.start + self.delta_q).T)
-        keys = self._unit(self._embedded(positions) @ (self.start + self.delta_k).T)
-        scores = asked @ keys.T  # (b, m')
+        asked = self._unit(queries @ (self.start + self.delta_q).mT)  # (H, b, d_k)
+        keys = self._unit(self._embedded(positions) @ (self.start + self.delta_k).mT)
+        scores = asked @ keys.mT  # (H, b, m')
         if self.memory.single:
             return scores
         owner = torch.from_numpy(
             np.repeat(np.arange(len(documents)), self.memory.counts[documents])
         )
-        best = torch.full((len(chosen), len(documents)), -math.inf)
-        return best.scatter_reduce(1, owner.expand(len(chosen), -1), scores, "amax")
+        best = torch.full((*scores.shape[:2], len(documents)), -math.inf)
+        return best.scatter_reduce(2, owner.expand(scores.shape), scores, "amax")
 
     def _thinned(self, queries: Any) -> Any:
-        """Dropout, drawn from this fit's own generator so that a seed gives the same fit."""
-        share = self.recipe.drop
+        """(b, d) -> (H, b, d): dropout, drawn from this fit's own generator so that a seed gives
+        the same fit."""
+        share, heads = self.recipe.drop, self.recipe.heads
         if share == 0:
-            return queries
-        kept = self.torch.rand(queries.shape, generator=self.draw) >= share
+            return queries.expand(heads, *queries.shape)
+        kept = self.torch.rand(heads, *queries.shape, generator=self.draw) >= share
         return queries * kept / (1 - share)
 
     def _embedded(self, positions: Int64) -> Any:
@@ -245,11 +253,11 @@ class _Fit:
         return embeddings.index_add(0, torch.from_numpy(moved), deltas)
 
     def _unit(self, vectors: Any) -> Any:
-        return self.torch.nn.functional.normalize(vectors, dim=1) if self.memory.unit else vectors
+        return self.torch.nn.functional.normalize(vectors, dim=-1) if self.memory.unit else vectors
 
     def _fitted(self) -> Fitted:
         with self.torch.no_grad():
             w_q, w_k = ((self.start + each).numpy() for each in (self.delta_q, self.delta_k))
             keys = self.offset_keys if self.recipe.offsets else self.offset_keys[:0]
-            scale = float(self.log_scale.exp())
-            return Fitted(w_q, w_k, keys, self.offsets.detach().numpy(), scale)
+            scales = self.log_scale.exp().numpy().astype(np.float64)
+            return Fitted(w_q, w_k, keys, self.offsets.detach().numpy(), scales)

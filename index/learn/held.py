@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.learn.answers import Matrices
-from index.learn.calibrate import ATTEND
-from index.learn.data import BLOCK, Memory
+from index.learn.data import BLOCK, Memory, unit_vectors
+from index.learn.heads import ATTEND
 from index.learn.targets import Answers
 from index.types import Bool, Float32, Float64, Int64
 
@@ -144,10 +144,7 @@ def _top(scores: Float32, count: int) -> Int64:
 
 
 def _unit(vectors: Float32, memory: Memory) -> Float32:
-    if not memory.unit:
-        return vectors
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, np.where(length == 0, 1, length), dtype=np.float32)
+    return unit_vectors(vectors) if memory.unit else vectors
 
 
 def _widened(array: Float64, width: int, blank: float) -> Float64:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.data import Memory, unit_rows
+from index.learn.data import Memory, unit_vectors
 from index.types import Float32, Int64
 
 
@@ -42,13 +42,13 @@ class Mixture(NamedTuple):
         """Each document as the query that it is in a history: (n, d_k)."""
         moved: Float32 = as_queries(memory) + self.query_offsets(memory) - self.center
         found: Float32 = moved @ self.w_q.T
-        return unit_rows(found) if memory.unit else found
+        return unit_vectors(found) if memory.unit else found
 
     def keys(self, memory: Memory) -> Float32:
         """(m, d_k)."""
         moved: Float32 = memory.embeddings + self._moves(memory) - self.center
         found: Float32 = moved @ self.w_k.T
-        return unit_rows(found) if memory.unit else found
+        return unit_vectors(found) if memory.unit else found
 
     def mixed(self, share: float) -> Mixture:
         """On the straight line from the identity to what was learned (see `Fitted.mixed`)."""
@@ -88,7 +88,7 @@ def means_of(memory: Memory, of_keys: Float32) -> Float32:
 def as_queries(memory: Memory) -> Float32:
     """(n, d) documents as queries by id ask: the mean of their keys, at length one if these are."""
     means = means_of(memory, memory.embeddings)
-    return unit_rows(means) if memory.unit and not memory.single else means
+    return unit_vectors(means) if memory.unit and not memory.single else means
 
 
 def untrained(memory: Memory) -> Mixture:

@@ -52,6 +52,12 @@ class Ratings:
         starts = np.searchsorted(self.users[order], np.arange(self.user_count + 1))
         return order, starts
 
+    @property
+    def several(self) -> int:
+        """Users with two ratings or more, of which one can be predicted by the others."""
+        _, starts = self.by_user
+        return int((np.diff(starts) > 1).sum())
+
     def of(self, user: int) -> Int64:
         """Places of one user's ratings."""
         order, starts = self.by_user

@@ -42,6 +42,10 @@ class Division(NamedTuple):
     training: Bool
     held: Mapping[View, Bool]
 
+    def known(self, ratings: Ratings) -> Ratings:
+        """What is learned from."""
+        return ratings.some(self.training)
+
 
 class Job(NamedTuple):
     """A recipe, and what to fit it to."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from index.learn.data import Memory, Sparse
-from index.types import Float32, Int64
+from index.types import Float32, Float64, Int64
 
 NEAR = 0.5
 """Of the standard deviation: a number this close to a query's own can answer it."""
@@ -19,11 +19,14 @@ class Targets:
 
     Attributes:
         shares: sparse (n, c), the share of each label in a document's value; rows sum to one.
-        numbers: (n, v), in units of their standard deviation.
+        numbers: (n, v), about their mean and in units of their standard deviation.
+        center, spread: that mean (v,), and that standard deviation.
     """
 
     shares: Sparse | None = None
     numbers: Float32 | None = None
+    center: Float64 | None = None
+    spread: float = 1.0
 
     def agreement(self, asked: Int64, documents: Int64) -> Float32:
         """(b, k): the share of a document's value that answers a query as its own value would."""

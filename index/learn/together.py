@@ -58,3 +58,36 @@ def together(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> list[Re
         except BaseException:
             stopped.set()
             raise
+
+
+class Steady:
+    """The progress of many tasks at once, as one number that only grows; and their stop."""
+
+    def __init__(self, watch: Watch, tasks: int) -> None:
+        self._watch, self._tasks = watch, tasks
+        self._lock = threading.Lock()
+        self._done: list[float] = []
+        self._stopped = False
+
+    def part(self) -> Watch:
+        """What one of the tasks tells how far it is."""
+        with self._lock:
+            at = len(self._done)
+            self._done.append(0.0)
+
+        def watch(done: float) -> None:
+            if self._stopped:
+                raise Stopped
+            with self._lock:
+                self._done[at] = max(self._done[at], done)
+                self._watch(min(1.0, sum(self._done) / self._tasks))
+
+        return watch
+
+    def stop(self) -> None:
+        """Stop every task at its next word."""
+        self._stopped = True
+
+
+class Stopped(Exception):
+    """Another task of the same trial went wrong, or was stopped."""

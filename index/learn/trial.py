@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from index.learn.candidates import parts
 from index.learn.choose import Choice, Judged, weights
-from index.learn.data import PARTS, Memory, Part, Pool, Questions, answerable
-from index.learn.fit import Fitted, Recipe, Watch, fit, unlearned
+from index.learn.data import PARTS, Memory, Part, Questions, answerable
+from index.learn.fit import Watch, unlearned
 from index.learn.folds import Fold, View
-from index.learn.ranking import FACTORS, Parts, Space, Weights, ndcg, parts, scores, space_of
-from index.learn.together import one_thread_each
+from index.learn.learned import Learned, candidates, learn
+from index.learn.ranking import Parts, head_scores, ndcg, scores
+from index.learn.space import Space, space_of
+from index.learn.together import Steady, one_thread_each
+from index.learn.ways import NOTHING, SHARES, Way, choices, way_of, ways, weights_of
 from index.types import Bool, Float32, Float64, Int64
-
-RECIPES: Mapping[str, Recipe] = {
-    each.name: each
-    for each in (
-        Recipe("known documents", unlabelled=0.0),
-        Recipe("known documents, far", unlabelled=0.0, batch=256, rate=3e-3, offset_rate=1e-2),
-        Recipe("all documents", unlabelled=1.0),
-    )
-}
-"""What is tried. The first pushes nothing away that no example speaks of, the second does."""
-
-SHARES = (0.3, 0.6, 1.0)
-EXAMPLES: tuple[tuple[float, Pool], ...] = (
-    (0.0, "max"),
-    *((factor, "max") for factor in FACTORS),
-    *((factor, "sum") for factor in FACTORS),
-)
-LEXICAL = (
-    *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
-    *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
-)
-"""The grid: how far from the start to what was learned, α with its pool, and λ with γ."""
 
 MOST_HELD = 1500
 """Questions by which a fold is judged: more make its figures no truer than they need to be."""
@@ -57,6 +38,7 @@ class Before:
         parts: what took part in learning it.
         fitted: where its queries and keys meet, if no example went into that; else None.
         known: which questions and judgements (q, n) it learned from, where it did.
+        temperature, null: at which several heads are mixed, and the null key's logit in each.
     """
 
     choice: Choice
@@ -64,46 +46,22 @@ class Before:
     parts: Collection[Part] = PARTS
     fitted: Space | None = None
     known: Questions | None = None
-
-
-class Steady:
-    """The progress of many tasks at once, as one number that only grows; and their stop."""
-
-    def __init__(self, watch: Watch, tasks: int) -> None:
-        self._watch, self._tasks = watch, tasks
-        self._lock = threading.Lock()
-        self._done: list[float] = []
-        self._stopped = False
-
-    def part(self) -> Watch:
-        with self._lock:
-            at = len(self._done)
-            self._done.append(0.0)
-
-        def watch(done: float) -> None:
-            if self._stopped:
-                raise Stopped
-            with self._lock:
-                self._done[at] = max(self._done[at], done)
-                self._watch(min(1.0, sum(self._done) / self._tasks))
-
-        return watch
-
-    def stop(self) -> None:
-        self._stopped = True
+    temperature: float = 1.0
+    null: float | None = None
 
 
 class HeldOut(NamedTuple):
-    """Scores of candidates (q, c), which of them are relevant, and how much each question (q,)
-    counts."""
+    """What a choice makes of all held-out questions, each view counting as much as in use.
+
+    Attributes:
+        scores: (H, q, c) of candidates, -inf where padded; of several heads their logits.
+        relevant: (q, c), which of them are.
+        counts: (q,) how much each question counts.
+    """
 
     scores: Float64
     relevant: Bool
     counts: Float64
-
-
-class Stopped(Exception):
-    """Another task of the same trial went wrong, or was stopped."""
 
 
 @dataclass
@@ -112,7 +70,9 @@ class Trial:
 
     Attributes:
         parts: what may take part.
+        heads: H; None tries one, and several.
         judged: one for each fold.
+        kept: what each fold's questions found, by what was fitted and how far it went.
     """
 
     memory: Memory
@@ -121,17 +81,17 @@ class Trial:
     before: Before
     seed: int
     parts: Collection[Part] = PARTS
+    heads: int | None = 1
     judged: list[Judged[Choice]] = field(default_factory=list)
-    kept: dict[tuple[int, str | None, float], Parts] = field(default_factory=dict)
+    kept: dict[tuple[int, Way, float], Parts] = field(default_factory=dict)
 
     def run(self, folds: Sequence[Fold], watch: Watch) -> None:
         """Judge every choice on every fold."""
-        names = (None, *RECIPES) if "matrices" in self.parts else (None,)
-        tasks = [(at, name) for at in range(len(folds)) for name in names]
+        tasks = [(at, way) for at in range(len(folds)) for way in ways(self.parts, self.heads)]
         steady = Steady(watch, len(tasks))
         with one_thread_each() as workers:
             running = [
-                workers.submit(self._try, at, folds[at], name, steady.part()) for at, name in tasks
+                workers.submit(self._try, at, folds[at], way, steady.part()) for at, way in tasks
             ]
             try:
                 found = [each.result() for each in running]
@@ -151,88 +111,79 @@ class Trial:
             self.judged.append(Judged(fold.view, held_out, before[at], after))
 
     def held_out(self, choice: Choice, share_seen: float) -> HeldOut:
-        """All held-out questions under a choice, each view counting as much as in use."""
-        found = {
-            at: part for (at, name, share), part in self.kept.items() if (name, share) == choice[:2]
-        }
+        """All held-out questions under a choice."""
+        found = self._kept(choice)
         views = [self.judged[at].view for at in found]
         shares = weights(dict.fromkeys(views), share_seen)
         sizes: dict[View, int] = dict.fromkeys(views, 0)
         for view, part in zip(views, found.values(), strict=True):
             sizes[view] += len(part.documents)
         width = max(part.documents.shape[1] for part in found.values())
-        how = Weights(*choice[2:])
         scored, relevant, counts = [], [], []
         for view, part in zip(views, found.values(), strict=True):
-            alone = np.where(part.documents < 0, -np.inf, scores(part, how)).astype(np.float64)
-            scored.append(_widened(alone, width, -np.inf))
+            by_head = head_scores(part, weights_of(choice)).astype(np.float64)
+            if len(by_head) > 1:
+                by_head = by_head * part.heads.scales[:, None, None]
+            scored.append(_widened(np.where(part.documents < 0, -np.inf, by_head), width, -np.inf))
             relevant.append(_widened(part.grades, width, 0) > 0)
-            counts.append(np.full(len(alone), shares[view] / sizes[view]))
-        return HeldOut(*(np.concatenate(each) for each in (scored, relevant, counts)))
+            counts.append(np.full(len(part.grades), shares[view] / sizes[view]))
+        return HeldOut(np.concatenate(scored, axis=1), *map(np.concatenate, (relevant, counts)))
 
-    def _try(self, at: int, fold: Fold, name: str | None, watch: Watch) -> dict[Choice, Float64]:
+    def calibrate(self, choice: Choice, temperature: float, null: float | None) -> None:
+        """Judge a choice of several heads as it will be used: of one head nothing changes, but
+        temperature and null key move several against each other."""
+        for at, part in self._kept(choice).items():
+            found = part._replace(heads=part.heads.calibrated(temperature, null))
+            after = {**self.judged[at].after, choice: _judged(choice, found)}
+            self.judged[at] = self.judged[at]._replace(after=after)
+
+    def _kept(self, choice: Choice) -> dict[int, Parts]:
+        """What each fold found."""
+        wanted = way_of(choice), choice.share
+        return {at: part for (at, *how), part in self.kept.items() if tuple(how) == wanted}
+
+    def _try(self, at: int, fold: Fold, way: Way, watch: Watch) -> dict[Choice, Float64]:
         """One recipe on one fold."""
-        fitted = self._fit(fold.training, name, self.start, self.parts, watch)
-        held = _sampled(fold.held_out, self.seed)
+        learned = self._learned(fold.training, way, self.start, self.parts, watch)
+        asked = self.questions.some(_sampled(fold.held_out, self.seed))
         judged: dict[Choice, Float64] = {}
-        for share in SHARES if name is not None else SHARES[-1:]:
-            found = self._parts(fold.training, held, fitted.mixed(self.start, share))
-            self.kept[at, name, share] = found
-            worded = "words" in self.parts and found.lexical.any()
-            for examples, pool in EXAMPLES if "examples" in self.parts else EXAMPLES[:1]:
-                for lexical in LEXICAL if worded else LEXICAL[:1]:
-                    how = Weights(examples, *lexical, pool)
-                    judged[Choice(name, share, *how)] = ndcg(found, scores(found, how))
+        for share in SHARES if way != NOTHING else SHARES[-1:]:
+            so_far = learned.mixed(self.start, share)
+            found = candidates(self.memory, so_far, fold.training, asked)
+            self.kept[at, way, share] = found
+            for choice in choices(way, share, self.parts, worded=bool(found.lexical.any())):
+                judged[choice] = _judged(choice, found)
         watch(1.0)
         return judged
 
     def _before(self, fold: Fold, watch: Watch) -> Float64:
         """What answers now, as it would on questions that it has not seen either."""
-        choice, known = self.before.choice, self.before.known
-        held, factors = _sampled(fold.held_out, self.seed), (choice.examples or 1.0,)
+        before = self.before
+        choice, known = before.choice, before.known
+        asked = self.questions.some(_sampled(fold.held_out, self.seed))
+        factors = (choice.examples or 1.0,)
         if known is None:
-            space = self.before.fitted or space_of(
-                self.memory, unlearned(self.memory, self.before.start)
+            space = before.fitted or space_of(self.memory, unlearned(self.memory, before.start))
+            return _judged(
+                choice, parts(self.memory, space, fold.training, asked, asked.relevant, factors)
             )
-            return self._ndcg(choice, self._parts(fold.training, held, space, factors))
         then = known.without(fold.blocked)
         training = then.some(fold.trained & answerable(then))
-        recipe = choice.recipe if training.count else None
-        fitted = self._fit(training, recipe, self.before.start, self.before.parts, watch)
-        fitted = fitted.mixed(self.before.start, choice.share)
-        return self._ndcg(choice, self._parts(training, held, fitted, factors))
+        way = way_of(choice) if training.count else NOTHING
+        learned = self._learned(training, way, before.start, before.parts, watch)
+        so_far = learned.mixed(before.start, choice.share)
+        found = candidates(self.memory, so_far, training, asked, factors)
+        heads = found.heads.calibrated(before.temperature, before.null)
+        return _judged(choice, found._replace(heads=heads))
 
-    def _ndcg(self, choice: Choice, found: Parts) -> Float64:
-        return ndcg(found, scores(found, Weights(*choice[2:])))
-
-    def _fit(
-        self,
-        training: Questions,
-        name: str | None,
-        start: Float32,
-        parts: Collection[Part],
-        watch: Watch,
-    ) -> Fitted:
-        if name is None:
-            return unlearned(self.memory, start)
-        recipe = recipe_of(name, parts)
-        return fit(self.memory, training, recipe, start=start, seed=self.seed, watch=watch)
-
-    def _parts(
-        self,
-        training: Questions,
-        held: Int64,
-        fitted: Fitted | Space,
-        factors: tuple[float, ...] = FACTORS,
-    ) -> Parts:
-        asked = self.questions.some(held)
-        return parts(self.memory, fitted, training, asked, asked.relevant, factors)
+    def _learned(
+        self, training: Questions, way: Way, start: Float32, parts: Collection[Part], watch: Watch
+    ) -> Learned:
+        return learn(self.memory, training, way, parts, start=start, seed=self.seed, watch=watch)
 
 
-def recipe_of(name: str, parts: Collection[Part]) -> Recipe:
-    """A recipe, without offsets where they may not take part."""
-    recipe = RECIPES[name]
-    return replace(recipe, offsets=recipe.offsets and "offsets" in parts)
+def _judged(choice: Choice, found: Parts) -> Float64:
+    return ndcg(found, scores(found, weights_of(choice)))
 
 
 def _sampled(held: Int64, seed: int) -> Int64:
@@ -242,5 +193,5 @@ def _sampled(held: Int64, seed: int) -> Int64:
 
 
 def _widened(array: NDArray[Number], width: int, blank: float) -> NDArray[Number]:
-    more = width - array.shape[1]
-    return np.pad(array, ((0, 0), (0, more)), constant_values=blank)
+    more = width - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, more)], constant_values=blank)

@@ -26,6 +26,7 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
     "additive_w": ("a", "d_k"),
     "additive_u": ("a", "d_k"),
     "additive_v": ("a",),
+    "additive_b": ("a",),
 }
 """Each tensor's axes by name; an axis has one length throughout a projection.
 
@@ -38,6 +39,7 @@ _TOGETHER = (
     ("additive_w", "additive_u"),
     ("additive_u", "additive_v"),
     ("additive_v", "additive_w"),
+    ("additive_b", "additive_w"),
 )
 """What makes no sense without the other."""
 

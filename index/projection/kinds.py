@@ -46,7 +46,7 @@ def given(
     w_o: ArrayLike | None = None,
     b_o: ArrayLike | None = None,
     center: ArrayLike | None = None,
-    additive: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    additive: tuple[ArrayLike, ...] | None = None,
     heads: int | None = None,
     gates: ArrayLike | None = None,
     kind: str = "given",
@@ -57,13 +57,13 @@ def given(
 
     With `heads` a matrix (H*d, d_in) is cut into H blocks of rows, as one square W_Q of
     512 is eight heads of 64; biases likewise. One of w_q and w_k may be None, and is the
-    identity then. `additive` holds W, U and v of Bahdanau's scorer, which compares the
-    projected queries and keys. Raises InvalidRequest for shapes that disagree and heads that do not
-    divide.
+    identity then. `additive` holds W, U, v and, if there is one, the bias of Bahdanau's
+    scorer, which compares the projected queries and keys. Raises InvalidRequest for shapes that
+    disagree and heads that do not divide.
     """
     stacked = [floating(w) for w in (w_q, w_k) if w is not None]
     count = _count_heads(stacked, heads)
-    w, u, v = (None, None, None) if additive is None else map(floating, additive)
+    w, u, v, b = _additive(additive)
     return Projection(
         kind=kind,
         d_in=_width(stacked),
@@ -80,9 +80,21 @@ def given(
         additive_w=w,
         additive_u=u,
         additive_v=v,
+        additive_b=b,
         normalize_queries=normalize_queries,
         normalize_keys=normalize_keys,
     )
+
+
+def _additive(parameters: tuple[ArrayLike, ...] | None) -> tuple[Floats | None, ...]:
+    """W, U, v and the bias of the additive scorer, as far as there are any."""
+    given = [floating(each) for each in parameters or ()]
+    if len(given) not in (0, 3, 4):
+        raise InvalidRequest(
+            f"The additive scorer was given {len(given)} parameters; send W, U and v, and the "
+            f"bias if there is one."
+        )
+    return (*given, *[None] * (4 - len(given)))
 
 
 def _count_heads(stacked: list[Floats], heads: int | None) -> int:

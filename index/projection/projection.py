@@ -45,8 +45,8 @@ class Projection:
     Shapes: w_q (H, d_k, d_in); w_k (Hk, d_k, d_in) with Hk 1 or H; b_q (H, d_k);
     b_k (Hk, d_k); w_v (H, d_vh, d_v); b_v (H, d_vh); w_o (d_o, H*d_vh); b_o (d_o,);
     center (d_in,), taken from query and key embeddings first; gates (H,), summing to
-    one; additive_w and additive_u (a, d_k) and additive_v (a,), the parameters of the
-    scorer of that name. Raises InvalidRequest where they disagree or hold NaN or infinity.
+    one; additive_w and additive_u (a, d_k), additive_v and additive_b (a,), the parameters
+    of the scorer of that name. Raises InvalidRequest where they disagree or hold NaN or infinity.
     """
 
     kind: str
@@ -64,6 +64,7 @@ class Projection:
     additive_w: Floats | None = None
     additive_u: Floats | None = None
     additive_v: Floats | None = None
+    additive_b: Floats | None = None
     normalize_queries: bool = False
     normalize_keys: bool = False
     folded: bool = False

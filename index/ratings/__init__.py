@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from index.ratings.attend import Predicted, Rated, predict
 from index.ratings.model import Items, Own, RatingModel, centred
-from index.ratings.spread import FEATURES, coverage, deviations, fit_spread
+from index.ratings.spread import FEATURES, coverage, deviations
 from index.ratings.untrained import Attention, Shrunk, attended, shrunk
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "centred",
     "coverage",
     "deviations",
-    "fit_spread",
     "predict",
     "shrunk",
 ]

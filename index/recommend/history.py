@@ -19,6 +19,9 @@ NO_ROW = 0
 
 DAY = 86_400.0
 
+LEAST = 1e-6
+"""A weight of less is none: quotients of weights stay numbers."""
+
 OF_FACT = 1000
 """Documents whose mean stands for a fact, at most."""
 
@@ -122,9 +125,8 @@ class Histories:
             raise not_there(missing)
         parts = [*_merged(stored, request.history, rows), *_others(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
-        kept = _heaviest(
-            _decayed([part for part in parts if part.weight], request.half_life), most or MAX_USED
-        )
+        counting = [part for part in parts if abs(part.weight) >= LEAST]
+        kept = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
         if not kept:
             raise _nobody(request, missing)
         weights = np.array([part.weight for part in kept])
@@ -227,7 +229,8 @@ def _decayed(parts: Sequence[Part], half_life: float | None) -> list[Part]:
         return list(parts)
     met = np.array([part.given is None for part in parts])
     age = np.nanmax(times) - np.where(np.isnan(times), np.nanmin(times), times)
-    factors = np.where(met, 0.5 ** (age / DAY / half_life), 1.0)
+    with np.errstate(over="ignore"):  # a half-life of next to nothing
+        factors = np.where(met, 0.5 ** (age / DAY / half_life), 1.0)
     # So old that nothing is left of it is as good as not there, but it was there.
     return [
         part._replace(weight=part.weight * max(float(factor), 1e-12))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from index.recommend.answers import Recommendation, Recommended
 from index.recommend.history import Histories, History
 from index.recommend.reorder import diverse, penalised, reserved
 from index.recommend.requests import RecommendRequest
-from index.search.attending import SCAN_FLOATS, Attention, attend, weighed_in
+from index.search.attending import MAX_RANKED, Attention, attend, weighed_in
 from index.search.explaining import Vanished, because
 from index.search.focus import Focus
 from index.search.requests import SearchOptions
@@ -24,11 +26,11 @@ from index.types import Float32, Float64, Int64
 from index.values import only
 from index.views import View, Views
 
-CANDIDATES = 1000
-"""Documents attended to where all would take too long."""
+POOL = 1000
+"""Documents that diversity chooses from, at most, and that are at hand beside those listed."""
 
 POOLED = 10
-"""For each place in the list, the documents that it is chosen from; at most `CANDIDATES`."""
+"""For each place in the list, the documents that it is chosen from; at most `POOL`."""
 
 FEWEST = 100
 """Documents that are ranked at least, of which a page is the beginning."""
@@ -47,6 +49,11 @@ class Asked(NamedTuple):
     def listed(self) -> int:
         """How many places of the list must be known."""
         return self.request.k + self.request.offset
+
+    @property
+    def due(self) -> int:
+        """How many of them are reserved for documents that nobody met."""
+        return math.ceil(self.request.reserve * self.listed)
 
 
 class Ranked(NamedTuple):
@@ -88,7 +95,7 @@ class Recommender:
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
         rows = self._store.matching(compile_filter(request.filter)) if request.filter else None
-        asked = Asked(request, view, history, rows, _attend(request, view))
+        asked = Asked(request, view, history, rows, request.attend)
         liked, ranked = self._ranked(asked)
         at = self._order(asked, ranked)[request.offset : asked.listed]
         return Recommended(
@@ -106,10 +113,11 @@ class Recommender:
         """The history's attention, and the best documents: at least all those that are listed.
 
         Negative examples only take away. A document that is not looked at scores at most its log
-        weight, which is below those that are: so many are looked at that none can be missed.
+        weight, which is below those that are: so many are looked at that none can be missed, or as
+        many as memory is for.
         """
         positive = asked.history.weights > 0
-        keep = max(FEWEST, min(CANDIDATES, POOLED * asked.listed), asked.listed)
+        keep = max(FEWEST, min(POOL, POOLED * asked.listed), asked.listed)
         while True:
             liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
             found = liked.attended[0]
@@ -119,6 +127,9 @@ class Recommender:
             floor = liked.focus.log_weights(found).min(initial=np.inf)
             sure = np.count_nonzero(ranked.scores >= floor) >= asked.listed
             if sure or len(found.documents) >= found.total_documents:
+                break
+            if found.logits.size * POOLED > MAX_RANKED:
+                liked = replace(liked, exact=False)
                 break
             keep *= POOLED
         if asked.request.reserve:
@@ -153,20 +164,23 @@ class Recommender:
         negative = history.chosen(weights < 0)
         against = self._attention(asked._replace(attend="all"), negative, rows, 1)
         # One example counts as much on either side, however many there are on the other.
-        force = np.abs(negative.weights).mean() / weights[weights > 0].mean()
+        force = float(np.abs(negative.weights).mean() / weights[weights > 0].mean())
         given = weighed_in(against, ranked.found.documents)
         order = np.argsort(given.documents)
         at = order[np.searchsorted(given.documents, ranked.found.documents, sorter=order)]
-        taken = against.focus.log_weights(given)[at] + np.log(force)
+        taken = against.focus.log_weights(given)[at] + math.log(force)
         return ranked._replace(scores=penalised(ranked.scores, taken))
 
     def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
         """The same with the best documents that nobody met, as many as are due."""
         met = self._met_by_anybody(asked.view)
+        known = np.isin(ranked.found.documents, met, invert=True)
+        if np.count_nonzero(known) >= asked.due:
+            return ranked  # and no other is better
         rows = np.setdiff1d(asked.view.keys.rows if asked.rows is None else asked.rows, met)
         positive = asked.history.chosen(asked.history.weights > 0)
-        fresh = self._attention(asked, positive, rows, asked.listed).attended[0].documents
-        more = np.setdiff1d(fresh[: asked.listed], ranked.found.documents)
+        fresh = self._attention(asked, positive, rows, asked.due).attended[0].documents
+        more = np.setdiff1d(fresh[: asked.due], ranked.found.documents)
         if not len(more):
             return ranked
         found = weighed_in(liked, np.concatenate([ranked.found.documents, more]))
@@ -177,14 +191,16 @@ class Recommender:
         """Positions in the order of the list, as many as it has."""
         request, documents = asked.request, ranked.found.documents
         order = np.lexsort((documents, -ranked.scores))
+        fresh = np.zeros(len(documents), dtype=bool)
+        if request.reserve:
+            fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
         if request.diversity:
-            pool = order[: max(asked.listed, min(CANDIDATES, POOLED * asked.listed))]
+            chosen = np.arange(len(order)) < max(asked.listed, min(POOL, POOLED * asked.listed))
+            chosen[np.flatnonzero(fresh[order])[: asked.due]] = True
+            pool = order[chosen]
             count = len(pool) if request.reserve else asked.listed
             vectors = _vectors(asked.view, documents[pool])
             order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
-        if not request.reserve:
-            return order[: asked.listed]
-        fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
         return reserved(order, fresh, request.reserve, asked.listed)
 
     def _hits(self, asked: Asked, focus: Focus, ranked: Ranked, at: Int64) -> list[Recommendation]:
@@ -214,15 +230,6 @@ class Recommender:
             rows, _ = self._store.popularity()
             self._met = view.change, rows
         return rows
-
-
-def _attend(request: RecommendRequest, view: View) -> int | Literal["all"]:
-    """The size of the attended set: as asked for, else all where that is cheap."""
-    if request.attend is not None:
-        return request.attend
-    if view.keys.keys * view.keys.width <= SCAN_FLOATS:
-        return "all"
-    return max(CANDIDATES, request.k + request.offset)
 
 
 def _vectors(view: View, rows: Int64) -> Float32:

@@ -61,7 +61,7 @@ class Given(Request):
     id: DocumentId | None = None
     text: Text | None = None
     vector: Vector | None = None
-    weight: FiniteFloat = Field(1.0, gt=0, le=1e6)
+    weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Given:
@@ -82,7 +82,7 @@ class Fact(Request):
     value: str | float | bool | None = Field(
         None, description="Stands for the documents that have it in this field."
     )
-    weight: FiniteFloat = Field(1.0, gt=0, le=1e6)
+    weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Fact:
@@ -138,13 +138,8 @@ class RecommendRequest(Request):
     k: int = Field(10, ge=1, le=MAX_K, description="How many are listed.")
     offset: int = Field(0, ge=0, le=MAX_K, description="How many are passed over first.")
     attend: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"] | None,
-        BeforeValidator(lambda given: given if given is None else attend_size(given)),
-    ] = Field(
-        None,
-        description="The number of documents over which weights sum to one; if absent, all where "
-        "that takes milliseconds.",
-    )
+        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(attend_size)
+    ] = Field("all", description="The number of documents over which weights sum to one.")
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"genre": "sea"}.'
     )
@@ -187,7 +182,7 @@ class RecommendRequest(Request):
     @model_validator(mode="after")
     def _fits(self) -> RecommendRequest:
         listed = self.k + self.offset
-        if self.attend not in (None, "all") and listed > self.attend:  # type: ignore[operator]
+        if self.attend != "all" and listed > self.attend:
             raise ValueError(
                 f"k + offset is {listed}, but only {self.attend} documents are attended; lower k "
                 f"or raise attend"

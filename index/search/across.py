@@ -8,6 +8,7 @@ Where scales differ there is no such softmax, and each collection's answer stand
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from pydantic import Field, model_validator
 
 from index.search.answers import Answer, Hit, hit_json
+from index.search.listing import group_key
 from index.search.measure import Shares, shares_of
 from index.search.requests import NAME_PATTERN, SearchRequest
 from index.search.searching import Found
@@ -32,17 +34,22 @@ class AcrossRequest(SearchRequest):
 
     @model_validator(mode="after")
     def _known_across(self) -> AcrossRequest:
-        for name in ("cursor", "group_by"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is for one collection; leave it out across several")
+        if self.cursor is not None:
+            raise ValueError("cursor is for one collection; leave it out across several")
+        if self.group_by is not None and self.attend == "all":
+            raise ValueError(
+                "group_by across several collections takes an attend that is a number; give one"
+            )
         return self
 
     def of_each(self) -> SearchRequest:
-        """What every collection is asked: as many hits as the page may take from it alone."""
+        """What every collection is asked: as many hits as the page may take from it alone.
+
+        Of groups all there are: one that is last here may be first with another's part of it.
+        """
         same = {name: getattr(self, name) for name in self.model_fields_set - {"collections"}}
-        return SearchRequest.model_construct(
-            **{**same, "k": self.k + self.offset, "offset": 0},
-        )
+        k = self.k + self.offset if self.group_by is None else int(self.attend)
+        return SearchRequest.model_construct(**{**same, "k": k, "offset": 0})
 
 
 class Searched(Protocol):
@@ -112,12 +119,36 @@ def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Ac
 def _merged(found: Mapping[str, Found], shares: Shares, request: AcrossRequest) -> list[FarHit]:
     """The page of all hits together, by score: on one scale it orders as the weight does."""
     hits = [
-        FarHit(name, hit._replace(weight=hit.weight * _rescaled(each, share)))
+        _far(name, hit, _rescaled(each, share))
         for (name, each), share in zip(found.items(), shares.of, strict=True)
         for hit in each.answer.hits
     ]
     hits.sort(key=lambda each: -each.hit.score)
+    if request.group_by is not None:
+        hits = _grouped(hits)
     return hits[request.offset : request.offset + request.k]
+
+
+def _grouped(hits: Sequence[FarHit]) -> list[FarHit]:
+    """Of hits, best first, the leaders of the groups of all collections together."""
+    groups: dict[str, list[FarHit]] = {}
+    for at, each in enumerate(hits):
+        groups.setdefault(group_key(each.hit.group, at), []).append(each)
+    return [
+        leader._replace(
+            hit=leader.hit._replace(
+                group_size=sum(each.hit.group_size or 0 for each in (leader, *others)),
+                group_weight=math.fsum(each.hit.group_weight or 0 for each in (leader, *others)),
+            )
+        )
+        for leader, *others in groups.values()
+    ]
+
+
+def _far(name: str, hit: Hit, factor: float) -> FarHit:
+    """A collection's own hit, with its weights as shares of all attention."""
+    own = None if hit.group_weight is None else hit.group_weight * factor
+    return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=own))
 
 
 def _rescaled(found: Found, share: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from index.attention import Attended
 from index.errors import InvalidRequest, UnknownField
 from index.projection import Projection
-from index.search.answers import Hit
+from index.search.answers import Hit, Weighing
 from index.search.attending import Attention
 from index.search.explaining import Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
@@ -97,12 +97,24 @@ class Reading:
 
     def answered(self, query: int) -> bool:
         """Whether anything was attended, and with enough confidence for an answer."""
-        found, focus = self.attention.attended[query], self.attention.focus
-        asked, own = self.options.min_confidence, focus.view.tuning.threshold
-        least = own if asked is None else asked
-        if not focus.calibrated or least is None:
+        found, least = self.attention.attended[query], self._least()
+        if not self.attention.focus.calibrated or least is None:
             return found.total_documents > 0
         return found.total_documents > 0 and found.confidence >= least
+
+    def weighing(self) -> Weighing | None:
+        """How logits became weights, where that was asked for."""
+        if not self.options.explain:
+            return None
+        made = self.attention.focus.mechanism
+        null = None if made.null_logit is None else made.null_logit.tolist()
+        threshold = self.attention.focus.view.tuning.threshold
+        return Weighing(made.temperature, made.gates.tolist(), null, threshold)
+
+    def _least(self) -> float | None:
+        """The confidence below which nothing is answered."""
+        asked = self.options.min_confidence
+        return self.attention.focus.view.tuning.threshold if asked is None else asked
 
     def answer(self, query: int) -> dict[str, Json]:
         """The blend of all attended (soft), or of a one-hot weight on the best (hard)."""
@@ -123,7 +135,9 @@ class Reading:
 
     def _blended(self, query: int, found: Attended) -> dict[str, Json]:
         focus = self.attention.focus
-        blend = _blend(self.type, focus.view.projection, focus.gates)
+        projection = focus.view.projection
+        through = _has_value_weights(projection) and focus.view.tuning.takes(self.options.value)
+        blend = _blend(self.type, projection, focus.gates, through=through)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)
@@ -262,8 +276,10 @@ def _add(extras: Sequence[dict[str, Any]], name: str, found: Sequence[Any]) -> N
 class HeadBlend:
     """A blend whose heads may go through W_V and W_O, as vector values do."""
 
-    def __init__(self, blends: Sequence[Blend], projection: Projection, gates: Float64) -> None:
-        self._blends = blends
+    def __init__(
+        self, blends: Sequence[Blend], projection: Projection, gates: Float64, *, through: bool
+    ) -> None:
+        self._blends, self._through = blends, through
         self._projection = projection
         self._gates = gates
 
@@ -277,7 +293,7 @@ class HeadBlend:
 
     def answer(self) -> dict[str, Json]:
         answers = [blend.answer() for blend in self._blends]
-        if not _has_value_weights(self._projection) or "vector" not in answers[0]:
+        if not self._through or "vector" not in answers[0]:
             return answers[0]
         coverage = float(self._gates @ [each["coverage"] for each in answers])
         vectors = [each["vector"] for each in answers]
@@ -289,10 +305,11 @@ class HeadBlend:
         return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}
 
 
-def _blend(type: ValueType, projection: Projection, gates: Float64) -> HeadBlend:
-    through_heads = type.kind == "vector" and _has_value_weights(projection)
-    count = projection.heads if through_heads else 1
-    return HeadBlend([blend_for(type) for _ in range(count)], projection, gates)
+def _blend(type: ValueType, projection: Projection, gates: Float64, *, through: bool) -> HeadBlend:
+    """A blend of values, through W_V and W_O where these are for them."""
+    through = through and type.kind == "vector"
+    blends = [blend_for(type) for _ in range(projection.heads if through else 1)]
+    return HeadBlend(blends, projection, gates, through=through)
 
 
 def _has_value_weights(projection: Projection) -> bool:

@@ -30,6 +30,27 @@ class Highlight(NamedTuple):
     spans: list[Span]
 
 
+class Weighing(NamedTuple):
+    """What turns the logits of the attended into weights: enough to do it again, elsewhere.
+
+    With z_h(d) of each hit's explanation and N = `null`, head h weighs d by exp(z_h(d) / t) over
+    the sum of that over all attended, with exp(N_h / t) besides where there is a null key; a
+    weight is the mean over heads by `gates`.
+
+    Attributes:
+        temperature: t, the fitted one times the one asked for.
+        gates: (H,) how much each head counts; they sum to one.
+        null: (H,) the null key's logits; None where none was fitted for what was asked.
+        threshold: below this confidence, where it is calibrated, nothing is answered unless the
+            request says otherwise; None where the version has none.
+    """
+
+    temperature: float
+    gates: list[float]
+    null: list[float] | None
+    threshold: float | None
+
+
 class Hit(NamedTuple):
     """One attended document.
 
@@ -71,6 +92,7 @@ class Answer:
         calibrated: whether temperature and null key were fitted for what was asked; where they
             were not, there is no null key.
         exact: whether no better document can have been missed.
+        recall: where keys are quantised, the share of the ten nearest that searches find at least.
         generation: the state of the collection that answered; it grows with every write.
         projection: the version of W_Q and W_K that answered.
         next: the cursor of the hits that follow; None where there are none.
@@ -78,6 +100,7 @@ class Answer:
             and mask let pass.
         timings: milliseconds by stage (`index.timings`), of all searches answered together, when
             asked to explain.
+        weighing: how logits became weights, when asked to explain.
     """
 
     hits: Sequence[Hit]
@@ -93,6 +116,8 @@ class Answer:
     next: str | None = None
     facets: Facets | None = None
     timings: Mapping[str, float] | None = None
+    weighing: Weighing | None = None
+    recall: float | None = None
 
     def json(self) -> dict[str, Any]:
         """Plain data, as the service sends it."""
@@ -100,6 +125,12 @@ class Answer:
         answer["hits"] = [hit_json(hit) for hit in self.hits]
         if self.timings is None:
             del answer["timings"]
+        if self.weighing is None:
+            del answer["weighing"]
+        else:
+            answer["weighing"] = self.weighing._asdict()
+        if self.recall is None:
+            del answer["recall"]
         if self.facets is None:
             del answer["facets"]
         else:

@@ -49,6 +49,7 @@ class Focus:
         parts: (p,) how much each part of a mixture counts; None where queries are plain.
         overlaps: the lexical term of each embedding; None where words do not count.
         native: whether the index orders documents as the mechanism does, but for words.
+        reranks: whether the scorer was fitted to candidates, and looks at no more than those.
         masked: documents that a scan leaves out besides those that filters do.
         calibrated: whether scale and null were fitted for what is asked.
     """
@@ -60,6 +61,7 @@ class Focus:
     parts: Float64 | None
     overlaps: Sequence[Overlap] | None
     native: bool
+    reranks: bool
     calibrated: bool
     masked: Int64 | None = None
     heads: Float32 = field(init=False)  # (q, H, d); of a mixture (1, p * H, d), part by part
@@ -156,14 +158,14 @@ class Focus:
         over the others, so that one inner product is that head's.
         """
         if not self._as_stored:
-            return self.embeddings[:, None, :] if self.parts is None else self.embeddings[None]
+            return self.embeddings[:, None, :]
         q, heads, d = self.heads.shape
         width = self.view.keys.width
         if width == d:
             return np.ascontiguousarray(self.heads, dtype=np.float32)
-        spread = np.zeros((q, heads, self.inner, d), dtype=np.float32)
-        spread[:, np.arange(heads), np.arange(heads) % self.inner] = self.heads
-        return spread.reshape(q, heads, self.inner * d)
+        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads)] = self.heads
+        return spread.reshape(q, heads, heads * d)
 
     def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
         """For each document row the id of the key that matched the query best."""
@@ -203,16 +205,19 @@ def focus_on(
     options: SearchOptions,
     attend: Attend,
     parts: Float64 | None = None,
+    masked: Int64 | None = None,
 ) -> Focus:
     """Queries (q, d), with their lexical terms, as the options have them meet a view's keys.
 
     Args:
         parts: (p,) where the embeddings (p, d) are parts of one mixture: how much each counts.
+        masked: documents that scans leave out.
     """
     made = view.made
-    scorer = options.scorer or settings.scorer
-    _check_lengths(scorer, settings)
+    scorer = options.scorer or made.tuning.scorer or settings.scorer
     stored = made.projection
+    if scorer != made.tuning.scorer:  # that one was fitted to keys as they are
+        _check_lengths(scorer, settings)
     raw = stored.key_fingerprint == RAW_KEYS and not made.moved
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     pool = options.pool or made.tuning.pool
@@ -242,10 +247,12 @@ def focus_on(
         projection=stored.form_for(scorer) if raw else stored,
         embeddings=embeddings,
         parts=parts,
+        masked=masked,
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
         native=compare.scorer_name == "dot" and pool == "max" and compare.heads == 1,
+        reranks=scorer == "additive" and made.tuning.scorer == scorer,
         calibrated=fits and options.temperature == 1,
     )
 
@@ -311,7 +318,7 @@ def _additive(projection: Projection) -> Additive:
             "none. Use dot, cosine or laplace, or a projection with additive parameters.",
             field="scorer",
         )
-    return Additive(w, u, v)
+    return Additive(w, u, v, projection.additive_b)
 
 
 def _gates(projection: Projection, heads: list[float] | None) -> Float64:

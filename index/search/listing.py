@@ -78,7 +78,7 @@ def grouped(labels: Sequence[Json], weights: Float64) -> Groups:
     """Documents, best first, by their labels; one without is a group of its own."""
     numbers: dict[str, int] = {}
     of = np.array(
-        [numbers.setdefault(_key(label, at), len(numbers)) for at, label in enumerate(labels)],
+        [numbers.setdefault(group_key(label, at), len(numbers)) for at, label in enumerate(labels)],
         dtype=np.int64,
     )
     leaders = np.unique(of, return_index=True)[1].astype(np.int64)
@@ -91,8 +91,11 @@ def grouped(labels: Sequence[Json], weights: Float64) -> Groups:
     )
 
 
-def _key(label: Json, at: int) -> str:
-    """JSON, in which 1 and true are two values, and objects with the same members one."""
+def group_key(label: Json, at: int) -> str:
+    """The same for what is one group.
+
+    It is JSON, in which 1 and true are two values, and objects with the same members one.
+    """
     return f"#{at}" if label is None else json.dumps(label, sort_keys=True)
 
 

@@ -135,6 +135,11 @@ class SearchOptions(Request):
         description="A document's logit: its best key (max), or the log-sum-exp of its keys "
         "(sum); the projection version's own if absent, which is max until one was trained.",
     )
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="The share of the ten nearest that is to be found, where keys are quantised: "
+        "more takes longer, and 1 is exact; the collection's own if absent.",
+    )
     lexical: (
         Annotated[
             bool | Annotated[FiniteFloat, Field(ge=0, le=MAX_LEXICAL)], BeforeValidator(_lexical)
@@ -302,6 +307,16 @@ class CollectionSettings(Request):
     passages: bool = Field(True, description="Split texts longer than the encoder's window.")
     overlap: int | None = Field(
         None, ge=0, description="Tokens that neighbouring passages share; a quarter if absent."
+    )
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = Field(
+        0.95,
+        description="The share of the ten nearest that searches find at least, once there are too "
+        "many keys for exact search; 1 stays exact.",
+    )
+    exact_below: int | None = Field(
+        None,
+        ge=0,
+        description="Search exactly below so many keys; as many as take 10 ms if absent.",
     )
     values: JsonValue = Field(
         None, description='Declared value types, such as "number" or {"module": "category"}.'

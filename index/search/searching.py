@@ -271,11 +271,13 @@ class Searcher:
             confidence=found.confidence,
             calibrated=reading.attention.focus.calibrated,
             exact=reading.attention.exact,
+            recall=reading.attention.recall,
             generation=view.change,
             projection=view.version,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             next=page.next,
             facets=facets,
+            weighing=reading.weighing(),
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:

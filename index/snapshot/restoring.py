@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +33,7 @@ def restore(
     names: Sequence[str] | None = None,
     *,
     into: str | None = None,
+    indexes: bool = True,
     on_progress: Progress = lambda stage, share: None,
 ) -> Contents:
     """Make collections of a snapshot; none that exists is touched.
@@ -43,6 +44,8 @@ def restore(
         source: the snapshot, read from where it stands to its end.
         names: those of its collections that are wanted; all of them, with its aliases, if None.
         into: the name for the only one that is wanted.
+        indexes: whether to take its indexes along; else they are made of the databases. What a
+            stranger sends is not for FAISS to read, which trusts its files.
 
     Raises:
         Damaged: it is no snapshot, or not what was written.
@@ -58,7 +61,8 @@ def restore(
             aliases = contents.aliases if names is None and into is None else {}
             _check_free(data, [*wanted.values(), *aliases])
             making.mkdir(parents=True)
-            _unpack(archive, contents, set(wanted), making, on_progress)
+            files = _files(contents, set(wanted), indexes)
+            _unpack(archive, contents, files, making, on_progress)
         for name in wanted:
             _check_collection(making / "collections" / name)
         _move(making, data, wanted)
@@ -138,10 +142,16 @@ def _check_free(data: Data, names: Iterable[str]) -> None:
         )
 
 
+def _files(contents: Contents, names: Set[str], indexes: bool) -> set[str]:
+    """Those that some collections are made of."""
+    own = {name for name in contents.files if name.split("/")[1] in names}
+    return own if indexes else {name for name in own if name.endswith(f"/{DATABASE}")}
+
+
 def _unpack(
     archive: tarfile.TarFile,
     contents: Contents,
-    wanted: set[str],
+    wanted: Set[str],
     making: Path,
     on_progress: Progress,
 ) -> None:
@@ -152,7 +162,7 @@ def _unpack(
         if member.name not in missing or not member.isreg():
             raise Damaged(f"The snapshot holds {member.name!r:.200} unannounced or twice.")
         size, digest = missing.pop(member.name)
-        if member.name.split("/")[1] in wanted:
+        if member.name in wanted:
             _extract(archive, member, making / member.name, size, digest)
             os.utime(making)  # it is in use, and no leftover
         read += size

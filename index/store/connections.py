@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +30,7 @@ class Connections:
         self.path = path
         self.read_only = read_only
         self._local = threading.local()
-        # Weak: a thread that ends takes its connection with it.
-        self._all: weakref.WeakSet[Database] = weakref.WeakSet()
-        self._guard = threading.Lock()
+        self._is_closed = False
         self._write_lock = threading.RLock()
         self._writer = self._open()  # where nothing is written, it only shows that it opens
         self._inode = path.stat().st_ino
@@ -42,6 +39,11 @@ class Connections:
         """This thread's own connection."""
         reader: Database | None = getattr(self._local, "reader", None)
         if reader is None:
+            if self._is_closed:
+                raise Conflict(
+                    f"The collection {self.path.parent.name!r} was closed while it was in use; "
+                    f"open it again."
+                )
             reader = self._local.reader = self._open()
             reader.execute("PRAGMA query_only = ON")
         return reader
@@ -105,10 +107,18 @@ class Connections:
             )
 
     def close(self) -> None:
-        with self._guard:
-            for database in self._all:
-                database.conn.close()
-            self._all.clear()
+        """Let go of every connection; what another thread reads now it reads to its end.
+
+        A connection that is closed under the statement of another thread takes the process with
+        it. So those of others are only forgotten: each closes when it is used no more.
+        """
+        own: Database | None = getattr(self._local, "reader", None)
+        with self._write_lock:  # what is being written lands
+            self._is_closed = True
+            self._local = threading.local()  # the last that held those of other threads
+            self._writer.conn.close()
+        if own is not None:
+            own.conn.close()
 
     def _check_there(self) -> None:
         """A file that was dropped meanwhile still takes writes, which nobody would ever see."""
@@ -140,10 +150,7 @@ class Connections:
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
                 f"this program wrote; restore it from a copy, or check the folder's permissions."
             ) from error
-        database = Database(connection, execute_plugins=False)
-        with self._guard:
-            self._all.add(database)
-        return database
+        return Database(connection, execute_plugins=False)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

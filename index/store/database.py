@@ -18,6 +18,7 @@ from index.store.connections import Connections
 from index.store.documents import (
     Changes,
     Entry,
+    Forgotten,
     Hashes,
     KeyBatch,
     Role,
@@ -28,7 +29,7 @@ from index.store.documents import (
     StoredVersion,
     Terms,
 )
-from index.store.examples import Learned, NewExample, Question
+from index.store.examples import Learned, NewExample, Question, StoredExample
 from index.store.facets import Facet
 from index.store.filters import Predicate
 from index.store.indexes import FieldIndexes
@@ -39,6 +40,9 @@ from index.store.migrations import migrations
 from index.store.selection import Selection
 from index.store.tokens import Tokenizer
 from index.types import Float32, Int64, Json
+
+REMEMBERED_REMOVALS = 100_000
+"""Keys that were removed, for readers that have them yet: other processes, other versions."""
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
@@ -87,12 +91,30 @@ class Store:
                 },
             )
 
+    def put_settings(self, changes: Mapping[str, Json]) -> None:
+        """Change settings that may change while the collection holds documents."""
+        with self.connections.writing() as db:
+            statements.put_settings(db, changes)
+
     def record_publication(self, nonce: str) -> None:
         """Remember that an index is the image of this database, and not of a copy of it."""
         with self.connections.writing() as db:
             row = db.execute("SELECT value FROM settings WHERE name = 'published'").fetchone()
             known = [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]
             statements.put_settings(db, {"published": known})
+
+    def forgotten(self) -> int:
+        """The last removal of a key that is no longer told of."""
+        return keys.forgotten(self._read())
+
+    def forget_removals(self, until: int) -> None:
+        """Tell no longer of keys that were removed before an index was written without them.
+
+        Only once there are many: who has not taken them in yet must begin anew.
+        """
+        with self.connections.writing() as db:
+            if until - keys.forgotten(db) > REMEMBERED_REMOVALS:
+                keys.forget_removals(db, until)
 
     def integrity(self) -> list[str]:
         """What SQLite finds wrong with the file; empty where it is sound."""
@@ -202,8 +224,14 @@ class Store:
         """What readers that are that far must still take in; with the keys of examples if asked.
 
         `removed` may name keys that such a reader never had.
+
+        Raises:
+            Forgotten: what was removed since is no longer known.
         """
         with self.connections.reading() as db:
+            # A reader without keys has nothing to let go of.
+            if last_key and last_removal < keys.forgotten(db):
+                raise Forgotten
             return Changes(
                 statements.state(db),
                 keys.added_since(db, last_key, examples),
@@ -326,6 +354,14 @@ class Store:
 
     def example_count(self) -> int:
         return learning.count(self._read())
+
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+        """The newest examples first, or those older than the one of that id."""
+        return learning.latest(self._read(), limit, before)
+
+    def some_questions(self, count: int) -> Float32:
+        """Embeddings (q, d) of so many questions at most, the latest."""
+        return learning.sample(self._read(), count)
 
     def question_count(self) -> int:
         """How many different questions the examples are about; nothing of them is read."""

@@ -43,6 +43,10 @@ class StaleEntries(Conflict):
     """Documents whose keys were to be kept have changed in the meantime; plan them again."""
 
 
+class Forgotten(Exception):
+    """A reader is so far behind that it is no longer known what it must let go of."""
+
+
 class StoredDocument(NamedTuple):
     """A document as stored. `row` is its id inside, `id` the caller's."""
 

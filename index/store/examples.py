@@ -64,6 +64,18 @@ class Learned(NamedTuple):
     ids: Int64  # (e,)
 
 
+class StoredExample(NamedTuple):
+    """An example as it was taught; `query` is None where it was a vector."""
+
+    id: int
+    query: str | None
+    document: str
+    label: float
+    position: int | None
+    source: str
+    created: str
+
+
 def add(
     db: Database, questions: Sequence[Question], examples: Sequence[NewExample], forget: bool
 ) -> tuple[int, int]:
@@ -119,6 +131,18 @@ def question_count(db: Database) -> int:
     return int(db.execute("SELECT count(*) FROM questions").fetchone()[0])
 
 
+def latest(db: Database, limit: int, before: int | None) -> list[StoredExample]:
+    """The newest examples, or those that are older than one by its id."""
+    found = db.execute(
+        "SELECT examples.id, questions.text, documents.id, weight, position, source, created "
+        "FROM examples JOIN questions ON questions.id = examples.question "
+        "JOIN documents ON documents.row = examples.document "
+        "WHERE examples.id < ? ORDER BY examples.id DESC LIMIT ?",
+        [2**63 - 1 if before is None else before, limit],
+    )
+    return [StoredExample(*row) for row in found]
+
+
 def read(db: Database) -> Learned:
     """Everything to learn from; read it within one transaction."""
     questions = db.execute("SELECT id, text, embedding FROM questions ORDER BY id").fetchall()
@@ -136,6 +160,12 @@ def read(db: Database) -> Learned:
         positions=np.array(columns[3], dtype=np.int64),
         ids=np.array(columns[4], dtype=np.int64),
     )
+
+
+def sample(db: Database, count: int) -> Float32:
+    """Embeddings (q, d) of so many questions at most, the latest."""
+    rows = db.execute("SELECT embedding FROM questions ORDER BY id DESC LIMIT ?", [count])
+    return stacked([row[0] for row in rows])
 
 
 def _check(questions: Sequence[Question], examples: Sequence[NewExample], width: int) -> None:

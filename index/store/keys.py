@@ -50,6 +50,18 @@ def added_since(db: Database, last_key: int, examples: bool) -> KeyBatch:
     return as_batch(found.fetchall())
 
 
+def forgotten(db: Database) -> int:
+    """The last removal that is no longer told of."""
+    row = db.execute("SELECT value FROM settings WHERE name = 'forgotten'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def forget_removals(db: Database, until: int) -> None:
+    """Tell no longer of removals up to one."""
+    db.execute("DELETE FROM removals WHERE id <= ?", [until])
+    db.execute("INSERT OR REPLACE INTO settings (name, value) VALUES ('forgotten', ?)", [until])
+
+
 def removed_since(db: Database, last_removal: int) -> Int64:
     found = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
     return np.array([row[0] for row in found], dtype=np.int64)

@@ -10,19 +10,18 @@ from scipy.special import logsumexp
 
 from index.attention import default_scale, resolve_scale
 from index.learn.data import Memory
-from index.learn.held import Fold, Held, attended, best_keys
+from index.learn.held import Fold, attended, best_keys
+from index.learn.output import Output
 from index.learn.targets import Answers
-from index.training.answer_trial import Choice, Trial
+from index.training.answer_trial import Before, Choice, Trial
 from index.training.publish import objective_of
 from index.training.request import Task
 from index.types import Float32, Float64
 from index.versions import Version
 
 
-def before_of(
-    task: Task, answers: Answers, trial: Trial, divided: Sequence[Fold]
-) -> list[tuple[Held, float]]:
-    """What the active version attends to, with its scale; one for each fold.
+def before_of(task: Task, answers: Answers, trial: Trial, divided: Sequence[Fold]) -> list[Before]:
+    """How the active version answers each fold.
 
     A version that was learned from these values has seen them: it stands trial as it came about,
     by its recipe fitted without the documents that judge.
@@ -30,9 +29,11 @@ def before_of(
     came = _came_about(task)
     if came in trial.held:
         tuning = task.active.tuning.get("scale") or [answers.memory.scale]
-        return [(held, float(tuning[0])) for held in trial.held[came]]
+        ridge = (task.active.report.get("chosen") or {}).get("ridge")
+        return [Before(held, float(tuning[0]), ridge=ridge) for held in trial.held[came]]
     current = Current(task, answers)
-    return [(attended(current.answers, current, fold), 1.0) for fold in divided]
+    output = current.output(task.request.value)
+    return [Before(attended(current.answers, current, fold), 1.0, output) for fold in divided]
 
 
 def _came_about(task: Task) -> Choice | None:
@@ -65,7 +66,7 @@ class Current:
             queries, keys = _unit(queries), _unit(keys)
         self.answers = replace(answers, memory=memory)
         self.queries, self.keys = queries, keys  # (n, H, d), (m, Hk, d)
-        self.gates = projection.gates
+        self.gates, self.projection = projection.gates, projection
         unit = collection.settings.unit_embeddings or projection.normalized
         usual = default_scale(collection.settings.scorer, unit, projection.d_k)
         own = resolve_scale(collection.settings.scale, usual, projection.d_k)
@@ -79,6 +80,26 @@ class Current:
         logs = z - logsumexp(z, axis=2, keepdims=True) + np.log(self.gates)[:, None]
         mixed: Float32 = logsumexp(logs, axis=1).astype(np.float32)
         return mixed
+
+    def output(self, path: str | None) -> Output | None:
+        """The version's W_V and W_O as they meet these values; None where they do not.
+
+        Of several heads each has a blend of its own, which is not looked at here.
+        """
+        targets, projection = self.answers.targets, self.projection
+        if targets.center is None or len(self.gates) > 1 or not self.tuning.takes(path):
+            return None
+        width = len(targets.center)
+        with_zeros, zero = np.eye(width), np.zeros(width)
+        w_v = with_zeros if projection.w_v is None else projection.w_v[0]
+        b_v = zero if projection.b_v is None else projection.b_v[0]
+        w_o = np.eye(len(w_v)) if projection.w_o is None else projection.w_o
+        w, b = w_o @ w_v, w_o @ b_v + (0 if projection.b_o is None else projection.b_o)
+        if w.shape != (width, width) or (projection.w_v is None and projection.w_o is None):
+            return None
+        return Output(w.astype(np.float64), b.astype(np.float64)).scaled(
+            targets.center, targets.spread
+        )
 
     def _head(self, fold: Fold, part: slice, head: int) -> Float32:
         """(b, m) logits of one head."""

@@ -142,7 +142,8 @@ def _targets(values: Sequence[Any], kind: str) -> Targets | None:
         if spread == 0:
             return None
         centred = (numbers - numbers.mean(axis=0)) / spread
-        return Targets(numbers=centred.astype(np.float32))
+        center = numbers.mean(axis=0)
+        return Targets(numbers=centred.astype(np.float32), center=center, spread=spread)
     labels = [tuple(dict.fromkeys(each)) if kind == "labels" else (each,) for each in values]
     names, columns = np.unique([str(name) for each in labels for name in each], return_inverse=True)
     if len(names) < 2:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from index.learn.answers import Matrices, Recipe, fit
-from index.learn.blended import fit_scale, gains, guards
+from index.learn.blended import fit_scale, gains, guards, output_for
 from index.learn.fit import Watch
 from index.learn.held import Fold, Held, attended, compared, joined
+from index.learn.output import Output
 from index.learn.targets import Answers
 from index.learn.together import together
 from index.training.answer_material import sampled
@@ -28,12 +29,39 @@ SHARES = (0.5, 1.0)
 LEXICAL = (0.0, 0.1, 0.2)
 """λ, tried where documents have texts; with a γ of 0, which was never worse on a training set."""
 
+RIDGES = (None, 1.0, 0.1, 0.01)
+"""How much W_V is held to the identity, tried where values are vectors; None learns none."""
+
+VALUE_GAIN = 0.002
+"""Of the variance: what W_V must be worth, for which v x v numbers are learned."""
+
 
 class Choice(NamedTuple):
     """How far from the start to what the recipe learns, 0 for not at all; and λ."""
 
     share: float
     lexical: float = 0.0
+
+
+class Best(NamedTuple):
+    """A choice, the scale that goes with it, and how W_V is learned, if it is."""
+
+    choice: Choice
+    scale: float
+    ridge: float | None
+
+
+class Before(NamedTuple):
+    """How one fold is answered now: what is attended to, by which scale, by which W_V.
+
+    Attributes:
+        ridge: how that was learned, where it was learned from the same values.
+    """
+
+    held: Held
+    scale: float
+    output: Output | None = None
+    ridge: float | None = None
 
 
 class Judged(NamedTuple):
@@ -73,8 +101,8 @@ class Trial:
         fitted = together([partial(self._fitted, everything)], watch)[0]
         return fitted.mixed(self.start, choice.share)
 
-    def best(self, by: Sequence[int]) -> tuple[Choice, float]:
-        """The choice under which the documents of some folds are answered best, and its scale."""
+    def best(self, by: Sequence[int]) -> Best:
+        """The choice under which the documents of some folds are answered best."""
         found = {}
         for choice, held in self.held.items():
             scale, gain = fit_scale(
@@ -83,25 +111,63 @@ class Trial:
             found[choice] = gain, scale
         fewest = {each: (each.share == 0) + (each.lexical == 0) for each in found}
         choice = max(found, key=lambda each: (found[each][0], fewest[each]))
-        return choice, found[choice][1]
+        scale = found[choice][1]
+        return Best(choice, scale, self._ridge(choice, scale, by))
 
-    def judged(self, before: Sequence[tuple[Held, float]]) -> Judged:
+    def output(self, best: Best, by: Sequence[int]) -> Output | None:
+        """W_V by the documents of some folds, each answered by those of the others."""
+        if best.ridge is None:
+            return None
+        held = joined([self.held[best.choice][at] for at in by])
+        return output_for(held, self.answers.targets, best.scale, best.ridge)
+
+    def _ridge(self, choice: Choice, scale: float, by: Sequence[int]) -> float | None:
+        """How W_V is learned best, each of the folds answered by the W_V of the others."""
+        numbers = self.answers.targets.numbers
+        if numbers is None or numbers.shape[1] < 2 or len(by) < 2:
+            return None
+        gained = {ridge: self._gain(Best(choice, scale, ridge), by) for ridge in RIDGES}
+        best = max(RIDGES, key=lambda ridge: gained[ridge])
+        return best if gained[best] > gained[None] + VALUE_GAIN else None
+
+    def _gain(self, best: Best, by: Sequence[int]) -> float:
+        found = [
+            gains(
+                self.held[best.choice][at],
+                self.answers.targets,
+                best.scale,
+                self.output(best, [other for other in by if other != at]),
+            )
+            for at in by
+        ]
+        return float(np.concatenate(found).mean())
+
+    def judged(self, before: Sequence[Before]) -> Judged:
         """Each fold by the choice and the scale of the others: what a choice looks like on the
         documents that it was made by is better than it is."""
         targets = self.answers.targets
         columns: list[tuple[Float64, ...]] = []
-        for at, (held, scale) in enumerate(before):
-            choice, own = self.best([other for other in range(len(before)) if other != at])
-            chosen = self.held[choice][at]
-            columns.append(
-                (
-                    gains(held, targets, scale),
-                    gains(chosen, targets, own),
-                    guards(held, targets, scale),
-                    guards(chosen, targets, own),
-                )
+        for at, now in enumerate(before):
+            others = [other for other in range(len(before)) if other != at]
+            best = self.best(others)
+            held = (now.held, targets, now.scale, self._output_now(before, others, now))
+            chosen = (
+                self.held[best.choice][at],
+                targets,
+                best.scale,
+                self.output(best, others),
             )
+            columns.append((gains(*held), gains(*chosen), guards(*held), guards(*chosen)))
         return Judged(*(np.concatenate(each) for each in zip(*columns, strict=True)))
+
+    def _output_now(
+        self, before: Sequence[Before], others: Sequence[int], now: Before
+    ) -> Output | None:
+        """The active version's W_V; learned without the fold that judges, if from these values."""
+        if now.ridge is None:
+            return now.output
+        held = joined([before[at].held for at in others])
+        return output_for(held, self.answers.targets, now.scale, now.ridge)
 
     def _untrained(self, fold: Fold, watch: Watch) -> dict[Choice, Held]:
         found = self._looked_at(0.0, self.frozen, fold)

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from index.learn.blended import auroc, calibrate_answers, confidences_before_null
-from index.learn.calibrate import ATTEND, Calibration
+from index.learn.calibrate import Calibration
 from index.learn.fit import unlearned
 from index.learn.gate import SIGNIFICANCE, Verdict
+from index.learn.heads import ATTEND
 from index.learn.held import Fold, joined
 from index.learn.targets import Answers, Targets
 from index.statistics import difference_interval, paired_randomisation
 from index.training.answer_current import before_of
 from index.training.answer_material import Material, gathered
-from index.training.answer_trial import RECIPE, Choice, Judged, Trial, folds
+from index.training.answer_trial import RECIPE, Best, Choice, Judged, Trial, folds
 from index.training.answer_words import with_words
 from index.training.gather import start_of
 from index.training.publish import Found, Learned, nothing, publish, report
@@ -62,18 +63,23 @@ def train_answers(task: Task) -> dict[str, Json]:
     trial.run(divided, lambda done: watch("trying", done))
     watch("judging", 0.0)
     verdict = decided(trial.judged(before_of(task, answers, trial, divided)), answers.targets)
-    choice = trial.best(range(FOLDS))[0]
-    found = _found(task, verdict, choice, material)
+    best = trial.best(range(FOLDS))
+    choice = best.choice
+    found = _found(task, verdict, best, material)
     if not verdict.promote and request.promote:
         return report(task, found)
     watch("fitting", 0.0)
     matrices = trial.final(choice, lambda done: watch("fitting", done))
     watch("calibrating", 0.0)
     calibration, figures = _calibrated(task, trial, choice)
-    fitted = unlearned(answers.memory, matrices.w_q)._replace(w_k=matrices.w_k)
+    fitted = unlearned(answers.memory, matrices.w_q)._replace(w_k=matrices.w_k[None])
+    output = trial.output(best, range(FOLDS))
+    if output is not None and answers.targets.center is not None:
+        output = output.unscaled(answers.targets.center, answers.targets.spread)
     settings = task.collection.settings
-    tuning = _tuning(choice, calibration, settings.scorer)
-    return publish(task, found, Learned.of(fitted, answers.memory, settings, tuning, figures))
+    tuning = _tuning(choice, calibration, task, valued=output is not None)
+    learned = Learned.of(fitted, answers.memory, settings, tuning, figures, output=output)
+    return publish(task, found, learned)
 
 
 def decided(judged: Judged, targets: Targets) -> Verdict:
@@ -127,19 +133,21 @@ def _calibrated(task: Task, trial: Trial, choice: Choice) -> tuple[Calibration, 
     return found, {**vars(found), "auroc": tells}
 
 
-def _tuning(choice: Choice, calibration: Calibration, scorer: str) -> Tuning:
+def _tuning(choice: Choice, calibration: Calibration, task: Task, *, valued: bool) -> Tuning:
     return Tuning(
         scale=(calibration.scale,),
         null=None if calibration.null is None else (calibration.null,),
         lexical=choice.lexical,
         attend=ATTEND,
-        scorer=scorer,
+        scorer=task.collection.settings.scorer,
+        values=(task.request.value or "") if valued else None,
         threshold=calibration.threshold,
         error_rate=calibration.error_rate,
     )
 
 
-def _found(task: Task, verdict: Verdict, choice: Choice, material: Material) -> Found:
+def _found(task: Task, verdict: Verdict, best: Best, material: Material) -> Found:
+    choice = best.choice
     before, after = (
         {name: each[side] for name, each in verdict.views.items()} for side in ("before", "after")
     )
@@ -148,6 +156,7 @@ def _found(task: Task, verdict: Verdict, choice: Choice, material: Material) -> 
         "recipe": RECIPE.name if choice.share else "none",
         "share": choice.share,
         "lexical": choice.lexical,
+        "ridge": best.ridge,
         "value": task.request.value,
         "attend": ATTEND,
         "dimensions": task.request.dimensions,

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from index.errors import Conflict
+from index.learn.additive import Additive
 from index.learn.data import Memory
 from index.learn.fit import Fitted
 from index.learn.gate import Verdict
+from index.learn.output import Output
 from index.projection import Projection, given, identity
 from index.ratings import RatingModel
 from index.settings import Settings
@@ -67,9 +69,17 @@ class Learned(NamedTuple):
         settings: Settings,
         tuning: Tuning,
         calibration: Mapping[str, Json],
+        *,
+        additive: Additive | None = None,
+        output: Output | None = None,
     ) -> Learned:
-        """What was fitted for searches."""
-        projection = projection_of(fitted, memory, settings)
+        """What was fitted for searches.
+
+        Args:
+            additive: the additive scorer's parameters, where that is how the version compares.
+            output: W_V and its bias, where values go through one.
+        """
+        projection = projection_of(fitted, memory, settings, additive, output)
         offsets = memory.key_ids[fitted.offset_keys], fitted.offsets
         return cls(projection, tuning, offsets, calibration)
 
@@ -136,15 +146,25 @@ def objective_of(version: StoredProjection) -> str | None:
     return str(chosen.get("objective", "ranking")) if chosen else None
 
 
-def projection_of(fitted: Fitted, memory: Memory, settings: Settings) -> Projection:
-    """W_Q and W_K as a projection; the identity where nothing was learned."""
-    d_k, width = fitted.w_q.shape
+def projection_of(
+    fitted: Fitted,
+    memory: Memory,
+    settings: Settings,
+    additive: Additive | None = None,
+    output: Output | None = None,
+) -> Projection:
+    """What was learned as a projection; the identity where that is nothing."""
+    heads, d_k, width = fitted.w_q.shape
     eye = np.eye(width, dtype=np.float32)
-    if d_k == width and all(np.array_equal(each, eye) for each in (fitted.w_q, fitted.w_k)):
+    plain = all(np.array_equal(each, eye[None]) for each in (fitted.w_q, fitted.w_k))
+    if plain and heads == 1 and d_k == width and additive is None and output is None:
         return identity(width, normalize=memory.unit and not settings.unit_embeddings)
     return given(
         fitted.w_q,
         fitted.w_k,
+        w_v=None if output is None else output.w[None],
+        b_v=None if output is None else output.b[None],
+        additive=additive,
         kind="learned",
         normalize_queries=memory.unit,
         normalize_keys=memory.unit,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from index.learn.calibrate import ATTEND, Calibration, calibrate
+from index.learn.calibrate import Calibration, calibrate
+from index.learn.calibrate_heads import calibrate_heads
 from index.learn.choose import Choice, best, honest
-from index.learn.data import PARTS, Memory, Questions, answerable, twins, unit_rows
-from index.learn.fit import Fitted, fit, unlearned
+from index.learn.data import PARTS, Memory, Questions, answerable, twins, unit_vectors
+from index.learn.fit import Fitted
 from index.learn.folds import folds
 from index.learn.gate import Verdict, decide
-from index.learn.ranking import Space
+from index.learn.heads import ATTEND, Heads
+from index.learn.learned import Learned as Fit
+from index.learn.learned import learn
+from index.learn.space import Space
 from index.learn.together import one_thread_each
-from index.learn.trial import RECIPES, Before, Trial, recipe_of
+from index.learn.trial import Before, Trial
+from index.learn.ways import RECIPES, way_of
 from index.store import KeyBatch
 from index.training.gather import Material, gathered, start_of
 from index.training.publish import Found, Learned, nothing, objective_of, publish, report
@@ -52,27 +57,64 @@ def train_ranking(task: Task) -> dict[str, Json]:
     if not divided:
         return nothing(task, ONE_QUESTION, material.figures)
     before = _before(task, material)
-    trial = Trial(material.memory, material.questions, start, before, request.seed, request.parts)
+    trial = Trial(
+        material.memory,
+        material.questions,
+        start,
+        before,
+        request.seed,
+        request.parts,
+        request.heads,
+    )
     trial.run(divided, lambda done: watch("trying", done))
+    choice = _chosen(task, trial)
     outcomes = honest(trial.judged, request.share_seen)
     verdict = decide(outcomes, request.share_seen, MEASURE, groups)
-    choice = best(trial.judged, request.share_seen)
     found = _found(task, verdict, choice, material)
     if not verdict.promote and request.promote:
         return report(task, found)
-    fitted = _final(task, material, choice, start)
+    final = _final(task, material, choice, start)
     watch("calibrating", 0.0)
-    held_out = trial.held_out(choice, request.share_seen)
-    calibration = calibrate(
-        held_out.scores,
-        held_out.relevant,
-        counts=held_out.counts,
-        error_rate=request.error_rate,
-        start=material.memory.scale,
+    calibration = _calibrated(task, trial, choice)
+    tuning = _tuning(choice, calibration, final.fitted, material.memory, task)
+    figures = dict(vars(calibration))
+    learned = Learned.of(
+        final.fitted,
+        material.memory,
+        task.collection.settings,
+        tuning,
+        figures,
+        additive=final.additive,
     )
-    settings, figures = task.collection.settings, dict(vars(calibration))
-    tuning = _tuning(choice, calibration, material.memory, settings.scorer)
-    return publish(task, found, Learned.of(fitted, material.memory, settings, tuning, figures))
+    return publish(task, found, learned)
+
+
+def _chosen(task: Task, trial: Trial) -> Choice:
+    """The best choice; one of several heads must still be the best as it will be used."""
+    choice = best(trial.judged, task.request.share_seen)
+    if choice.heads == 1:
+        return choice
+    found = _calibrated(task, trial, choice)
+    trial.calibrate(choice, 1 / found.scale, found.null)
+    return best(trial.judged, task.request.share_seen)
+
+
+def _calibrated(task: Task, trial: Trial, choice: Choice) -> Calibration:
+    """By everything that was held out."""
+    held_out, rate = trial.held_out(choice, task.request.share_seen), task.request.error_rate
+    heads, counts = len(held_out.scores), held_out.counts
+    if heads > 1:
+        gates = Heads.alike(np.ones(heads)).gates
+        return calibrate_heads(
+            held_out.scores, gates, held_out.relevant, counts=counts, error_rate=rate
+        )
+    return calibrate(
+        held_out.scores[0],
+        held_out.relevant,
+        counts=counts,
+        error_rate=rate,
+        start=trial.memory.scale,
+    )
 
 
 def _too_few(questions: Questions) -> str:
@@ -96,52 +138,52 @@ def _before(task: Task, material: Material) -> Before:
             tuning.lexical,
             tuning.coverage,
             tuning.pool,
+            int(chosen.get("heads", 1)),
+            bool(chosen.get("additive", False)),
         )
         start = start_of(material.memory, chosen.get("dimensions"))
         parts = chosen.get("parts") or PARTS
-        return Before(choice, start, parts, known=material.known)
+        null = None if tuning.null is None else tuning.null[0]
+        return Before(choice, start, parts, None, material.known, tuning.temperature, null)
     choice = Choice(None, 1.0, tuning.examples, tuning.lexical, tuning.coverage, tuning.pool)
     memory = material.memory
     return Before(choice, start_of(memory, None), fitted=_space(task, memory))
 
 
 def _space(task: Task, memory: Memory) -> Space:
-    """Where queries and keys meet under a version that no example went into.
-
-    Several heads are put side by side: an inner product is then the mean of theirs by gates.
-    """
-    number = task.active.version
+    """Where queries and keys meet under a version that no example went into."""
+    number, settings = task.active.version, task.collection.settings
     version = Version.of(number, task.collection.store.version(number), "cosine")
-    projection = version.projection
-    lengthy = task.collection.settings.scorer == "cosine" and not projection.normalized
-    gates = np.sqrt(projection.gates)[:, None]
+    projection, tuning = version.projection, version.tuning
+    lengthy = settings.scorer == "cosine" and not projection.normalized
 
-    def side_by_side(vectors: Float32) -> Float32:
-        unit = unit_rows(vectors.reshape(-1, vectors.shape[2])).reshape(vectors.shape)
-        heads = (
-            unit if lengthy else vectors
-        ) * gates  # (n, H, d_k), where the heads share keys too
-        return np.ascontiguousarray(heads.reshape(len(heads), -1), dtype=np.float32)
+    def by_head(vectors: Float32) -> Float32:
+        """(n, H or 1, d_k) -> (H, n, d_k)."""
+        heads = np.broadcast_to(vectors, (len(vectors), projection.heads, vectors.shape[2]))
+        heads = np.ascontiguousarray(heads.transpose(1, 0, 2), dtype=np.float32)
+        return unit_vectors(heads) if lengthy else heads
 
     rows = np.repeat(memory.rows, memory.counts)
     none = np.zeros(len(rows), dtype=bool)
     own = version.keys(KeyBatch(memory.key_ids, rows, memory.embeddings, none)).vectors
     keys = own.reshape(len(own), -1, projection.d_k)
-    return Space(side_by_side(keys), lambda given: side_by_side(projection.queries(given)))
+    scales = np.broadcast_to(tuning.scale or (memory.scale,), projection.heads)
+    null = None if tuning.null is None else np.broadcast_to(tuning.null, projection.heads)
+    heads = Heads(np.array(scales), projection.gates, null, tuning.temperature)
+    return Space(by_head(keys), lambda given: by_head(projection.queries(given)), heads)
 
 
-def _final(task: Task, material: Material, choice: Choice, start: Float32) -> Fitted:
+def _final(task: Task, material: Material, choice: Choice, start: Float32) -> Fit:
     """The choice, fitted to all questions."""
     task.watch("fitting", 0.0)
-    if choice.recipe is None:
-        return unlearned(material.memory, start)
     questions = material.questions.some(answerable(material.questions))
     with one_thread_each() as workers:
         job = workers.submit(
-            fit,
+            learn,
             material.memory,
             questions,
-            recipe_of(choice.recipe, task.request.parts),
+            way_of(choice),
+            task.request.parts,
             start=start,
             seed=task.request.seed,
             watch=lambda done: task.watch("fitting", done),
@@ -159,6 +201,8 @@ def _found(task: Task, verdict: Verdict, choice: Choice, material: Material) -> 
         "lexical": choice.lexical,
         "coverage": choice.coverage,
         "pool": choice.pool,
+        "heads": choice.heads,
+        "additive": choice.additive,
         "dimensions": task.request.dimensions,
         "parts": list(task.request.parts),
         "share_seen": task.request.share_seen,
@@ -167,20 +211,26 @@ def _found(task: Task, verdict: Verdict, choice: Choice, material: Material) -> 
     return Found(verdict, before, after, chosen, material.figures)
 
 
-def _tuning(choice: Choice, calibration: Calibration, memory: Memory, scorer: str) -> Tuning:
-    # A sum over keys depends on the scale at which they are summed: there the fitted scale
-    # becomes a temperature instead.
-    summed = choice.pool == "sum"
-    temperature = memory.scale / calibration.scale if summed else 1.0
-    null = calibration.null
+def _tuning(
+    choice: Choice, calibration: Calibration, fitted: Fitted, memory: Memory, task: Task
+) -> Tuning:
+    # A sum over keys depends on the scale at which they are summed, and a mixture on those that
+    # its heads were learned with: there the fitted factor becomes a temperature instead.
+    scale: tuple[float, ...] = (calibration.scale,)
+    temperature, null = 1.0, calibration.null
+    if choice.heads > 1:
+        scale, temperature = tuple(fitted.scales.tolist()), 1 / calibration.scale
+    elif choice.pool == "sum":
+        scale, temperature = (memory.scale,), memory.scale / calibration.scale
+        null = None if null is None else null * temperature
     return Tuning(
-        scale=(memory.scale if summed else calibration.scale,),
-        null=None if null is None else (null * temperature,),
+        scale=scale,
+        null=None if null is None else (null,),
         lexical=choice.lexical,
         coverage=choice.coverage,
         examples=choice.examples,
         attend=ATTEND,
-        scorer=scorer,
+        scorer="additive" if choice.additive else task.collection.settings.scorer,
         pool=choice.pool,
         temperature=temperature,
         threshold=calibration.threshold,

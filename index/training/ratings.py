@@ -13,7 +13,7 @@ from index.learn.ratings import Ratings, baseline
 from index.learn.ratings_fit import Recipe
 from index.learn.ratings_judge import HeldOut, Judgement, completed, decided, judged
 from index.learn.ratings_net import FittedRatings
-from index.learn.ratings_trial import RECIPES, Job, divided, said, tried
+from index.learn.ratings_trial import RECIPES, Division, Job, divided, said, tried
 from index.ratings import RatingModel
 from index.recommend.trained import TERMS
 from index.store import StoredProjection
@@ -43,9 +43,10 @@ def train_ratings(task: Task) -> dict[str, Json]:
     reason = nothing_in(material.ratings)
     if reason is not None:
         return nothing(task, reason, material.figures)
-    held, model = _tried(task, material)
-    if "random" not in held:
+    division = divided(material.ratings, request.seed)
+    if division.held["random"].sum() < FEWEST_HELD or not division.known(material.ratings).several:
         return nothing(task, TOO_FEW, material.figures)
+    held, model = _tried(task, material, division)
     judgement = judged(held, model, request.seed)
     found = _found(decided(held, judgement), judgement, held, material)
     if not found.verdict.promote and request.promote:
@@ -55,11 +56,12 @@ def train_ratings(task: Task) -> dict[str, Json]:
     return publish(task, found, _learned(fitted, material, judgement))
 
 
-def _tried(task: Task, material: Material) -> tuple[dict[View, HeldOut], RatingModel]:
+def _tried(
+    task: Task, material: Material, division: Division
+) -> tuple[dict[View, HeldOut], RatingModel]:
     """Every recipe on held-out ratings, by view; and one of the models."""
     ratings, seed = material.ratings, task.request.seed
-    division = divided(ratings, seed)
-    known = ratings.some(division.training)
+    known = division.known(ratings)
     jobs = [Job(recipe, known) for recipe in RECIPES.values()]
     before = _as_before(task.active, known, len(ratings), seed)
     fits = tried(
@@ -105,8 +107,10 @@ def _as_before(active: StoredProjection, known: Ratings, ratings: int, seed: int
     if chosen.get("recipe") not in RECIPES:
         return None
     share = min(1.0, int(active.report.get("ratings", 0)) / max(1, ratings))
-    some = np.random.default_rng(seed).random(len(known)) < share
-    return _Before(Job(RECIPES[chosen["recipe"]], known.some(some)), chosen.get("trust") or {})
+    some = known.some(np.random.default_rng(seed).random(len(known)) < share)
+    if not some.several:
+        return None
+    return _Before(Job(RECIPES[chosen["recipe"]], some), chosen.get("trust") or {})
 
 
 def _final(task: Task, material: Material, recipe: Recipe) -> FittedRatings:

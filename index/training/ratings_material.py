@@ -65,12 +65,11 @@ def _most(users: Int64, seed: int) -> Int64:
 
 def nothing_in(ratings: Ratings) -> str | None:
     """Why nothing can be learned, if so."""
-    _, starts = ratings.by_user
-    several = int((np.diff(starts) > 1).sum())
-    if several < FEWEST_USERS:
+    if ratings.several < FEWEST_USERS:
         return (
-            f"{several} users have given two documents or more a number, and {FEWEST_USERS} are "
-            f"the fewest from which a gain can be proved; store more interactions with a value."
+            f"{ratings.several} users have given two documents or more a number, and "
+            f"{FEWEST_USERS} are the fewest from which a gain can be proved; store more "
+            f"interactions with a value."
         )
     if ratings.values.min() == ratings.values.max():
         return "All ratings are the same, and nothing is to be predicted."

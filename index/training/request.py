@@ -28,6 +28,9 @@ OBJECTIVE_ROLES: Mapping[Objective, Role] = {
 }
 """The role in which a version answers that was trained for an objective."""
 
+MOST_HEADS = 16
+"""Each costs as much training, searching and storing as the first."""
+
 STAGES: Mapping[str, tuple[float, float]] = {
     "reading": (0.0, 0.02),
     "trying": (0.02, 0.85),
@@ -62,12 +65,20 @@ class TrainRequest(Request):
     dimensions: int | None = Field(
         None, ge=1, le=65_536, description="Width of projected keys; that of embeddings if absent."
     )
+    heads: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_HEADS,
+        description="H: how many W_Q and W_K there are, mixed as in a search; if absent, one or "
+        "a few, as held-out questions have it. Keys are as many times as wide.",
+    )
     parts: list[Part] = Field(
         list(PARTS),
         min_length=1,
-        max_length=len(PARTS),
+        max_length=len(PARTS) + 1,
         description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
-        "example keys, shared words. With matrices alone, all of it can be exported.",
+        "example keys, shared words, and if asked for the additive scorer, which re-ranks. With "
+        "matrices alone, and one head, all of it can be exported.",
     )
     error_rate: float = Field(
         0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
@@ -81,6 +92,11 @@ class TrainRequest(Request):
             raise ValueError(
                 f"parts are chosen for the objective ranking, and {self.objective} has its own. "
                 f"Leave parts out, or train for ranking"
+            )
+        if self.objective != "ranking" and self.heads not in (None, 1):
+            raise ValueError(
+                f"heads is {self.heads}, but for the objective {self.objective} one head is "
+                f"learned; leave heads out, or train for ranking"
             )
         if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
             raise ValueError(
@@ -139,7 +155,16 @@ class Task:
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        scorer = self.collection.settings.scorer
+        settings = self.collection.settings
+        scorer = settings.scorer
+        lengthy = scorer == "dot" and not settings.unit_embeddings
+        if "additive" in self.request.parts and lengthy:
+            raise InvalidRequest(
+                f"The collection {self.collection.name!r} compares vectors of any length; the "
+                f"additive scorer is learned for those of length one. Leave it out of the parts, "
+                f"or make a collection that is normalised, or compares by 'cosine'.",
+                field="parts",
+            )
         if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
                 f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "

@@ -60,15 +60,15 @@ def take_snapshot(collection: str) -> Response:
 def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 
-    It is seen once all of it was read and checked. What exceeds the limit on bodies is restored
-    by `python -m index import --snapshot`, beside a running server.
+    It is seen once all of it was read and checked; its index is made anew. What exceeds the limit
+    on bodies is restored by `python -m index import --snapshot`, beside a running server.
     """
     if request.mimetype != TAR:
         raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")
     data = context().data
     check_new_collection(data, collection, context().settings.max_collections)
     try:
-        contents = restore(cast(BinaryIO, request.stream), data, into=collection)
+        contents = restore(cast(BinaryIO, request.stream), data, into=collection, indexes=False)
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error

@@ -1,14 +1,17 @@
-"""What tells about the server: its health, its document, and its pages."""
+"""What tells about the server: its health, its document, and the pages for people."""
 
 from __future__ import annotations
 
 from flask import Response, current_app, render_template
 
+from index.search.requests import parse
 from service import openapi
 from service.context import EXTENSION, context
 from service.operations import Operation, Operations
+from service.pages import first_collection, page, search_page
 from service.problems import KINDS
-from service.replies import HTML, base_url, reply
+from service.replies import HTML, reply
+from service.schemas.asked import PlainSearch
 from service.schemas.server import HealthReply, ReadinessReply
 from service.security.access import visible
 
@@ -40,18 +43,59 @@ def openapi_document() -> Response:
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
     known = _operations()
-    page = render_template(
+    text = render_template(
         "docs.html", document=openapi.document(known), operations=known, problems=KINDS
     )
-    return Response(page, content_type=f"{HTML}; charset=utf-8")
+    return Response(text, content_type=f"{HTML}; charset=utf-8")
 
 
 @operations.add("GET", "/", returns={200: None}, html=True, own=True)
 def home() -> Response:
     """Show where to begin."""
     names = visible(context().data.names())
-    page = render_template("home.html", base=base_url(), names=names)
-    return Response(page, content_type=f"{HTML}; charset=utf-8")
+    return search_page(parse(PlainSearch, {"collection": first_collection(names)}), None)
+
+
+@operations.add("GET", "/attention", returns={200: None}, html=True, own=True)
+def attention_page() -> Response:
+    """Show which documents several queries attend to, and documents each other."""
+    return page("/attention")
+
+
+@operations.add("GET", "/compare", returns={200: None}, html=True, own=True)
+def compare_page() -> Response:
+    """Show two projections side by side."""
+    return page("/compare")
+
+
+@operations.add("GET", "/recommend", returns={200: None}, html=True, own=True)
+def recommend_page() -> Response:
+    """Show what follows from documents that are liked, and why."""
+    return page("/recommend")
+
+
+@operations.add("GET", "/teach", returns={200: None}, html=True, own=True)
+def teach_page() -> Response:
+    """Show what was taught, and take more."""
+    return page("/teach")
+
+
+@operations.add("GET", "/map", returns={200: None}, html=True, own=True)
+def map_page() -> Response:
+    """Show the keys in two dimensions."""
+    return page("/map")
+
+
+@operations.add("GET", "/add", returns={200: None}, html=True, own=True)
+def add_page() -> Response:
+    """Take a file, and make a collection of it."""
+    return page("/add")
+
+
+@operations.add("GET", "/operate", returns={200: None}, html=True, own=True)
+def operate_page() -> Response:
+    """Show what the server does and holds."""
+    return page("/operate")
 
 
 def _operations() -> list[Operation]:

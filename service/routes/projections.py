@@ -8,11 +8,16 @@ from typing import Any
 from flask import Response
 
 from index import Collection
+from index.comparing.compare import Version
+from index.comparing.judged import compare_judged
+from index.comparing.report import as_json
 from index.errors import UnknownProjection
 from index.store import StoredProjection
 from service.context import context
 from service.learned import (
     ActivatedReply,
+    Comparing,
+    ComparisonReply,
     ProjectionReply,
     ProjectionsReply,
     Rollback,
@@ -59,6 +64,30 @@ def activate_projection(collection: str, version: int) -> Response:
 def roll_back_projection(collection: str, query: Rollback) -> Response:
     """Answer again with the projection that was active before this one, in its role."""
     return reply({"projection": _collection(collection).rollback(query.role)})
+
+
+@operations.add(
+    "POST",
+    "/v1/collections/{collection}/compare",
+    body=Comparing,
+    returns={200: ComparisonReply},
+    example={
+        "before": 1,
+        "items": [{"query": {"vector": [1.0, 0.2, 0.0]}, "id": "moby-dick", "label": 1}],
+    },
+    scope="read",
+)
+def compare_projections(collection: str, body: Comparing) -> Response:
+    """Measure two versions on judged queries, and tell which of these gained and lost.
+
+    Without `items` these are the newest examples, which versions may have learned from: then a gain
+    says less than the report of the training, whose questions were held out.
+    """
+    versions: tuple[Version, Version] = (body.before, body.after or "active")
+    found = compare_judged(_collection(collection), versions, body.items, by=body.by)
+    told = as_json(found)
+    del told["plots"]
+    return reply(told)
 
 
 def _collection(name: str) -> Collection:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from flask import Response, render_template
+from flask import Response
 
 from index import Collection
+from index.charting import MapRequest, chart
 from index.errors import AttendError, InvalidRequest
 from index.search.across import AcrossRequest
 from index.search.requests import SearchRequest, parse
 from service.context import context
 from service.operations import Operations
+from service.pages import search_page
 from service.problems import problem_of
-from service.replies import HTML, reply, wants_page
-from service.schemas.answers import AcrossReply, AnswerReply, AnswersReply
+from service.replies import reply, wants_page
+from service.schemas.answers import AcrossReply, AnswerReply, AnswersReply, MapReply
 from service.schemas.asked import Batch, PlainSearch
-from service.security.access import visible
 
 operations = Operations("Search")
 
@@ -75,6 +76,23 @@ def search_batch(collection: str, body: Batch) -> Response:
 
 @operations.add(
     "POST",
+    "/v1/collections/{collection}/map",
+    body=MapRequest,
+    returns={200: MapReply},
+    example={"query": [1.0, 0.2, 0.0], "limit": 100},
+    scope="read",
+)
+def map_keys(collection: str, body: MapRequest) -> Response:
+    """Show the keys in two dimensions, with a query and what it attends to.
+
+    The axes are principal components of the keys under `projection`; `before` tells where the
+    same documents were under another version.
+    """
+    return reply(chart(context().data.collection(collection), body).json())
+
+
+@operations.add(
+    "POST",
     "/v1/search",
     body=AcrossRequest,
     returns={200: AcrossReply},
@@ -102,8 +120,7 @@ def plain_search(query: PlainSearch) -> Response:
     Takes every option of a search; `filter`, `mask` and `heads` are written as JSON.
     """
     if wants_page():
-        page = _page(query)
-        return Response(page, content_type=f"{HTML}; charset=utf-8")
+        return search_page(query, None if query.q is None else _plain_answer(query))
     if query.q is None:
         raise InvalidRequest("There is no query; add one, as in /search?q=whales.", field="q")
     return reply(_plain_answer(query))
@@ -127,9 +144,3 @@ def _answer_or_error(collection: Collection, search: SearchRequest) -> dict[str,
 def _plain_answer(query: PlainSearch) -> dict[str, Any]:
     collection = context().data.collection(query.collection)
     return collection.search_many([parse(SearchRequest, query.request())])[0].json()
-
-
-def _page(query: PlainSearch) -> str:
-    names = visible(context().data.names())
-    answer = None if query.q is None else _plain_answer(query)
-    return render_template("search.html", query=query, answer=answer, names=names)

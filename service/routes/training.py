@@ -15,6 +15,7 @@ from service.jobs import Job, QueueFull, UnknownJob
 from service.learned import (
     Feedback,
     FeedbackDeletion,
+    FeedbackListing,
     FeedbackReply,
     ForgottenReply,
     JobReply,
@@ -65,11 +66,17 @@ def give_feedback(collection: str, body: Feedback) -> Response:
     return reply(counts)
 
 
-@operations.add("GET", FEEDBACK, returns={200: FeedbackReply})
-def show_feedback(collection: str) -> Response:
-    """Count the feedback there is to learn from."""
+@operations.add("GET", FEEDBACK, query=FeedbackListing, returns={200: FeedbackReply})
+def show_feedback(collection: str, query: FeedbackListing) -> Response:
+    """Count the feedback there is to learn from, and list the newest of it."""
     store = _collection(collection).store
-    return reply({"examples": store.example_count(), "questions": store.question_count()})
+    counts = {"examples": store.example_count(), "questions": store.question_count()}
+    if not query.limit:
+        return reply(counts)
+    found = store.latest_examples(query.limit + 1, query.before)
+    listed = found[: query.limit]
+    end = listed[-1].id if len(found) > len(listed) else None
+    return reply({**counts, "items": [each._asdict() for each in listed], "next": end})
 
 
 @operations.add(

@@ -37,6 +37,18 @@ class HitReply(Reply):
     group_weight: float | None = Field(None, description="Their weights together.")
 
 
+class WeighingReply(Reply):
+    """How logits became weights: by exp(logit / temperature) as shares of the attended and the
+    null key together, head by head, and over heads by their gates."""
+
+    temperature: float
+    gates: list[float] = Field(description="By head; they sum to one.")
+    null: list[float] | None = Field(description="The null key's logit by head, if it has one.")
+    threshold: float | None = Field(
+        description="Of the projection version: `min_confidence` where a search names none."
+    )
+
+
 class AnswerReply(Reply):
     """Documents by attention, and the answer they make together."""
 
@@ -53,6 +65,11 @@ class AnswerReply(Reply):
         description="Whether temperature and null key were fitted for what was asked."
     )
     exact: bool
+    recall: float | None = Field(
+        None,
+        description="Where keys are quantised, the share of the ten nearest that searches find, as "
+        "measured.",
+    )
     generation: int
     projection: int
     took_ms: float
@@ -62,6 +79,9 @@ class AnswerReply(Reply):
     facets: dict[str, FacetReply] | None = Field(None, description="By field, when asked for.")
     timings: dict[str, float] | None = Field(
         None, description="Milliseconds by stage, when asked to explain."
+    )
+    weighing: WeighingReply | None = Field(
+        None, description="How logits became weights, when asked to explain."
     )
 
 
@@ -103,6 +123,35 @@ class MatrixReply(Reply):
     weights: list[list[float]]
     generation: int
     projection: int
+
+
+class PointReply(Reply):
+    """A document on a map, where the mean of its keys is."""
+
+    id: str
+    place: tuple[float, float]
+    was: tuple[float, float] | None = Field(description="Its place under the version before.")
+    weight: float | None = Field(description="Its share of the query's attention, if it has one.")
+    payload: dict[str, JsonValue]
+
+
+class QueryPointReply(Reply):
+    place: tuple[float, float]
+    was: tuple[float, float] | None
+
+
+class MapReply(Reply):
+    """The keys in two dimensions: a sample of the documents, and all that the query attends to."""
+
+    points: list[PointReply]
+    query: QueryPointReply | None
+    method: str
+    explained: list[float] | None = Field(
+        description="The share of the variance that each axis shows; null with UMAP."
+    )
+    projection: int
+    before: int | None
+    documents: int = Field(description="How many there are, shown or not.")
 
 
 class AnswersReply(Reply):

@@ -12,6 +12,7 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 
 from service.context import asked, context
 from service.replies import wants_page
+from service.security.browsers import is_own_page
 from service.security.keys import Key
 
 log = logging.getLogger("attend")
@@ -106,7 +107,7 @@ def _sent() -> str | None:
     """The key that came with the request.
 
     A browser sends it as a password by itself, wherever the request comes from: so it counts
-    only where nothing is changed.
+    only where nothing is changed, or where the browser says that a page of ours asks.
     """
     if HEADER in request.headers:
         return request.headers[HEADER].strip()
@@ -114,7 +115,7 @@ def _sent() -> str | None:
     if given is None:
         return None
     if given.type == "basic":
-        return given.password if request.method in SAFE else None
+        return given.password if request.method in SAFE or is_own_page() else None
     return given.token if given.type == "bearer" else None
 
 

@@ -1,4 +1,5 @@
-"""What every response tells browsers: take it for what it is, run nothing, keep nothing.
+"""What every response tells browsers: take it for what it is, keep nothing, and run nothing but
+the pages' own scripts, which talk to nobody but this server.
 
 `Strict-Transport-Security` is for the proxy that speaks TLS: said over plain HTTP it means nothing.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 from flask import Response
 
+from service.context import context
 from service.replies import HTML
 
 NOTHING = "default-src 'none'; frame-ancestors 'none'"
 PAGE = (
-    "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; img-src 'self' data:"
 )
 ALWAYS = {
     "X-Content-Type-Options": "nosniff",
@@ -24,13 +26,17 @@ ALWAYS = {
 }
 
 
-_PAGE = [*ALWAYS.items(), ("Content-Security-Policy", PAGE)]
 _OTHERS = [*ALWAYS.items(), ("Content-Security-Policy", NOTHING)]
+
+
+def _page() -> list[tuple[str, str]]:
+    policy = " ".join([PAGE, *context().settings.picture_origins])
+    return [*ALWAYS.items(), ("Content-Security-Policy", policy)]
 
 
 def harden(response: Response) -> None:
     sent = response.headers
-    sent.extend(_PAGE if response.mimetype == HTML else _OTHERS)
+    sent.extend(_page() if response.mimetype == HTML else _OTHERS)
     # A write that was answered is seen by the next search: no answer may be an older one's.
     if "Cache-Control" not in sent:
         sent.add("Cache-Control", "no-store")

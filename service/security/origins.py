@@ -14,6 +14,7 @@ from werkzeug.exceptions import Forbidden
 
 from service.context import context
 from service.security.access import HEADER, SAFE
+from service.security.browsers import is_own_page
 
 SHAPE = re.compile(r"https?://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 METHODS = "GET, POST, PUT, PATCH, DELETE"
@@ -47,12 +48,8 @@ def check_write() -> None:
         return
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin")
-    if site is not None:
-        ours = site in ("same-origin", "none")
-    else:
-        # The scheme may be a proxy's, and is not ours to compare.
-        ours = origin is None or origin.partition("://")[2] == request.host.lower()
-    if not ours:
+    told = site != "none" if site is not None else origin is not None
+    if told and not is_own_page():
         raise Forbidden(
             f"A page of {(origin or 'another origin')[:100]} may not change anything here; see "
             f"--cors-origin."

@@ -516,3 +516,20 @@ def test_vectors_may_be_arrays(tmp_path, as_vector):
     again = collection.upsert([Document("a", {}, {"vector": as_vector([3.0, 4.0])})])
     assert again.unchanged == 1
     assert collection.search(as_vector([1.0, 0.0]), scale=1.0).hits[0].score == 3.0
+
+
+@pytest.mark.parametrize("way", ["ids", "filter"])
+def test_keys_of_deleted_documents_leave_the_index_when_they_are_many(tmp_path, monkeypatch, way):
+    monkeypatch.setattr("index.views.MERGE_KEYS", 5)
+    collection = vector_data(tmp_path).create(dimension=2, normalize=True)
+    vectors = np.random.default_rng(0).normal(size=(40, 2)).tolist()
+    collection.upsert([{"id": str(at), "vector": each} for at, each in enumerate(vectors)])
+    collection.publish()
+    if way == "ids":
+        gone = collection.delete([str(at) for at in range(30)])
+    else:
+        gone = collection.delete_matching({"@id": {"in": [str(at) for at in range(30)]}})
+    assert gone == 30
+    published = collection.folder.rglob("documents.npy")  # of each generation that is kept
+    assert min(len(np.load(each)) for each in published) == 10
+    assert len(collection.search([1.0, 0.0], k=40).hits) == 10

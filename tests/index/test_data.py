@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from index.data import MAKING_SECONDS, Data
 from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
 from tests.index.helpers import vector_data
+from tests.places import ROOT
 
 
 def test_an_unknown_collection_is_told_with_the_known_ones(tmp_path):
@@ -93,3 +96,49 @@ def test_what_killed_processes_left_behind_goes_at_the_next_opening(tmp_path):
 def test_a_folder_that_is_not_there_is_not_made_by_looking(tmp_path):
     assert vector_data(tmp_path / "none").names() == []
     assert not (tmp_path / "none").exists()
+
+
+CLOSED_UNDER_USE = """
+import sys, threading
+import numpy as np
+from index import Data
+from index.errors import AttendError
+
+vectors = np.random.default_rng(0).normal(size=(2000, 8))
+first = Data(sys.argv[1])
+first.create("many", dimension=8).upsert(
+    [{"id": str(at), "vector": each, "payload": {"n": at}} for at, each in enumerate(vectors)]
+)
+first.close()
+errors = []
+for _ in range(30):
+    data = Data(sys.argv[1])
+    collection = data.collection("many")
+    begun = threading.Barrier(5)
+    def work():
+        begun.wait()
+        try:
+            for query in vectors:
+                collection.search(query, mode="soft", filter={"n": {"gte": 3}})
+        except AttendError as error:
+            errors.append(str(error))
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    begun.wait()
+    collection.search(vectors[0])
+    data.close()
+    for each in threads:
+        each.join()
+assert len(errors) == 120, len(errors)
+assert all("closed while it was in use" in each for each in errors), set(errors)
+"""
+
+
+def test_closing_takes_nothing_from_who_reads(tmp_path):
+    """In a process of its own: what goes wrong here ends it."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED_UNDER_USE, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

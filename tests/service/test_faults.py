@@ -265,7 +265,7 @@ def flip(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip])
-@pytest.mark.parametrize("name", ["vectors.faiss", "keys.npy", "documents.npy", "manifest.json"])
+@pytest.mark.parametrize("name", ["vectors.npy", "keys.npy", "documents.npy", "manifest.json"])
 def test_a_damaged_index_is_built_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[bytes], bytes]
 ) -> None:

@@ -118,7 +118,7 @@ def test_warnings_of_the_index_go_the_same_way(
     made = data.create("a", dimension=2)
     made.upsert([{"id": "x", "vector": [1, 0]}])
     made.publish()
-    next(made.folder.glob("keys/raw/1/vectors.faiss")).unlink()
+    next(made.folder.glob("keys/raw/1/vectors.npy")).unlink()
     data.close()
     Data(tmp_path).collection("a").info()
     levels = {line["level"]: line for line in lines(capsys.readouterr().err)}

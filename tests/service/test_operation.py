@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -77,6 +78,19 @@ def test_what_is_downloaded_is_what_the_command_restores(
     restore(io.BytesIO(snapshot_of(books)), other)
     assert other.names() == ["books"]
     other.close()
+
+
+def test_an_index_that_was_sent_is_not_read(roomy: FlaskClient, data: Data) -> None:
+    data.collection("books").publish()
+    with tarfile.open(fileobj=io.BytesIO(snapshot_of(roomy))) as taken:
+        assert any(name.endswith("vectors.faiss") for name in taken.getnames())
+    path = "/v1/collections/copy"
+    sent = roomy.put(f"{path}/snapshot", data=snapshot_of(roomy), content_type=TAR)
+    assert sent.status_code == 201
+    folder = data.folder / "collections" / "copy"
+    assert not list(folder.rglob("*.faiss"))
+    found = roomy.post(f"{path}/search", json={"query": [0, 1, 0]}).get_json()
+    assert found["hits"][0]["id"] == "emma"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +173,7 @@ def test_nothing_is_written_where_only_reading_is_meant(
     made.upsert([{"id": "a", "vector": [1, 0]}])
     made.publish()
     data.close()
-    (made.folder / "keys" / "raw" / "1" / "vectors.faiss").write_bytes(b"damaged")
+    (made.folder / "keys" / "raw" / "1" / "vectors.npy").write_bytes(b"damaged")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     own = Data(tmp_path, read_only=True)
     caplog.set_level(logging.WARNING)

@@ -72,6 +72,15 @@ NEEDS: Mapping[str, str] = {
     "openapi_document": "read",
     "docs": "read",
     "home": "read",
+    "attention_page": "read",
+    "compare_page": "read",
+    "teach_page": "read",
+    "recommend_page": "read",
+    "map_page": "read",
+    "add_page": "read",
+    "operate_page": "read",
+    "map_keys": "read",
+    "compare_projections": "read",
 }
 """What each operation needs, said a second time on purpose: whoever adds one decides, and what a
 key opens is never a matter of chance. An operation that changes something is not `read`."""
@@ -79,6 +88,8 @@ key opens is never a matter of chance. An operation that changes something is no
 OWN = {
     "list_collections", "plain_search", "list_jobs", "show_job", "cancel_job",
     "list_aliases", "show_alias", "search_collections", "openapi_document", "docs", "home",
+    "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
+    "add_page", "operate_page",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 
@@ -143,11 +154,21 @@ def test_all_ways_to_send_a_key(books: FlaskClient, file: KeyFile) -> None:
     ):  # fmt: skip
         assert books.get("/v1/collections", headers=headers).status_code == 200, headers
     assert books.get(f"/v1/collections?api_key={key}").status_code == 401
-    # A browser sends a password by itself: with one, nothing is changed or even posted.
+    # A browser sends a password by itself: with one, nothing is changed or even posted, unless the
+    # browser says that a page of this server asks.
     write = file.add(scope="admin").text
     basic = base64.b64encode(f"me:{write}".encode()).decode()
     gone = books.delete("/v1/collections/books", headers={"Authorization": f"Basic {basic}"})
     assert gone.status_code == 401
+    sent = {"Authorization": f"Basic {basic}"}
+    search = "/v1/collections/books/search"
+    for said, status in (
+        ({}, 401), ({"Sec-Fetch-Site": "none"}, 401), ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "http://localhost"}, 200), ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://localhost", "Sec-Fetch-Site": "cross-site"}, 403),
+    ):  # fmt: skip
+        asked = books.post(search, json={"query": [1, 0, 0]}, headers=sent | said)
+        assert asked.status_code == status, said
     assert books.delete("/v1/collections/books", headers=bearer(write)).status_code == 204
 
 
@@ -164,7 +185,7 @@ def test_a_browser_is_asked_for_its_key_and_a_program_told(
     assert told.content_type == "application/problem+json"
     assert [each.split()[0] for each in told.headers.getlist("WWW-Authenticate")] == ["Bearer"]
     assert "Authorization: Bearer" in told.get_json()["detail"]
-    with client.get("/static/attend.css") as style:
+    with client.get("/static/css/base.css") as style:
         assert style.status_code == 200
     assert client.get("/nothing/here").status_code == 401
     assert client.post("/healthz").status_code == 401

@@ -329,6 +329,19 @@ def test_every_response_has_its_security_headers(
     assert policy["default-src"] == "'none'"
     assert policy["frame-ancestors"] == "'none'"
     assert not any("unsafe" in text or "*" in text for text in policy.values())
-    assert "script-src" not in policy
+    # Pages run the scripts of this server, and talk to it alone; what is no page runs nothing.
+    assert policy.get("script-src", "'self'") == policy.get("connect-src", "'self'") == "'self'"
+    assert ("script-src" in policy) == said["Content-Type"].startswith("text/html")
     assert "Strict-Transport-Security" not in said  # the proxy's, who speaks TLS
     assert "Set-Cookie" not in said
+
+
+def test_pictures_of_another_origin_only_where_it_was_named(tmp_path: Path) -> None:
+    client = make_client(tmp_path, picture_origins=("https://pictures.example",))
+    page = client.get("/search", headers=BROWSER)
+    policy = page.headers["Content-Security-Policy"].split("; ")
+    assert "img-src 'self' data: https://pictures.example" in policy
+    assert 'data-pictures="https://pictures.example"' in page.text
+    plain = make_client(tmp_path).get("/search", headers=BROWSER)
+    assert "img-src 'self' data:" in plain.headers["Content-Security-Policy"].split("; ")
+    assert "data-pictures" not in plain.text

@@ -112,6 +112,20 @@ def test_feedback_that_no_json_can_hold(books: FlaskClient) -> None:
     assert books.post(FEEDBACK, data=raw, content_type="application/json").status_code == 400
 
 
+def test_feedback_is_listed_page_by_page_the_newest_first(books: FlaskClient) -> None:
+    said = [{"query": [0, 1, at], "id": "emma", "label": at, "position": 3} for at in range(5)]
+    post(books, FEEDBACK, said)
+    first = get(books, f"{FEEDBACK}?limit=3")
+    assert [each["label"] for each in first["items"]] == [4, 3, 2]
+    assert first["items"][0]["document"] == "emma"
+    assert (first["items"][0]["query"], first["items"][0]["position"]) == (None, 3)
+    rest = get(books, f"{FEEDBACK}?limit=3&before={first['next']}")
+    assert [each["label"] for each in rest["items"]] == [1, 0]
+    assert rest["next"] is None
+    assert get(books, f"{FEEDBACK}?limit=2&before={rest['items'][0]['id'] + 1}")["next"] is None
+    assert set(get(books, FEEDBACK)) == {"examples", "questions"}
+
+
 def test_feedback_is_deleted_by_document_and_by_its_own_id(books: FlaskClient, data: Data) -> None:
     both = [item(label=1), item("emma", label=0), {"query": [0, 1, 1], "id": "emma", "label": 1}]
     post(books, FEEDBACK, both)

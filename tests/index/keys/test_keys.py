@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import dataclass
 
-import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,14 +12,12 @@ from hypothesis import strategies as st
 
 from index.keys import DenseVectors, Keys, Segment, Snapshot, divided
 from index.keys import snapshot as snapshot_module
-from index.keys.segment import FlatVectors
+from index.keys.segment import Exact, FlatVectors
 from index.keys.snapshot import BLOCK_KEYS
 
 
 def flat(vectors) -> FlatVectors:
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(vectors))
-    return FlatVectors(index)
+    return FlatVectors(np.ascontiguousarray(vectors))
 
 
 NONE = np.empty(0, dtype=np.int64)
@@ -97,14 +94,14 @@ def test_the_attended_documents_are_always_among_the_candidates(case, attend, fi
 
 
 def fetch_always(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(snapshot_module, "CROWDED", 10**9)
-    patch.setattr(snapshot_module, "FETCH_SHARE", 0)
+    patch.setattr(Exact, "CROWDED", 10**9)
+    patch.setattr(Exact, "FETCH_SHARE", 0)
 
 
 def check_candidates(case: Case, attend: int, filtered: bool) -> None:
     snapshot = case.snapshot()
     rows = case.rows[case.chosen] if filtered else None
-    for at, found in enumerate(snapshot.search(case.queries[:, None, :], rows, attend)):
+    for at, found in enumerate(snapshot.search(case.queries[:, None, :], rows, attend).rows):
         assert set(case.best(at, filtered, attend)) <= set(found.tolist())
         assert set(found) <= set(case.rows[case.passing(filtered)])
         assert len(np.unique(found)) == len(found)
@@ -183,7 +180,7 @@ def test_equal_keys_are_all_found():
     case = np.ones((1000, 4), dtype=np.float32)
     segment = Segment.of(flat(case), np.arange(1000), np.arange(1000))
     snapshot = Snapshot((segment,), 0, 0, 0)
-    found = snapshot.search(case[:1, None], None, 1000)[0]
+    found = snapshot.search(case[:1, None], None, 1000).rows[0]
     assert found.tolist() == list(range(1000))
 
 
@@ -191,10 +188,10 @@ class Counted(FlatVectors):
     """An index that remembers how many queries it was asked, and for how many keys each."""
 
     def __init__(self, vectors) -> None:
-        super().__init__(flat(vectors).index)
+        super().__init__(vectors)
         self.asked: list[tuple[int, int]] = []
 
-    def search(self, queries, k, allowed):
+    def search(self, queries, k, allowed, recall=None):
         self.asked.append((len(queries), k))
         return super().search(queries, k, allowed)
 
@@ -214,7 +211,9 @@ def test_of_equal_documents_the_first_are_found(monkeypatch, fetched):
     snapshot = Snapshot((Segment.of(flat(keys), np.arange(len(of)), of[order]),), 0, 0, 0)
     query = np.eye(6, dtype=np.float32)[:1, None]
     for wanted in (1, 7, 30, 66):
-        assert snapshot.search(query, None, wanted)[0].tolist() == list(range(1, 3 * wanted, 3))
+        assert snapshot.search(query, None, wanted).rows[0].tolist() == list(
+            range(1, 3 * wanted, 3)
+        )
 
 
 @pytest.mark.parametrize("fetched", [True, False])
@@ -228,9 +227,9 @@ def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, fetc
     vectors = Counted(keys)
     snapshot = Snapshot((Segment.of(vectors, np.arange(504), of),), 0, 0, 0)
     queries = np.array([[[-1, -2]], [[1, 0.5]], [[-2, -1]]], dtype=np.float32)
-    found = snapshot.search(queries, None, 2)
+    found = snapshot.search(queries, None, 2).rows
     assert [each.tolist() for each in found] == [[4, 5], [1, 2], [4, 5]]
-    chosen = snapshot.search(queries, np.array([1, 3]), 2)
+    chosen = snapshot.search(queries, np.array([1, 3]), 2).rows
     assert [each.tolist() for each in chosen] == [[1, 3]] * 3
     assert vectors.asked == ([(3, 253)] * 2 if fetched else [])
 
@@ -248,7 +247,7 @@ def test_no_more_documents_are_candidates_than_were_asked_for(monkeypatch, fetch
     of = np.repeat(np.arange(documents), each)
     snapshot = Snapshot((Segment.of(vectors, np.arange(len(of)), of),), 0, 0, 0)
     queries = rng.normal(size=(100, 1, 8)).astype(np.float32)
-    for query, found in zip(queries, snapshot.search(queries, None, 50), strict=True):
+    for query, found in zip(queries, snapshot.search(queries, None, 50).rows, strict=True):
         products = (keys.astype(float) @ query[0]).reshape(documents, each).max(axis=1)
         assert set(np.argsort(-products)[:50]) <= set(found.tolist())
         assert len(found) == 50 + snapshot_module.EXTRA
@@ -261,7 +260,7 @@ def test_equal_in_rounding_are_candidates_too():
     keys = np.array([[1, 0], [1, 2e-8], [0.5, 0]] + [[0, 0]] * 97, dtype=np.float32)
     of = np.arange(100)
     snapshot = Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0)
-    found = snapshot.search(np.array([[[1, 1]]], dtype=np.float32), None, 1)[0]
+    found = snapshot.search(np.array([[[1, 1]]], dtype=np.float32), None, 1).rows[0]
     assert {0, 1, 2} <= set(found.tolist())
 
 
@@ -279,7 +278,7 @@ def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, fetch
         queries = rng.normal(size=(count, 1, 4)).astype(np.float32)
         tracemalloc.start()
         try:
-            assert len(snapshot.search(queries, None, 100)) == count
+            assert len(snapshot.search(queries, None, 100).rows) == count
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -306,7 +305,7 @@ def test_each_head_finds_its_own_best():
     keys = np.array([[9, 0], [0, 9], [5, 5], [1, 1]], dtype=np.float32)
     snapshot = Snapshot((Segment.of(flat(keys), np.arange(4), np.arange(4)),), 0, 0, 0)
     heads = np.array([[[1, 0], [0, 1]]], dtype=np.float32)  # (1, 2, 2)
-    assert {0, 1} <= set(snapshot.search(heads, None, 1)[0].tolist())
+    assert {0, 1} <= set(snapshot.search(heads, None, 1).rows[0].tolist())
 
 
 def test_what_was_read_outlives_the_snapshot():

@@ -18,12 +18,13 @@ import pytest
 from index.collection import Collection
 from index.errors import Damaged, ManifestMismatch
 from index.keys import Origin, Progress, PublishedIndexes
+from index.keys.files import checksum
 from index.keys.published import Manifest
 from index.verify import verify
 from tests.index.helpers import published, several_keys, vector_data
 
 WIDTH = 8
-FILES = ("vectors.faiss", "keys.npy", "documents.npy", "manifest.json", "current")
+FILES = ("vectors.npy", "keys.npy", "documents.npy", "manifest.json", "current")
 QUERY = np.random.default_rng(1).normal(size=WIDTH).astype(np.float32)
 
 
@@ -150,7 +151,7 @@ def test_a_manifest_that_hides_the_last_writes_is_damage(folder, caplog):
         ({"layout": "abc"}, ["layout 'abc'", "database says 'raw'"]),
         ({"last_key": 500}, ["has seen key 500 and removal 0", "come only to 120 and 0"]),
         ({"last_removal": 9}, ["has seen key 120 and removal 9", "come only to 120 and 0"]),
-        ({"format": 7}, ["format 7", "this program reads 1"]),
+        ({"format": 7}, ["format 7", "this program reads 2"]),
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
@@ -204,8 +205,17 @@ def test_an_older_copy_of_the_database_is_refused(folder, tmp_path):
 
 
 def test_verify_names_keys_whose_vectors_differ(folder):
+    path = place(folder, "vectors.npy")
+    vectors = np.load(path)
+    vectors[17, 3] += 0.5
+    np.save(path, vectors)
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    sealed(
+        path.parent / "manifest.json",
+        checksums=manifest["checksums"] | {path.name: checksum(path)},
+        sizes=manifest["sizes"] | {path.name: path.stat().st_size},
+    )
     collection = reopened(folder)
-    collection.views.current().keys.segments[0].vectors.all()[17, 3] += 0.5
     assert verify(collection).problems == ["1 keys have other vectors in the index, key 18 first."]
     mended = verify(collection, mend=True)
     assert (mended.mended, mended.keys) == (True, 120)
@@ -238,12 +248,12 @@ def test_publishing_between_a_readers_two_looks_is_no_mismatch(folder, monkeypat
     writer = reopened(folder)
     load, written = PublishedIndexes.load, []
 
-    def written_meanwhile(self, *progress):
+    def written_meanwhile(self, *progress, **rest):
         if not written:
             written.append(True)
             writer.upsert([several_keys("new", [QUERY * 9])])
             writer.publish()
-        return load(self, *progress)
+        return load(self, *progress, **rest)
 
     monkeypatch.setattr(PublishedIndexes, "load", written_meanwhile)
     assert ranking(collection)[0][0] == "new"
@@ -253,12 +263,12 @@ def test_a_generation_swept_away_under_a_reader_is_looked_up_again(folder, monke
     collection, writer = reopened(folder), reopened(folder)
     read, swept = PublishedIndexes._load, []
 
-    def swept_meanwhile(self, generation, progress):
+    def swept_meanwhile(self, generation, progress, whole):
         if not swept:
             swept.append(generation)
             for _ in range(3):
                 writer.publish()
-        return read(self, generation, progress)
+        return read(self, generation, progress, whole)
 
     monkeypatch.setattr(PublishedIndexes, "_load", swept_meanwhile)
     assert len(ranking(collection)) == 60

@@ -12,6 +12,7 @@ import pytest
 from index import views as views_module
 from index.errors import UnknownProjection
 from index.projection import given
+from index.store import database as database_module
 from tests.index.helpers import several_keys, vector_data
 
 
@@ -131,7 +132,8 @@ def test_many_keys_that_were_never_published_are_published_on_opening(
     opened = vector_data(tmp_path).collection()
     assert len(found(opened, k=60)) == 60
     assert opened.info().index == {
-        "type": "flat", "exact": True, "published": 1, "keys": 60, "fresh": 0,
+        "type": "flat", "recall": 1.0, "why": "fewer than 20000 keys", "bytes_per_key": 8,
+        "exact": True, "published": 1, "keys": 60, "fresh": 0,
     }  # fmt: skip
 
 
@@ -211,3 +213,40 @@ def test_few_masked_keys_are_borne(collection, monkeypatch):
         collection.merge_if_due()
     assert collection.views.current().keys.generation == generation
     assert found(collection) == ["d10"]
+
+
+def removals(collection) -> int:
+    return (
+        collection.store.connections.reader().execute("SELECT count(*) FROM removals").fetchone()[0]
+    )
+
+
+def test_removals_are_forgotten_once_an_index_is_without_them(collection, tmp_path, monkeypatch):
+    """Who is behind them opens anew: another process, and an older index of another version."""
+    monkeypatch.setattr(database_module, "REMEMBERED_REMOVALS", 10)
+    vectors = {f"d{at}": [1, at] for at in range(40)}
+    collection.upsert([{"id": id, "vector": vector} for id, vector in vectors.items()])
+    swap = np.array([[0.0, 1], [1, 0]])
+    turned = collection.add_projection(given(swap, swap, normalize_keys=True))
+    collection.activate(turned)
+    collection.publish()
+    collection.rollback()
+    other = vector_data(tmp_path).collection()
+    everything = {"k": 40, "attend": "all"}
+    assert found(other, **everything) == found(collection, **everything) == sorted(vectors)
+
+    collection.delete([f"d{at}" for at in range(5)])
+    collection.publish()
+    assert removals(collection) == 5  # few are told of still
+    collection.delete([f"d{at}" for at in range(5, 20)])
+    collection.upsert([{"id": "d30", "vector": [7, 7]}])
+    collection.publish()
+    assert removals(collection) == 0
+    collection.delete(["d20"])
+    left = sorted([f"d{at}" for at in range(21, 40)])
+    for each in (collection, other, vector_data(tmp_path).collection()):
+        for version in (None, turned):
+            assert found(each, projection=version, **everything) == left
+        best = each.search([7, 7], k=40, attend="all", scale=1.0).hits
+        assert {hit.id: hit.score for hit in best}["d30"] == 98.0
+    assert removals(collection) == 1

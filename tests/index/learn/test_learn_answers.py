@@ -22,9 +22,9 @@ from index.learn.blended import (
     guards,
     likeliest,
 )
-from index.learn.calibrate import UNANSWERED
 from index.learn.data import Memory
 from index.learn.held import Fold, Held, Words, attended, compared, joined
+from index.learn.seen import UNANSWERED
 from index.learn.targets import Answers, Targets
 
 SURE = Recipe("without chance", drop=0.0, null=0.3)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import approx_fprime, minimize
 
 from index.errors import InvalidRequest
-from index.learn.calibrate import (
+from index.learn.calibrate import Loss, calibrate
+from index.learn.seen import (
     UNANSWERED,
-    Loss,
-    calibrate,
     calibration_error,
     confidence,
     expected_error,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.special import softmax
 
 from index.errors import Conflict, InvalidRequest
 from index.learn import fit as fit_module
@@ -30,8 +30,9 @@ def world(seed: int = 0, *, at_length_one: bool = True, keys: int = 3):
     return memory, drawn_questions(8, 12, WIDTH, seed + 1, **options)
 
 
-def plain_loss(memory, questions, unlabelled, w_q, w_k, log_scale, offsets) -> float:
-    """The cross-entropy over labelled documents, others counting `unlabelled` times."""
+def plain_loss(memory, questions, unlabelled, w_q, w_k, log_scales, offsets) -> float:
+    """The cross-entropy of the heads' mean softmax over labelled documents, others counting
+    `unlabelled` times."""
     relevant, judged = questions.relevant.toarray(), questions.judged.toarray() > 0
     length = unit if memory.unit else np.asarray
     keys = memory.embeddings.astype(np.float64)
@@ -41,27 +42,30 @@ def plain_loss(memory, questions, unlabelled, w_q, w_k, log_scale, offsets) -> f
         if labelled[document] and offsets is not None:
             keys[key] += offsets[at]
             at += 1
-    keys = length(keys @ w_k.T)
     losses = []
     for question in range(questions.count):
-        query = length(w_q @ questions.embeddings[question].astype(np.float64))
-        logits, grades = [], []
-        for document in range(memory.documents):
-            own = keys[memory.starts[document] :][: memory.counts[document]]
-            best = math.exp(log_scale) * max(float(key @ query) for key in own)
-            times = 1.0 if labelled[document] else unlabelled
-            if times > 0:
-                logits.append(best + math.log(times))
-                grades.append(relevant[question, document])
+        weights, grades = [], []
+        for head, log_scale in enumerate(log_scales):
+            query = length(w_q[head] @ questions.embeddings[question].astype(np.float64))
+            projected = length(keys @ w_k[head].T)
+            logits, grades = [], []
+            for document in range(memory.documents):
+                own = projected[memory.starts[document] :][: memory.counts[document]]
+                best = math.exp(log_scale) * max(float(key @ query) for key in own)
+                times = 1.0 if labelled[document] else unlabelled
+                if times > 0:
+                    logits.append(best + math.log(times))
+                    grades.append(relevant[question, document])
+            weights.append(softmax(logits))
         target = np.array(grades) / sum(grades)
-        losses.append(-float(target @ (np.array(logits) - logsumexp(logits))))
+        losses.append(-float(target @ np.log(np.mean(weights, axis=0))))
     return float(np.mean(losses))
 
 
 def loss_of(memory, questions, fitted, unlabelled=0.0) -> float:
     offsets = fitted.offsets if len(fitted.offset_keys) else None
-    scale = math.log(fitted.scale)
-    return plain_loss(memory, questions, unlabelled, fitted.w_q, fitted.w_k, scale, offsets)
+    log_scales = np.log(fitted.scales)
+    return plain_loss(memory, questions, unlabelled, fitted.w_q, fitted.w_k, log_scales, offsets)
 
 
 # -- the loss and its gradient ---------------------------------------------------------------------
@@ -70,10 +74,11 @@ def loss_of(memory, questions, fitted, unlabelled=0.0) -> float:
 @pytest.mark.parametrize("at_length_one", [True, False])
 @pytest.mark.parametrize("unlabelled", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("keys", [1, 3])
-def test_loss_and_gradient_against_plain_loops(at_length_one, unlabelled, keys):
+@pytest.mark.parametrize("heads", [1, 3])
+def test_loss_and_gradient_against_plain_loops(at_length_one, unlabelled, keys, heads):
     memory, questions = world(3, at_length_one=at_length_one, keys=keys)
     start = np.linalg.qr(np.random.default_rng(1).normal(size=(WIDTH, WIDTH)))[0][:3]
-    recipe = replace(PLAIN, unlabelled=unlabelled)
+    recipe = replace(PLAIN, unlabelled=unlabelled, heads=heads)
     run = _Fit(memory, questions, recipe, start.astype(np.float32), seed=0)
     draw = torch.Generator().manual_seed(5)
     learned = [run.delta_q, run.delta_k, run.log_scale, run.offsets]
@@ -127,13 +132,13 @@ def test_drawn_candidates_stand_for_all(monkeypatch):
 def test_no_steps_are_no_change():
     memory, questions = world()
     found = fit(memory, questions, replace(PLAIN, epochs=0, steps=(0, 0)))
-    np.testing.assert_array_equal(found.w_q, np.eye(WIDTH))
-    np.testing.assert_array_equal(found.w_k, np.eye(WIDTH))
+    np.testing.assert_array_equal(found.w_q, np.eye(WIDTH)[None])
+    np.testing.assert_array_equal(found.w_k, np.eye(WIDTH)[None])
     assert not found.offsets.any()
-    assert found.scale == pytest.approx(UNIT_SCALE)
+    assert found.scales == pytest.approx(UNIT_SCALE)
     nothing = unlearned(memory, np.eye(WIDTH, dtype=np.float32))
     assert len(nothing.offset_keys) == len(nothing.offsets) == 0
-    assert nothing.scale == UNIT_SCALE
+    assert nothing.scales.tolist() == [UNIT_SCALE]
 
 
 @pytest.mark.parametrize("offsets", [True, False])
@@ -147,9 +152,23 @@ def test_without_dropout_the_loss_falls(offsets):
     assert longer < 0.8 * before
 
 
-def test_a_seed_gives_the_same_fit_whatever_else_is_drawn():
+def test_heads_begin_alike_and_dropout_leads_them_apart():
+    memory, questions = world(2)
+    recipe = replace(PLAIN, heads=2)
+    alike, apart = (fit(memory, questions, replace(recipe, drop=drop)) for drop in (0.0, 0.3))
+    one = fit(memory, questions, PLAIN)
+    for name in ("w_q", "w_k", "scales"):
+        first, second = getattr(alike, name)
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+        # Two that are the same weigh as one, but each has half of the slope: Adam does not mind.
+        np.testing.assert_allclose(first, getattr(one, name)[0], rtol=1e-3, atol=2e-3)
+    assert np.abs(apart.w_q[0] - apart.w_q[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_seed_gives_the_same_fit_whatever_else_is_drawn(heads):
     memory, questions = world()
-    recipe = replace(PLAIN, unlabelled=1.0, drop=0.2, drop_offsets=0.5, batch=3)
+    recipe = replace(PLAIN, unlabelled=1.0, drop=0.2, drop_offsets=0.5, batch=3, heads=heads)
     first = fit(memory, questions, recipe, seed=4)
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002 # the global one, which must not matter
@@ -180,7 +199,7 @@ def test_what_is_given_stays_as_it_was():
     start = np.eye(WIDTH, dtype=np.float32)[:3]
     kept = start.copy(), memory.embeddings.copy(), questions.embeddings.copy()
     found = fit(memory, questions, PLAIN, start=start)
-    assert found.w_q.shape == found.w_k.shape == (3, WIDTH)
+    assert found.w_q.shape == found.w_k.shape == (1, 3, WIDTH)
     for given, before in zip((start, memory.embeddings, questions.embeddings), kept, strict=True):
         np.testing.assert_array_equal(given, before)
     assert not np.shares_memory(found.w_q, start)

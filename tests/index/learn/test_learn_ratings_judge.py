@@ -73,6 +73,17 @@ def test_a_loss_where_documents_are_new_forbids() -> None:
     assert "It loses where documents are new" in verdict.reason
 
 
+def test_a_negligible_loss_where_documents_are_new_does_not_forbid() -> None:
+    given = {"random": held(0.8), "unseen": held(0.0, noise=0.0, seed=1)}
+    unseen = given["unseen"]
+    before = unseen.baseline + 0.003 * (unseen.truth - unseen.baseline)
+    given["unseen"] = unseen._replace(before=before)
+    verdict = decided(given, judged(given, model(), seed=0))
+    assert verdict.views["unseen"]["p"] < 0.05
+    assert verdict.views["unseen"]["difference"] > 0
+    assert verdict.promote
+
+
 def test_what_is_judged_had_no_part_in_the_choice() -> None:
     given = held(0.5)
     whole = judged({"random": given}, model(), seed=0)

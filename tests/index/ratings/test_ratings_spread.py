@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.ratings import coverage, deviations, fit_spread
+from index.learn.ratings_spread import fit_spread
+from index.ratings import coverage, deviations
 
 
 def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -184,10 +184,26 @@ def test_what_negative_examples_push_down_is_looked_for_deep_enough(collection, 
         assert ids_of(collection.recommend(k=k, **asked)) == ids_of(whole)[:k]
 
 
+def test_where_memory_ends_the_list_says_that_it_is_not_exact(collection, monkeypatch):
+    monkeypatch.setattr(next_items, "FEWEST", 1)
+    monkeypatch.setattr(next_items, "POOLED", 2)
+    monkeypatch.setattr(next_items, "MAX_RANKED", 10)
+    asked = {"history": ["d1", "d2"], "negative": [{"id": id, "weight": 100} for id in IDS[40:]]}
+    found = collection.recommend(k=1, **asked)
+    assert (found.exact, len(found.hits)) == (False, 1)
+
+
 def test_a_negative_weight_in_a_history_is_a_negative_example(collection):
     one = collection.recommend(history=["d1", {"id": "d4", "weight": -2}], k=30)
     other = collection.recommend(history=["d1"], negative=[{"id": "d4", "weight": 2}], k=30)
     assert ids_of(one) == ids_of(other)
+
+
+def test_weights_that_are_next_to_nothing_are_nothing(collection):
+    history = ["d1", {"id": "d2", "time": 9, "weight": 5e-324}, {"id": "d3", "weight": -1e-7}]
+    nothing = ["d1", {"id": "d2", "weight": 0}, {"id": "d3", "weight": 0}]
+    found = collection.recommend(history=history, half_life=5e-324, k=80)
+    assert found.hits == collection.recommend(history=nothing, k=80).hits
 
 
 def test_positive_examples_may_be_vectors(collection):
@@ -272,6 +288,19 @@ def test_a_share_of_the_list_goes_to_what_nobody_met(collection, diversity):
     every = collection.recommend(reserve=1, **asked)
     assert set(ids_of(every)[:3]) == {"d70", "d71", "d72"}
     assert len(every.hits) == 10
+
+
+def test_what_nobody_met_is_found_however_far_down_it_is(collection, monkeypatch):
+    monkeypatch.setattr(next_items, "FEWEST", 1)
+    monkeypatch.setattr(next_items, "POOLED", 1)
+    last = ids_of(collection.recommend(history=["d1", "d2"], k=80))[-3:]
+    record(collection, [{"user": "x", "id": id} for id in IDS if id not in last])
+    for diversity in (0.0, 0.5):
+        found = collection.recommend(
+            history=["d1", "d2"], negative=["d9"], k=4, reserve=0.5, diversity=diversity
+        )
+        assert [id in last for id in ids_of(found)] == [False, True, False, True]
+        assert min(found.hits, key=lambda hit: hit.score).id in last
 
 
 # -- what was learned ------------------------------------------------------------------------------
@@ -380,6 +409,7 @@ def test_ids_that_are_missing_are_refused_or_listed(collection):
         ({"history": [{"id": "d1", "weight": -1}]}, "only negative examples"),
         ({"history": [{"id": "d1", "weight": float("nan")}]}, "finite"),
         ({"history": [{"id": "d1", "time": "soon"}]}, "'soon' is no time"),
+        ({"history": [{"id": "d1", "time": 1e300}]}, "beyond any time"),
         ({"history": ["d1"], "diversity": 2}, "less than or equal to 1"),
         ({"history": ["d1"], "reserve": -1}, "greater than or equal to 0"),
         ({"history": ["d1"], "half_life": 0}, "greater than 0"),

@@ -55,6 +55,26 @@ def test_merged_they_answer_as_one_collection(data, options):
     assert sum(found.shares.values()) == pytest.approx(found.confidence) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("options", [{"k": 3}, {"k": 2, "offset": 2}, {"k": 30, "attend": 30}])
+def test_groups_are_those_of_one_collection(data, options):
+    """Of values that are in both, in one, or missing."""
+    labels = ["x", "y", None, 1, True, {"n": 1}, "z"]
+    for name in ("a", "b"):
+        ids = [each.id for each in data.collection(name).page(limit=100).documents]
+        for at, id in enumerate(ids):
+            for made in (data.collection(name), data.collection("both")):
+                made.revise(id, {"payload": {"g": labels[at * (2 + (name == "b")) % 7]}})
+    found = data.search(QUERY, ["a", "b"], group_by="g", **options)
+    whole = data.collection("both").search(QUERY, group_by="g", **options)
+    for far, hit in zip(found.hits, whole.hits, strict=True):
+        assert (far.hit.id, far.hit.group, far.hit.group_size) == (
+            hit.id, hit.group, hit.group_size,
+        )  # fmt: skip
+        weights = (far.hit.weight, far.hit.group_weight)
+        assert weights == pytest.approx((hit.weight, hit.group_weight), abs=1e-9)
+    assert len(found.answers["a"].hits) <= options["k"]
+
+
 def test_each_answers_for_itself_too(data):
     found = data.search(QUERY, ["b", "a"], k=3, mode="soft")
     for name in ("a", "b"):
@@ -94,7 +114,7 @@ def test_an_alias_is_its_collection_and_counts_once(data):
         ([], {}, InvalidRequest, "collections"),
         (["a", "x"], {}, UnknownCollection, "'x'"),
         (["a/b"], {}, InvalidRequest, "collections.0"),
-        (["a"], {"group_by": "x"}, InvalidRequest, "group_by is for one collection"),
+        (["a"], {"group_by": "x", "attend": "all"}, InvalidRequest, "attend that is a number"),
         (["a"], {"cursor": "x"}, InvalidRequest, "cursor is for one collection"),
         (["a"], {"k": 90, "offset": 20}, InvalidRequest, r"k \+ offset is 110"),
     ],

@@ -126,9 +126,9 @@ def counting(monkeypatch) -> list[int]:
 
     asked, search = [], Snapshot.search
 
-    def counted(self, queries, rows, attend):
+    def counted(self, queries, rows, attend, recall=None):
         asked.append(attend)
-        return search(self, queries, rows, attend)
+        return search(self, queries, rows, attend, recall)
 
     monkeypatch.setattr(Snapshot, "search", counted)
     monkeypatch.setattr(attending, "SCAN_FLOATS", 0)

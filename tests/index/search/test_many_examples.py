@@ -11,6 +11,7 @@ import pytest
 
 from index.data import Data
 from index.keys import snapshot as snapshot_module
+from index.keys.segment import Exact
 from index.projection import identity
 from index.search import attending
 from index.search.attending import attend
@@ -88,8 +89,8 @@ def crowd(tmp_path_factory):
 
 def fetch_always(patch: pytest.MonkeyPatch) -> None:
     """Keys from the index, and a scan only where these are of too few documents."""
-    patch.setattr(snapshot_module, "CROWDED", 10**9)
-    patch.setattr(snapshot_module, "FETCH_SHARE", 0)
+    patch.setattr(Exact, "CROWDED", 10**9)
+    patch.setattr(Exact, "FETCH_SHARE", 0)
 
 
 def answers(crowd: Crowd, queries: np.ndarray, **options: Any) -> list[Any]:

@@ -163,16 +163,6 @@ def test_pages_of_a_mixture_follow_each_other(collection):
     assert [hit.id for hit in [*first.hits, *second.hits]] == whole
 
 
-def test_what_parts_propose_is_scored_again_exactly(collection, monkeypatch):
-    monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
-    monkeypatch.setattr(attending, "SCAN_SHARE", 0)
-    found = collection.search(QUERY, attend=4, k=4)
-    assert not found.exact
-    exact, logs, _ = expected(2.0 * np.array(PARTS) @ keys(collection).T, SHARES, 4)
-    assert [hit.id for hit in found.hits] == [f"d{at}" for at in exact]
-    np.testing.assert_allclose([hit.score for hit in found.hits], logs, atol=1e-5)
-
-
 @pytest.mark.parametrize("attend", [9, "all"])
 def test_the_words_of_each_part_count_for_that_part(tmp_path, tiny_encoder, attend):
     world = World(tmp_path, tiny_encoder)

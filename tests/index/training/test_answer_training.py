@@ -13,68 +13,22 @@ from index.data import Data
 from index.errors import InvalidRequest
 from index.learn.answers import Matrices
 from index.learn.blended import weights
-from index.learn.calibrate import expected_error
 from index.learn.held import Fold, attended, compared
+from index.learn.seen import expected_error
 from index.projection import given, split_heads
 from index.search.requests import SearchRequest, parse
 from index.training import Cancelled, TrainRequest, train
 from index.training.answer_material import gathered
 from index.training.answer_trial import folds
 from index.tuning import Tuning
-from tests.index.helpers import vector_data
+from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
 from tests.places import DATA
 
 BANKING = DATA / "banking77"
-WIDTH = 24
 FIELDS = {
     *("promoted", "reason", "version", "before", "after", "views", "chosen", "calibration"),
     "seconds",
 }
-
-
-def told_apart(rng, count, noise=0.6, classes=4):
-    """Vectors of which the first few numbers tell the class, and the others nothing."""
-    labels = rng.integers(0, classes, count)
-    shown = np.eye(classes)[labels] + 0.3 * rng.standard_normal((count, classes))
-    rest = noise * rng.standard_normal((count, WIDTH - classes))
-    return np.hstack([shown, rest]), labels
-
-
-def stored(folder, vectors, values, **settings):
-    """A collection of vectors with values."""
-    collection = vector_data(folder).create(
-        "default", encoder=None, dimension=len(vectors[0]), normalize=True, **settings
-    )
-    documents = [
-        {"id": f"d{at}", "vector": [float(x) for x in vector], "value": value}
-        for at, (vector, value) in enumerate(zip(vectors, values, strict=True))
-    ]
-    collection.upsert(documents)
-    return collection
-
-
-def asked(collection, vectors, **options):
-    searches = [
-        parse(
-            SearchRequest,
-            {
-                "query": {"vector": [float(x) for x in vector]},
-                "mode": "soft",
-                "min_confidence": 0,
-                **options,
-            },
-        )
-        for vector in vectors
-    ]
-    return [
-        answer
-        for at in range(0, len(searches), 200)
-        for answer in collection.search_many(searches[at : at + 200])
-    ]
-
-
-def named(labels):
-    return [f"label {label}" for label in labels]
 
 
 @pytest.fixture(scope="module")
@@ -250,26 +204,6 @@ def test_a_stopped_training_leaves_everything_as_it_was(tmp_path):
                 cancelled=stop,
             )
         assert len(collection.projections()) == 1
-    collection.close()
-
-
-def test_numbers_come_nearer(tmp_path):
-    rng = np.random.default_rng(6)
-    x = rng.standard_normal((500, WIDTH))
-    y = 10 + 3 * np.sin(x[:, 0]) + 2 * x[:, 1] + 0.3 * rng.standard_normal(500)
-    collection = stored(tmp_path, x[:350], y[:350].tolist())
-
-    def rmse():
-        found = asked(collection, x[350:])
-        assert {each.answer["type"] for each in found} == {"number"}
-        return float(np.sqrt(np.mean((np.array([e.answer["mean"] for e in found]) - y[350:]) ** 2)))
-
-    before = rmse()
-    report = train(collection, objective="answers")
-    assert report["promoted"]
-    assert report["after"]["squared error"] < report["before"]["squared error"]
-    assert rmse() < 0.93 * before
-    assert asked(collection, x[350:351])[0].calibrated
     collection.close()
 
 

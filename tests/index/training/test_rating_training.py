@@ -175,6 +175,15 @@ def test_too_few_users_are_told(tmp_path: Path, users: int) -> None:
     assert f"{users} users" in str(report["reason"])
 
 
+def test_ratings_of_which_too_few_can_be_held_out_are_told(tmp_path: Path) -> None:
+    collection = vector_data(tmp_path).create("pairs", dimension=2)
+    collection.upsert([{"id": str(at), "vector": [1.0, at]} for at in range(5)])
+    collection.store.add_interactions(
+        [Interaction(f"u{user}", str(at), 1.0 + at) for user in range(20) for at in range(2)]
+    )
+    assert "Too few ratings" in str(train(collection, objective="ratings")["reason"])
+
+
 def test_equal_ratings_and_none_are_told(tmp_path: Path) -> None:
     collection = vector_data(tmp_path).create("same", dimension=2)
     collection.upsert([{"id": str(at), "vector": [1.0, at]} for at in range(5)])

@@ -1,0 +1,326 @@
+"""Keys as codes: inverted lists of product-quantised keys, refined by bytes.
+
+A search reads the lists whose centroids are nearest, compares their 4-bit codes (Jégou, Douze
+and Schmid 2011; André, Kermarrec and Le Scouarnec 2017 for codes in registers), and orders the
+best of these by one byte a number. What it proposes, attention scores again by the keys
+themselves. How many lists and how many candidates travel with each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+
+from index.errors import Damaged
+from index.keys.segment import FlatVectors, Nearest, Selector
+from index.types import Bool, Float32, Float64, Int64
+
+LISTS, CODES = "lists.faiss", "codes.faiss"
+
+KEY_BYTES = 32
+"""A key is so many times as long as its 4-bit code: 4 bytes a number, and 1 for eight."""
+
+FETCH_SHARE = 8
+"""A fetch of more than one key in so many costs as much as a scan, which finds documents."""
+
+RARE = 2
+"""Allowed keys so many times rarer near a query than everywhere are searched exactly."""
+
+BLOCK = 8192
+"""Keys quantised at a time."""
+
+
+class Point(NamedTuple):
+    """Search parameters, and what was measured with them.
+
+    Attributes:
+        probes: lists that are read.
+        factor: candidates by their codes, for each key that is fetched.
+        recall: the share of the true ten nearest among what was found.
+        seconds: of one query.
+    """
+
+    probes: int
+    factor: int
+    recall: float
+    seconds: float
+
+
+class Probed(NamedTuple):
+    """Lists to read for each query, nearest first, and -1 where there are no more."""
+
+    lists: Int64  # (q, p)
+    nearness: Float32  # (q, p) inner products with their centroids
+
+
+class QuantisedVectors:
+    """Codes in memory, bytes and keys in mapped files.
+
+    Attributes:
+        lists, codes: an IndexIVFPQFastScan and an IndexScalarQuantizer; FAISS's types say less
+            than there is.
+        points: the measured parameters, the fastest first; each next one finds more.
+        target: the share to find where a call asks for none.
+    """
+
+    def __init__(
+        self,
+        lists: Any,
+        codes: Any,
+        vectors: Float32,
+        points: Sequence[Point] = (),
+        target: float = 1.0,
+    ) -> None:
+        self.lists, self.codes = lists, codes
+        self.exact = FlatVectors(vectors)
+        self.points, self.target = tuple(points), target
+        self._refined = faiss.IndexRefine(lists, codes)
+
+    def all(self) -> Float32:
+        return self.exact.all()
+
+    def point(self, recall: float | None) -> Point | None:
+        """The fastest parameters that found so much; None where none did."""
+        wanted = self.target if recall is None else recall
+        return next((point for point in self.points if point.recall >= wanted), None)
+
+    def promises(self, recall: float | None) -> float:
+        """What was asked for, and no more: what was measured beyond it, other queries may lack."""
+        asked = self.target if recall is None else recall
+        return 1.0 if self.point(recall) is None else asked
+
+    def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
+        point, n = self.point(self.target), self.lists.ntotal
+        if point is None or fetch * FETCH_SHARE >= min(keys, n):
+            return False
+        # A scan reads the allowed keys; a search the codes of as many lists as hold enough of them.
+        codes = self._enough(point.probes) * n / keys
+        return bool(keys * KEY_BYTES > codes)
+
+    def search(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        point = self.point(recall)
+        if point is None:
+            return self.exact.search(queries, k, allowed)
+        return self.search_at(point, queries, k, allowed)
+
+    def search_at(
+        self, point: Point, queries: Float32, k: int, allowed: Bool | None = None
+    ) -> Nearest:
+        """With these parameters. `-1` fills up where the lists that were read hold too few."""
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if allowed is not None:
+            return self._masked(point, queries, k, allowed)
+        parameters = faiss.IndexRefineSearchParameters(
+            k_factor=point.factor,  # type: ignore[call-arg] # SWIG adds it
+            base_index_params=_reading(point.probes),
+        )
+        return Nearest(*self._refined.search(queries, k, params=parameters))
+
+    def _masked(self, point: Point, queries: Float32, k: int, allowed: Bool) -> Nearest:
+        """By codes where the mask leaves as much near a query as elsewhere; else by the keys.
+
+        What is far off all lies about equally far, and codes do not tell it apart.
+        """
+        held = np.bincount(self._list_of[allowed], minlength=self.lists.nlist)
+        products = queries @ self._centroids.T  # (q, d) @ (d, lists) -> (q, lists)
+        rarer = self._rarer(point, products, held)
+        far = rarer > RARE
+        found = Nearest(
+            np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        )
+        if far.any():
+            found.scores[far], found.positions[far] = self.exact.search(queries[far], k, allowed)
+        if not far.all():
+            probed = self._probed(point, products[~far], held, rarer[~far])
+            near = queries[~far]
+            found.scores[~far], found.positions[~far] = self._by_codes(
+                near, k, point.factor, probed, allowed
+            )
+        return found
+
+    def _rarer(self, point: Point, products: Float32, held: Int64) -> Float64:
+        """(q,) how many times rarer allowed keys are near a query than everywhere; at least 1."""
+        at = min(point.probes, self.lists.nlist) - 1
+        near = np.argpartition(-products, at, axis=1)[:, : at + 1]
+        share = held[near].sum(axis=1) / np.maximum(1, self._sizes[near].sum(axis=1))
+        overall = held.sum() / self.lists.ntotal
+        quotient: Float64 = overall / np.maximum(share, 1 / self.lists.ntotal)
+        return np.maximum(1, quotient)
+
+    def _probed(self, point: Point, products: Float32, held: Int64, rarer: Float64) -> Probed:
+        """The nearest lists that hold as many allowed keys as an unmasked search reads keys.
+
+        What a mask leaves is searched as finely as the whole is, and more so where it is rare.
+        """
+        masked = np.where(held == 0, -np.inf, products)
+        order = np.argsort(-masked, axis=1)
+        read = np.cumsum(held[order], axis=1)  # (q, lists)
+        enough = np.minimum(self._enough(point.probes) * rarer**2, held.sum())
+        probes = int((read < enough[:, None]).sum(axis=1).max(initial=0)) + 1
+        lists = np.ascontiguousarray(order[:, :probes], dtype=np.int64)
+        nearness = np.ascontiguousarray(np.take_along_axis(masked, lists, axis=1))
+        lists[np.isneginf(nearness)] = -1
+        return Probed(lists, nearness.astype(np.float32))
+
+    def _by_codes(
+        self, queries: Float32, k: int, factor: int, probed: Probed, allowed: Bool
+    ) -> Nearest:
+        masked, shape = Selector(allowed), (len(queries), k * factor)
+        distances, proposed = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        # By its pointers: the wrapper in Python takes no parameters here.
+        self.lists.search_preassigned_c(
+            len(queries),
+            faiss.swig_ptr(queries),
+            shape[1],
+            faiss.swig_ptr(probed.lists),
+            faiss.swig_ptr(probed.nearness),
+            faiss.swig_ptr(distances),
+            faiss.swig_ptr(proposed),
+            False,
+            _reading(probed.lists.shape[1], masked),
+        )
+        return self._by_bytes(queries, proposed, k)
+
+    def _by_bytes(self, queries: Float32, proposed: Int64, k: int) -> Nearest:
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        positions = np.full((len(queries), k), -1, dtype=np.int64)
+        for at, (query, row) in enumerate(zip(queries, proposed, strict=True)):
+            met = row[row >= 0]
+            by_bytes = self.codes.sa_decode(self._bytes[met]) @ query  # (m, d) @ (d,) -> (m,)
+            best = np.argsort(-by_bytes, kind="stable")[:k]
+            scores[at, : len(best)], positions[at, : len(best)] = by_bytes[best], met[best]
+        return Nearest(scores, positions)
+
+    def _enough(self, probes: int) -> int:
+        """Keys in so many lists."""
+        return max(1, probes * int(self.lists.ntotal) // int(self.lists.nlist))
+
+    @cached_property
+    def _centroids(self) -> Float32:
+        centroids: Float32 = self.lists.quantizer.reconstruct_n(0, self.lists.nlist)
+        return centroids
+
+    @cached_property
+    def _list_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """(n,) the list of each key."""
+        lists = np.empty(self.lists.ntotal, dtype=np.int32)
+        held = self.lists.invlists
+        for number in range(self.lists.nlist):
+            size = held.list_size(number)
+            if size:
+                lists[faiss.rev_swig_ptr(held.get_ids(number), size)] = number
+        return lists
+
+    @cached_property
+    def _sizes(self) -> Int64:
+        """(lists,) how many keys each holds."""
+        return np.bincount(self._list_of, minlength=self.lists.nlist)
+
+    @cached_property
+    def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """(n, d) as they lie in the file; this object keeps it open."""
+        size = self.codes.ntotal * self.codes.code_size
+        flat = faiss.rev_swig_ptr(self.codes.codes.data(), size)
+        return np.asarray(flat.reshape(self.codes.ntotal, self.codes.code_size))
+
+
+def _reading(probes: int, masked: Selector | None = None) -> Any:
+    """Parameters of a call that reads so many lists."""
+    selected = {} if masked is None else {"sel": masked.faiss}
+    return faiss.SearchParametersIVF(nprobe=probes, **selected)  # type: ignore[call-arg] # SWIG's
+
+
+def list_count(keys: int) -> int:
+    """Lists for so many keys: the power of two next to 2 √n, so that both reading centroids and
+    reading lists stay a small part of reading all."""
+    return int(2 ** max(4, round(np.log2(2 * np.sqrt(max(keys, 1))))))
+
+
+def trained(sample: Float32, lists: int) -> Any:
+    """Empty lists, whose centroids and codes fit a sample of keys (m, d)."""
+    width = sample.shape[1]
+    numbers = next(each for each in (4, 3, 5, 2, 1) if width % each == 0)
+    index: Any = faiss.index_factory(
+        width, f"IVF{lists},PQ{width // numbers}x4fs", faiss.METRIC_INNER_PRODUCT
+    )
+    # A tenth of FAISS's own effort: what is worth measuring of the rest is under half a point.
+    index.cp.niter = index.pq.cp.niter = 10
+    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+    index.cp.max_points_per_centroid = SAMPLE
+    index.train(np.ascontiguousarray(sample))
+    return index
+
+
+SAMPLE = 40
+"""Keys a list is trained on."""
+
+
+def write(folder: Path, lists: Any, vectors: Float32) -> Iterator[int]:
+    """Quantise keys (n, d) and write `LISTS` and `CODES`; yields how many were, block by block.
+
+    Of the bytes only a block is in memory at once.
+    """
+    codes = faiss.IndexScalarQuantizer(
+        lists.d, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    )
+    codes.train(_sample(vectors))
+    empty = bytes(faiss.serialize_index(codes))
+    with open(folder / CODES, "wb") as file:
+        file.write(_counted(empty, len(vectors)))
+        for at in range(0, len(vectors), BLOCK):
+            block = np.ascontiguousarray(vectors[at : at + BLOCK])
+            lists.add(block)
+            file.write(codes.sa_encode(block).tobytes())
+            yield at + len(block)
+    faiss.write_index(lists, str(folder / LISTS))
+
+
+def _sample(vectors: Float32) -> Float32:
+    """Keys from all over, that the range of each number is told by."""
+    step = max(1, len(vectors) // 100_000)
+    return np.ascontiguousarray(vectors[::step])
+
+
+def _counted(empty: bytes, keys: int) -> bytes:
+    """The head of a file of so many codes, made of an index that has none.
+
+    FAISS has no way to write codes bit by bit. It puts the number of keys behind the four
+    letters of the type and the width, and the number of bytes in front of the first.
+    """
+    head = bytearray(empty)
+    head[8:16] = np.int64(keys).tobytes()
+    width = int.from_bytes(head[4:8], "little")
+    head[-8:] = np.int64(keys * width).tobytes()
+    return bytes(head)
+
+
+def read(
+    folder: Path, vectors: Float32, points: Sequence[Point], target: float
+) -> QuantisedVectors:
+    """What `write` wrote; the bytes stay in their file, and processes share them.
+
+    Raises:
+        Damaged: a file is no index, or they are not of the same keys.
+    """
+    lists = _read(folder / LISTS, 0)
+    codes = _read(folder / CODES, faiss.IO_FLAG_MMAP_IFC)
+    if not lists.ntotal == codes.ntotal == len(vectors):
+        raise Damaged(
+            f"{folder} holds {len(vectors)} vectors, but {lists.ntotal} codes and {codes.ntotal} "
+            f"rows of bytes."
+        )
+    return QuantisedVectors(lists, codes, vectors, points, target)
+
+
+def _read(path: Path, flags: int) -> Any:
+    try:
+        return faiss.read_index(str(path), flags)
+    except RuntimeError as error:
+        raise Damaged(f"{path} cannot be read as an index ({error}).") from error

@@ -1,0 +1,87 @@
+// The documents, each with its share of the attention as a bar.
+
+import { of } from "./api.js";
+import { bar, h } from "./dom.js";
+import { number, percent, short } from "./format.js";
+import { isShown, plain, shown } from "./values.js";
+
+const TITLES = ["title", "name", "headline", "question"];
+const META = 6;
+const STEPS = [0.02, 0.05, 0.1, 0.25, 0.5, 1];
+
+/** What a full bar stands for: a round share at which the heaviest fits. */
+export function fullBar(weights) {
+  const most = Math.max(0, ...weights);
+  return STEPS.find((each) => each >= most) ?? 1;
+}
+
+/** A hit's name for people: a title it has, or its id. */
+export function titleOf(hit) {
+  const named = TITLES.map((name) => hit.payload?.[name] ?? hit.value?.[name]);
+  return String(named.find((each) => typeof each === "string" && each) ?? hit.id);
+}
+
+/** One hit as a list item; `extra` goes below it. */
+export function drawHit(collection, hit, weight, rank, full, extra = null) {
+  const title = titleOf(hit);
+  const link = h("a", { href: of(collection, "documents", hit.id) }, short(title, 140));
+  return h(
+    "li",
+    { "data-id": hit.id },
+    h(
+      "div",
+      { class: "weight" },
+      h("div", { class: "share" }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
+      bar(weight / full),
+      h("div", { class: "score", }, `${scored(hit)} ${number(hit.score, 4)}`),
+    ),
+    h(
+      "div",
+      { class: "hit" },
+      h("h3", { dir: "auto" }, link),
+      passage(hit.highlight, title),
+      cover(hit),
+      hit.value === null || title === hit.value ? null : h("div", { class: "value" }, h("span", { class: "name" }, "value"), shown(hit.value)),
+      meta(hit, title),
+      extra,
+    ),
+  );
+}
+
+/** What a score is: with several heads there is no one logit, and elsewhere it is not told. */
+function scored(hit) {
+  const heads = hit.explanation?.logits?.length;
+  return heads === 1 ? "logit" : heads ? "log weight" : "score";
+}
+
+function passage(highlight, title) {
+  if (!highlight?.passage || highlight.passage.trim() === title) return null;
+  return h("p", { class: "passage", dir: "auto" }, marked(highlight.passage, highlight.spans));
+}
+
+/** A text with marks around spans; offsets count characters, as Python does, and not UTF-16. */
+export function marked(text, spans) {
+  const characters = [...text];
+  const cut = (from, to) => characters.slice(from, to).join("");
+  const parts = [];
+  let at = 0;
+  for (const [start, stop] of spans) {
+    parts.push(cut(at, start), h("mark", {}, cut(start, stop)));
+    at = stop;
+  }
+  return [...parts, cut(at)];
+}
+
+/** The first picture of the payload that may be shown. */
+function cover(hit) {
+  const found = Object.values(hit.payload ?? {}).find(isShown);
+  return found ? h("div", { class: "cover" }, shown(found)) : null;
+}
+
+function meta(hit, title) {
+  const is = (name, value) => value === null || value === title || value === hit.value?.[name];
+  const told = Object.entries(hit.payload ?? {}).filter(([name, value]) => !is(name, value));
+  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(value))));
+  if (title !== hit.id) rows.unshift(h("div", {}, h("dt", {}, "id"), h("dd", {}, hit.id)));
+  return rows.length ? h("dl", { class: "meta" }, rows) : null;
+}

@@ -1,0 +1,75 @@
+// What the gate said of a version: before and after on what was held out, with intervals.
+
+import { h, s } from "./dom.js";
+import { number, plural } from "./format.js";
+import { colours, frame } from "./pictures.js";
+
+const WORDS = { random: "Random questions", unseen: "Unseen documents", mix: "Mixed as in use" };
+const [WIDTH, ROW, LEFT] = [620, 46, 170];
+
+/** The whole report of a version, or a sentence where none was trained. */
+export function drawReport(projection) {
+  const { report } = projection;
+  if (!report?.reason) {
+    return h("p", { class: "quiet" }, `Version ${projection.version} (${projection.kind}) was not trained; it has no report.`);
+  }
+  const views = Object.entries(report.views ?? {});
+  return h(
+    "div",
+    {},
+    h("p", {}, h("strong", {}, report.promoted ? "Promoted. " : "Not promoted. "), report.reason),
+    views.length ? h("div", { class: "scroll" }, gains(views)) : null,
+    views.length ? table(views) : null,
+    calibration(report.calibration ?? {}),
+  );
+}
+
+/** Each view's means before and after, joined by an arrow. */
+function gains(views) {
+  const c = colours();
+  const ends = views.flatMap(([, each]) => [each.before, each.after]);
+  const [low, high] = [Math.max(0, Math.min(...ends) - 0.05), Math.min(1, Math.max(...ends) + 0.05)];
+  const x = (value) => LEFT + ((value - low) / (high - low)) * (WIDTH - LEFT - 40);
+  const height = views.length * ROW + 40;
+  const ticks = [low, (low + high) / 2, high];
+  return s(
+    "svg",
+    frame(WIDTH, height, "Means before and after, on what was held out"),
+    ticks.map((tick) => [
+      s("line", { x1: x(tick), x2: x(tick), y1: 8, y2: height - 28, stroke: c.line }),
+      s("text", { x: x(tick), y: height - 8, "text-anchor": "middle", fill: c.soft, "font-size": 12 }, tick.toFixed(2)),
+    ]),
+    views.map(([name, each], at) => {
+      const y = 30 + at * ROW;
+      const up = each.after >= each.before;
+      const stroke = up ? c.accent : c.warm;
+      return [
+        s("text", { x: 0, y: y + 4, fill: c.ink }, WORDS[name] ?? name),
+        s("line", { x1: x(each.before), x2: x(each.after), y1: y, y2: y, stroke, "stroke-width": 3 }),
+        s("circle", { cx: x(each.before), cy: y, r: 5, fill: c.panel, stroke: c.soft, "stroke-width": 2 }),
+        s("circle", { cx: x(each.after), cy: y, r: 6, fill: stroke }),
+      ];
+    }),
+  );
+}
+
+function table(views) {
+  const head = ["", "before", "after", "gain", "95 % interval", "p", "queries"];
+  const rows = views.map(([name, each]) => {
+    const sign = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
+    const interval = each.interval ? `${sign(each.interval[0])} to ${sign(each.interval[1])}` : "–";
+    const cells = [each.before.toFixed(3), each.after.toFixed(3), sign(each.difference), interval, each.p.toFixed(4), number(each.queries)];
+    return h("tr", {}, h("th", { scope: "row" }, WORDS[name] ?? name), cells.map((text) => h("td", { class: "number" }, text)));
+  });
+  const columns = head.map((text, at) => h("th", { scope: "col", class: at ? "number" : "" }, text));
+  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, columns)), h("tbody", {}, rows)));
+}
+
+function calibration(found) {
+  if (found.ece_after === undefined || found.ece_after === null) return null;
+  const told = [
+    `Calibrated on ${plural(found.questions, "question")}: the error of the largest weight went from ${number(found.ece_before, 3)} to ${number(found.ece_after, 3)}.`,
+    found.threshold === null ? "" : ` Below a confidence of ${number(found.threshold, 3)} nothing is answered, wrongly in at most ${number(found.error_rate * 100, 3)} % of cases.`,
+  ];
+  return h("p", { class: "quiet" }, told.join(""), found.note ? ` ${found.note}` : "");
+}

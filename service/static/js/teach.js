@@ -1,0 +1,226 @@
+// Teaching: say what is relevant, see what was said, train on it, promote or roll back.
+
+import { del, get, latest, of, post } from "./api.js";
+import { byId, h, tell } from "./dom.js";
+import { number, plural, short } from "./format.js";
+import { drawHit, fullBar } from "./hits.js";
+import { drawJob, follow, isOver } from "./jobs.js";
+import { drawReport } from "./report.js";
+import { onReturn, read, write } from "./state.js";
+
+const K = 20;
+const PAGE = 30;
+const form = byId("teach");
+const field = (name) => form.elements[name];
+const path = (...parts) => of(field("collection").value, ...parts);
+
+let answer = null;
+let said = new Map(); // document → label, of the query that is shown
+let at = 0;
+let known = null;
+
+const ask = latest(async () => {
+  write({ collection: field("collection").value, q: field("q").value });
+  const query = field("q").value.trim();
+  if (!query) return byId("results").replaceChildren();
+  await tried(async () => {
+    answer = await post(path("search"), { query, k: K, highlight: true });
+    said = await judged(query);
+    at = 0;
+    paint();
+  });
+});
+
+/** What was said of this query before, as far as the newest thousand examples go back. */
+async function judged(query) {
+  known ??= (await get(`${path("feedback")}?limit=1000`)).items;
+  return new Map(known.filter((each) => each.query === query).map((each) => [each.document, Math.sign(each.label) > 0 ? 1 : 0]));
+}
+
+function paint() {
+  const full = fullBar(answer.hits.map((hit) => hit.weight));
+  const items = answer.hits.map((hit, rank) => {
+    const item = drawHit(field("collection").value, hit, hit.weight, rank + 1, full, marks(hit, rank));
+    item.tabIndex = rank === at ? 0 : -1;
+    item.dataset.said = said.get(hit.id) ?? "";
+    item.addEventListener("focus", () => move(rank, false));
+    return item;
+  });
+  byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Documents to judge" }, items));
+}
+
+function marks(hit, rank) {
+  const button = (label, word) =>
+    h("button", { type: "button", "aria-pressed": String(said.get(hit.id) === label), on: { click: () => judge(rank, label) } }, word);
+  return h("div", { class: "row marks" }, button(1, "Relevant"), button(0, "Not relevant"));
+}
+
+/** One judgement is stored at once; said again, it is taken back. */
+async function judge(rank, label) {
+  const { id } = answer.hits[rank];
+  const query = field("q").value.trim();
+  await tried(async () => {
+    if (said.get(id) === label) {
+      await forget(id, query);
+      said.delete(id);
+    } else {
+      await post(path("feedback"), { items: [{ query, id, label, position: rank + 1, source: "page" }] });
+      said.set(id, label);
+    }
+    at = rank;
+    known = null;
+    const within = byId("results").contains(document.activeElement);
+    paint();
+    if (within) items()[rank].focus();
+    byId("said").textContent = `${short(id, 40)}: ${said.has(id) ? (label ? "relevant" : "not relevant") : "not judged"}`;
+    examples();
+  });
+}
+
+async function forget(id, query) {
+  const { items: stored } = await get(`${path("feedback")}?limit=1000`);
+  const ids = stored.filter((each) => each.document === id && each.query === query).map((each) => each.id);
+  if (ids.length) await del(path("feedback"), { ids });
+}
+
+const items = () => [...byId("results").querySelectorAll(".hits > li")];
+
+function move(rank, focus = true) {
+  const all = items();
+  at = Math.max(0, Math.min(all.length - 1, rank));
+  all.forEach((item, place) => (item.tabIndex = place === at ? 0 : -1));
+  if (focus) all[at]?.focus();
+}
+
+const KEYS = {
+  ArrowDown: () => move(at + 1),
+  j: () => move(at + 1),
+  ArrowUp: () => move(at - 1),
+  k: () => move(at - 1),
+  y: () => judge(at, 1),
+  "+": () => judge(at, 1),
+  n: () => judge(at, 0),
+  "-": () => judge(at, 0),
+};
+
+function onKey(event) {
+  const key = KEYS[event.key];
+  if (!key || event.ctrlKey || event.metaKey || event.altKey || !answer) return;
+  event.preventDefault();
+  key();
+}
+
+async function examples(before = null) {
+  await tried(async () => {
+    const page = before === null ? "" : `&before=${before}`;
+    const found = await get(`${path("feedback")}?limit=${PAGE}${page}`);
+    byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}`;
+    const rows = found.items.map(row);
+    const body = byId("examples").querySelector("tbody");
+    if (before === null) body.replaceChildren(...rows);
+    else body.append(...rows);
+    const more = byId("more");
+    more.hidden = found.next === null;
+    more.onclick = () => examples(found.next);
+  });
+}
+
+function row(example) {
+  const remove = async () => {
+    await tried(() => del(path("feedback"), { ids: [example.id] }));
+    known = null;
+    examples();
+    ask();
+  };
+  const query = example.query ?? "a vector";
+  const word = example.label > 0 ? `relevant${example.label === 1 ? "" : ` (${number(example.label)})`}` : "not relevant";
+  const gone = h("button", { type: "button", class: "plain", "aria-label": `Forget ${short(query, 40)}, ${short(example.document, 40)}`, on: { click: remove } }, "Forget");
+  return h("tr", {}, h("td", { dir: "auto" }, short(query, 80)), h("td", { dir: "auto" }, short(example.document, 60)), h("td", { class: example.label > 0 ? "good" : "bad" }, word), h("td", {}, gone));
+}
+
+async function versions() {
+  await tried(async () => {
+    const { active, projections } = await get(path("projections"));
+    const rows = [...projections].reverse().map((each) => version(each, active));
+    byId("versions").replaceChildren(...rows);
+    byId("back").disabled = projections.find((each) => each.version === active)?.parent === null;
+    byId("back").hidden = false;
+  });
+}
+
+function version(each, active) {
+  const isActive = each.version === active;
+  const promote = () => change(() => post(path("projections", each.version, "activate")));
+  return h(
+    "li",
+    {},
+    h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${each.kind}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
+    isActive ? h("span", { class: "chip" }, "answers") : h("button", { type: "button", on: { click: promote } }, "Promote"),
+  );
+}
+
+async function change(what) {
+  await tried(what);
+  await versions();
+  if (field("q").value) ask();
+}
+
+async function train() {
+  await tried(async () => {
+    const job = await post(path("train"), { promote: byId("promote").checked });
+    await watch(job.id);
+  });
+}
+
+async function watch(id) {
+  byId("train").disabled = true;
+  try {
+    const job = await follow(id, (now) => byId("job").replaceChildren(drawJob(now, (error) => tell(byId("status"), error))));
+    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }));
+    await change(async () => {});
+  } finally {
+    byId("train").disabled = false;
+  }
+}
+
+/** A training that runs already is gone on with. */
+async function running() {
+  await tried(async () => {
+    const { jobs } = await get("/v1/jobs");
+    const job = jobs.find((each) => each.collection === field("collection").value && !isOver(each));
+    if (job) watch(job.id);
+  });
+}
+
+async function tried(work) {
+  try {
+    await work();
+    tell(byId("status"), null);
+  } catch (error) {
+    tell(byId("status"), error);
+  }
+}
+
+function open() {
+  known = null;
+  byId("job").replaceChildren();
+  examples();
+  versions();
+  running();
+  ask();
+}
+
+function start() {
+  const given = read();
+  for (const name of ["collection", "q"]) if (given[name]) field(name).value = given[name];
+  field("q").addEventListener("input", ask);
+  field("collection").addEventListener("change", open);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  byId("results").addEventListener("keydown", onKey);
+  byId("train").addEventListener("click", train);
+  byId("back").addEventListener("click", () => change(() => post(path("projections", "rollback"))));
+  onReturn(() => location.reload());
+  open();
+}
+
+start();

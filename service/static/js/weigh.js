@@ -1,0 +1,47 @@
+// From logits to weights again, as the server does it: the same numbers, without asking.
+
+/**
+ * Weights at a temperature relative to the fitted one.
+ *
+ * `answer` is one of the API with `explain` whose hits are all that was attended to. Returns the
+ * weight of each hit, of the null key, and the order of the hits, the heaviest first.
+ */
+export function weigh(answer, temperature) {
+  const { weighing, hits } = answer;
+  const weights = new Float64Array(hits.length);
+  const ranks = new Float64Array(hits.length).fill(-Infinity);
+  let nothing = 0;
+  weighing.gates.forEach((gate, head) => {
+    const t = weighing.temperature * temperature;
+    const z = hits.map((hit) => hit.explanation.logits[head] / t);
+    const null_ = weighing.null ? weighing.null[head] / t : -Infinity;
+    const total = logSumExp([...z, null_]);
+    z.forEach((each, at) => {
+      weights[at] += gate * Math.exp(each - total);
+      ranks[at] = logAdd(ranks[at], Math.log(gate) + each - total);
+    });
+    nothing += gate * Math.exp(null_ - total);
+  });
+  // By logs: documents too far off to have a weight still have an order.
+  const order = hits.map((_, at) => at).sort((a, b) => ranks[b] - ranks[a] || a - b);
+  return { weights, nothing, order };
+}
+
+/** Whether the confidence is enough for an answer, as the server judges it. */
+export function isAnswered(answer, nothing, temperature) {
+  if (!answer.attended) return false;
+  const { threshold, null: null_ } = answer.weighing;
+  const calibrated = null_ !== null && temperature === 1;
+  return !calibrated || threshold === null || 1 - nothing >= threshold;
+}
+
+function logSumExp(values) {
+  const most = Math.max(...values);
+  if (most === -Infinity) return -Infinity;
+  return most + Math.log(values.reduce((sum, each) => sum + Math.exp(each - most), 0));
+}
+
+function logAdd(a, b) {
+  const most = Math.max(a, b);
+  return most === -Infinity ? most : most + Math.log(Math.exp(a - most) + Math.exp(b - most));
+}

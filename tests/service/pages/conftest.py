@@ -1,0 +1,139 @@
+"""A real server over a socket, and Debian's Chromium to look at it with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.pages.world import build
+from tests.service.test_server import Server, running, wait_until_ready
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 20_000
+"""Milliseconds that anything here may take on a busy machine."""
+
+VIEWS = {
+    "start": "/",
+    "search": "/search?q=a+white+whale&collection={c}&mode=soft",
+    "attention": "/attention?q=a+white+whale%0Aroses&collection={c}",
+    "compare": "/compare?q=a+white+whale%0Aroses&collection={c}&before=1&after=2",
+    "recommend": "/recommend?collection={c}&like=%5B%22sea-3%22%5D",
+    "teach": "/teach?q=a+white+whale&collection={c}",
+    "map": "/map?q=a+white+whale&collection={c}&before=1&projection=2",
+    "add": "/add",
+    "operate": "/operate",
+    "docs": "/docs",
+}
+READY = {
+    "search": "#results .hits li",
+    "attention": "#picture [data-row]",
+    "compare": "#picture circle",
+    "recommend": "#results > *",
+    "teach": "#results .hits li",
+    "map": "#picture circle",
+    "operate": "#collections tr",
+}
+"""What is there once a view is drawn."""
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> Iterator[Server]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed here")
+    folder = tmp_path_factory.mktemp("pages")
+    build(folder, str(tiny_encoder_folder))
+    with running(folder) as server:
+        wait_until_ready(server)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser(server: Server) -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page of the browser, and what it did: requests, errors, dialogs."""
+
+    def __init__(self, page: Any, server: Server) -> None:
+        self.page = page
+        self.server = server
+        self.base = f"http://{server.host}:{server.port}"
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda each: self.requests.append(each.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._on_console)
+        page.on("dialog", self._on_dialog)
+
+    def open(self, view: str, collection: str = "books", **more: str) -> Tab:
+        path = VIEWS.get(view, view).format(c=collection)
+        path += "".join(f"&{name}={value}" for name, value in more.items())
+        self.page.goto(self.base + path)
+        if view in READY:
+            self.page.wait_for_selector(READY[view], state="attached")
+        return self
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """The API's own answer, past the page."""
+        status, content = self.server.request("GET" if body is None else "POST", path, body)
+        assert status == 200, content
+        return content
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+    def in_page(self, script: str, given: Any = None) -> Any:
+        return self.page.evaluate(script, given)
+
+    def _on_console(self, message: Any) -> None:
+        # A refusal of the server that the page shows as a sentence is an error to the browser.
+        if message.type == "error" and "status of 4" not in message.text:
+            self.errors.append(message.text)
+
+    def _on_dialog(self, dialog: Any) -> None:
+        self.errors.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+
+@pytest.fixture
+def new_tab(browser: Any, server: Server) -> Iterator[Callable[..., Tab]]:
+    """Make a tab; the options are those of a context, such as color_scheme."""
+    contexts = []
+
+    def make(**options: Any) -> Tab:
+        size = {"width": options.pop("width", 1280), "height": 900}
+        context = browser.new_context(viewport=size, **options)
+        contexts.append(context)
+        return Tab(context.new_page(), server)
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def tab(new_tab: Callable[..., Tab]) -> Iterator[Tab]:
+    """A tab in which nothing may go wrong."""
+    tab = new_tab()
+    yield tab
+    assert tab.errors == []
+
+
+@pytest.fixture(scope="session")
+def still(browser: Any, server: Server) -> Iterator[Tab]:
+    """A tab in which only the page's modules are asked, and nothing is clicked."""
+    context = browser.new_context()
+    yield Tab(context.new_page(), server).open("/search")
+    context.close()

@@ -1,0 +1,156 @@
+"""Hostile documents stay text, nothing leaves this server, and every view is for everyone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from index import Data
+from service.security.keys import KeyFile
+from tests.service.pages.conftest import READY, VIEWS, Tab
+from tests.service.pages.world import IMAGE, LONG, RIGHT_TO_LEFT, SCRIPT
+from tests.service.test_server import running, wait_until_ready
+
+MAX_BYTES = 300_000
+
+
+def harmless(tab: Tab) -> None:
+    assert tab.in_page("() => window.harmed") is None
+    assert tab.errors == []
+    foreign = [url for url in tab.requests if not url.startswith((tab.base, "data:", "blob:"))]
+    assert foreign == []
+
+
+def overflow(tab: Tab) -> int:
+    """Pixels by which the page is wider than its window."""
+    whole = "document.documentElement"
+    return int(tab.in_page(f"() => {whole}.scrollWidth - {whole}.clientWidth"))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_hostile_documents_are_text(new_tab: Callable[..., Tab], view: str) -> None:
+    tab = new_tab(width=360)
+    path = VIEWS[view].format(c="hostile").replace("&before=1&after=2", "")
+    path = path.replace("&before=1&projection=2", "").replace("&like=%5B%22sea-3%22%5D", "")
+    tab.open(path)
+    if view in READY:
+        tab.page.wait_for_selector(READY[view], state="attached")
+    assert overflow(tab) <= 0
+    harmless(tab)
+
+
+@pytest.mark.parametrize("query", [SCRIPT, IMAGE, RIGHT_TO_LEFT, LONG[:12_000]])
+def test_hostile_queries_are_text(new_tab: Callable[..., Tab], query: str) -> None:
+    tab = new_tab(width=360)
+    tab.open("/search?collection=hostile")
+    tab.page.fill("#q", query)
+    tab.page.wait_for_selector("#results .hits li")
+    assert overflow(tab) <= 0
+    for view in ("/attention", "/teach", "/map"):
+        tab.open(f"{view}?collection=hostile")
+        tab.page.fill("[name=q]", query)
+        tab.page.wait_for_selector(READY[view[1:]], state="attached")
+        assert overflow(tab) <= 0
+    harmless(tab)
+
+
+def test_a_hostile_file_is_text(new_tab: Callable[..., Tab]) -> None:
+    tab = new_tab(width=360)
+    tab.open("add")
+    content = f'"{SCRIPT}",text\n"{IMAGE}",{LONG}\n'.encode()
+    file: Any = {"name": f"{SCRIPT}.csv", "mimeType": "text/csv", "buffer": content}
+    tab.page.set_input_files("#file", file)
+    tab.page.wait_for_selector("#preview:not([hidden])")
+    assert overflow(tab) <= 0
+    harmless(tab)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_script_or_style_within_a_page(new_tab: Callable[..., Tab], view: str) -> None:
+    tab = new_tab()
+    sizes: dict[str, int] = {}
+    tab.page.on("response", lambda each: sizes.update({each.url: len(each.body())}))
+    response = tab.page.goto(tab.base + VIEWS[view].format(c="books"))
+    tab.page.wait_for_load_state("networkidle")
+    source = response.text()
+    assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", source))
+    assert re.search(r"<style|\sstyle=|\son\w+=|javascript:", source) is None
+    policy = response.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    first_load = sum(size for url, size in sizes.items() if "/v1/" not in url)
+    assert first_load < MAX_BYTES
+    harmless(tab)
+
+
+def test_a_script_that_came_in_would_not_run(tab: Tab) -> None:
+    tab.open("/search")
+    tab.in_page(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "window.harmed = 1";
+          document.body.append(script);
+        }"""
+    )
+    assert tab.in_page("() => window.harmed") is None
+    assert any("Content Security Policy" in error for error in tab.errors)
+    tab.errors.clear()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_accessible_in_both_themes(new_tab: Callable[..., Tab], view: str) -> None:
+    tab = new_tab(color_scheme="light").open(view)
+    assert serious(tab) == []
+    if view == "docs":
+        return  # long, and of the same parts as the others
+    tab.page.emulate_media(color_scheme="dark")
+    assert serious(tab) == []
+
+
+def test_the_check_of_accessibility_can_fail(new_tab: Callable[..., Tab]) -> None:
+    tab = new_tab().open("operate")
+    tab.in_page(
+        """() => {
+          const image = document.createElement("img");
+          image.src = "/static/attend.svg";
+          const text = document.createElement("p");
+          text.textContent = "pale";
+          text.style.color = "#bbb";
+          text.style.background = "#ccc";
+          document.querySelector("main").append(image, text);
+        }"""
+    )
+    assert {name for name, _ in serious(tab)} == {"image-alt", "color-contrast"}
+
+
+def serious(tab: Tab) -> list[tuple[str, Any]]:
+    """What axe-core finds to be serious or critical; WCAG 2.2 AA and its own best practice."""
+    found = Axe().run(tab.page).response["violations"]
+    return [
+        (each["id"], [node["target"] for node in each["nodes"]][:3])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_page_works_with_the_key_that_the_browser_was_asked_for(
+    browser: Any, tmp_path: Path
+) -> None:
+    Data(tmp_path).create("points", dimension=2).upsert([{"id": "a", "vector": [1, 0]}])
+    key = KeyFile(tmp_path).add(scope="read").text
+    with running(tmp_path) as server:
+        wait_until_ready(server)
+        credentials = {"username": "me", "password": key}
+        context = browser.new_context(http_credentials=credentials)
+        tab = Tab(context.new_page(), server).open("/map?collection=points")
+        tab.page.wait_for_selector("#picture circle")
+        # The key reads; what it may not do is told in a sentence.
+        tab.open("/teach?collection=points")
+        tab.page.click("#train")
+        tab.page.wait_for_selector("#status:has-text('This needs a key of the scope admin')")
+        context.close()

@@ -1,0 +1,369 @@
+"""Every other view in a browser: what it draws is what the API says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.service.pages.conftest import Tab
+
+BOOKS = "/v1/collections/books"
+SHOWN = {"attention": "#picture svg", "compare": "#picture svg", "map": "#picture svg"}
+
+
+def count(tab: Tab, selector: str) -> int:
+    return len(tab.page.query_selector_all(selector))
+
+
+# -- attention --------------------------------------------------------------------------------
+
+
+def test_cells_are_the_matrix(tab: Tab) -> None:
+    tab.open("attention")
+    queries = ["a white whale", "roses"]
+    searches = [{"query": query, "k": 5} for query in queries]
+    answers = tab.ask(f"{BOOKS}/search/batch", {"searches": searches})["answers"]
+    only = list(dict.fromkeys(hit["id"] for answer in answers for hit in answer["hits"]))
+    searches = [{"query": query, "k": 1, "mask": {"only": only}} for query in queries]
+    matrix = tab.ask(f"{BOOKS}/search/batch", {"searches": searches, "matrix": True})["matrix"]
+    assert count(tab, "#picture [data-row]") == 2 * len(only)
+    for row, line in enumerate(matrix["weights"]):
+        for column, id in enumerate(only):
+            weight = line[matrix["documents"].index(id)]
+            drawn = tab.page.get_attribute(
+                f"[data-row='{row}'][data-column='{column}'] rect >> nth=1", "fill-opacity"
+            )
+            assert float(drawn or 0) == pytest.approx(weight**0.5, abs=6e-4)
+
+
+def test_arrow_keys_go_from_cell_to_cell(tab: Tab) -> None:
+    tab.open("attention")
+    tab.page.focus("#picture")
+    first = tab.text("#readout")
+    assert first.startswith("a white whale →")
+    assert "logit" in first
+    tab.page.keyboard.press("ArrowDown")
+    assert tab.text("#readout").startswith("roses →")
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("ArrowUp")
+    assert tab.text("#readout") != first
+    tab.page.hover("[data-row='0'][data-column='0']")
+    assert tab.text("#readout") == first
+
+
+def test_lines_and_cells_have_the_same_weights(tab: Tab) -> None:
+    tab.open("attention")
+    cells = count(tab, "#picture [data-row]")
+    tab.page.click("text=Lines")
+    assert count(tab, "#picture [data-row] path") == cells
+    assert "as=lines" in tab.page.url
+    assert tab.page.query_selector("#head-field").is_hidden()
+
+
+def test_heads_one_by_one_and_together(tab: Tab) -> None:
+    active = f"{BOOKS}/projections/3/activate"
+    tab.ask(active, {})
+    try:
+        tab.open("attention")
+        together = tab.page.inner_html("#picture")
+        options = tab.page.query_selector_all("#head-field option")
+        assert [each.inner_text() for each in options] == ["All heads", "Head 1", "Head 2"]
+        tab.page.select_option("[name=head]", "1")
+        assert tab.page.inner_html("#picture") != together
+        assert "head 2: logit" in tab.text("#readout")
+        url = tab.page.url.removeprefix(tab.base)
+        alone = tab.page.inner_html("#picture")
+        tab.open(url)
+        tab.page.wait_for_selector("#picture [data-row]")
+        assert tab.page.inner_html("#picture") == alone
+    finally:
+        tab.ask(f"{BOOKS}/projections/1/activate", {})
+
+
+def test_a_document_attends_to_its_neighbours_and_they_to_it(tab: Tab) -> None:
+    tab.open("/attention?collection=books&of=documents&q=sea-3")
+    tab.page.wait_for_selector("#picture [data-row]")
+    assert count(tab, "#picture [data-row]") == 25
+    assert "Sea" in tab.text("#readout")
+
+
+@pytest.mark.parametrize("view", SHOWN)
+def test_a_picture_is_saved_as_svg_and_png(tab: Tab, view: str, tmp_path: Path) -> None:
+    tab.open(view)
+    for name in ("svg", "png"):
+        with tab.page.expect_download() as waited:
+            tab.page.click(f"#{name}")
+        waited.value.save_as(tmp_path / name)
+    drawn = ElementTree.parse(tmp_path / "svg").getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "var(" not in (tmp_path / "svg").read_text()
+    content = (tmp_path / "png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    width = int.from_bytes(content[16:20], "big")
+    assert (
+        width == 2 * round(float(drawn.attrib["width"]))
+        or abs(width - 2 * float(drawn.attrib["width"])) < 2
+    )
+
+
+# -- compare ----------------------------------------------------------------------------------
+
+
+def test_ranks_are_those_of_both_versions(tab: Tab) -> None:
+    tab.open("compare")
+    sides = []
+    for version in (1, 2):
+        asked = {"query": "a white whale", "k": 10, "projection": version}
+        sides.append([hit["id"] for hit in tab.ask(f"{BOOKS}/search", asked)["hits"]])
+    both = len(set(sides[0]) | set(sides[1]))
+    assert count(tab, "#picture line") == both
+    gone = set(sides[0]) ^ set(sides[1])
+    assert count(tab, "#picture line[stroke-dasharray]") == len(gone)
+    assert gone  # the versions differ, or the test says nothing
+    rose = sum(rank < (sides[0] + [id]).index(id) for rank, id in enumerate(sides[1]))
+    assert tab.text("#set tbody tr td:nth-of-type(2)") == str(rose)
+    tab.page.click("#set button:has-text('roses')")
+    assert "roses" in tab.text("#which")
+    tab.page.click("#swap")
+    tab.page.wait_for_function("() => location.search.includes('before=2')")
+
+
+def test_gains_are_those_of_the_comparison(tab: Tab) -> None:
+    tab.open("compare")
+    items = []
+    for query in ("a white whale", "roses", "a rocket"):
+        # What only the later version has in the third place: then there is something to tell.
+        hits = tab.ask(f"{BOOKS}/search", {"query": query, "k": 3, "projection": 2})["hits"]
+        items.append({"query": query, "id": hits[2]["id"]})
+    tab.page.fill("#q", "\n".join(f"{each['query']} => {each['id']}" for each in items))
+    tab.page.click("#measure")
+    tab.page.wait_for_selector("#gains table")
+    told = tab.ask(f"{BOOKS}/compare", {"before": 1, "after": 2, "items": items})
+    row = tab.text("#gains tr:has-text('ndcg@10')").split()
+    measures = [told[side]["measures"]["ndcg@10"] for side in ("before", "after")]
+    assert [float(each) for each in row[1:3]] == pytest.approx(measures, abs=6e-4)
+    assert f"{told['gained']} gained, {told['lost']} lost" in tab.text("#gains")
+    assert count(tab, "#gains svg polyline") == 2
+    changed = [each["text"] for each in (*told["most_gained"], *told["most_lost"])]
+    assert changed
+    assert all(text in tab.text("#gains") for text in changed)
+
+
+def test_the_gate_is_told(tab: Tab) -> None:
+    tab.open("compare")
+    assert "was not trained" in tab.text("#report")
+    interval = {"before": 0.4, "after": 0.5, "difference": 0.1, "interval": [0.05, 0.15], "p": 0.01}
+    view = interval | {"queries": 40, "groups": 38}
+    calibration = {"ece_before": 0.2, "ece_after": 0.05, "threshold": 0.6, "error_rate": 0.05}
+    report = {
+        "promoted": True,
+        "reason": "The gain is significant.",
+        "views": {"random": view, "mix": view | {"after": 0.3, "difference": -0.1}},
+        "calibration": calibration | {"questions": 40, "note": None},
+    }
+    tab.in_page(
+        """async (report) => {
+          const { drawReport } = await import("/static/js/report.js");
+          document.getElementById("report").replaceChildren(drawReport({ version: 2, report }));
+        }""",
+        report,
+    )
+    told = tab.text("#report")
+    for part in ("Promoted.", "Random questions", "+0.100", "+0.050 to +0.150", "0.0100", "0.05"):
+        assert part in told
+
+
+# -- recommend --------------------------------------------------------------------------------
+
+
+def test_recommended_is_what_the_api_recommends_and_why(tab: Tab) -> None:
+    tab.open("/recommend?collection=books")
+    tab.page.fill("[name=q]", "roses")
+    tab.page.click("#found li:first-child button:has-text('Like') >> nth=0")
+    tab.page.fill("[name=q]", "a rocket to the moon")
+    tab.page.wait_for_selector("#found li:has-text('Space')")
+    tab.page.click("#found li:first-child button:has-text('Like') >> nth=0")
+    tab.page.click("#found li:nth-child(2) button:has-text('Dislike')")
+    tab.page.wait_for_function("() => new URLSearchParams(location.search).has('dislike')")
+    given = parse_qs(urlsplit(tab.page.url).query)
+    liked, disliked = (json.loads(given[name][0]) for name in ("like", "dislike"))
+    assert (len(liked), len(disliked)) == (2, 1)
+    asked = {"positive": liked, "negative": disliked, "k": 10, "explain": True}
+    told = tab.ask(f"{BOOKS}/recommend", asked)["hits"]
+    titles = [hit["payload"]["title"] for hit in told]
+    shown = "[...document.querySelectorAll('#results .hit h3')].map(each => each.innerText)"
+    tab.page.wait_for_function(f"wanted => {shown}.join() === wanted", arg=",".join(titles))
+    assert count(tab, "#results .because li") == sum(len(hit["because"][:4]) for hit in told)
+    again = tab.text("#results")
+    tab.open(tab.page.url.removeprefix(tab.base))
+    tab.page.wait_for_function(f"wanted => {shown}.join() === wanted", arg=",".join(titles))
+    assert tab.text("#results") == again
+    tab.page.click("#disliked button")
+    tab.page.wait_for_function("() => !new URLSearchParams(location.search).has('dislike')")
+
+
+# -- teach ------------------------------------------------------------------------------------
+
+
+def test_teaching_by_keyboard(tab: Tab) -> None:
+    tab.open("teach")
+    tab.page.focus("#results .hits > li")
+    tab.page.keyboard.press("y")
+    tab.page.wait_for_selector("#results li[data-said='1']")
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("n")
+    tab.page.wait_for_selector("#results li[data-said='0']")
+    stored = tab.ask(f"{BOOKS}/feedback?limit=10")
+    hits = tab.ask(f"{BOOKS}/search", {"query": "a white whale", "k": 2})["hits"]
+    assert [(each["document"], each["label"], each["position"]) for each in stored["items"]] == [
+        (hits[1]["id"], 0, 2),
+        (hits[0]["id"], 1, 1),
+    ]
+    tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 2")
+    assert "2 examples of 1 query" in tab.text("#count")
+    tab.page.keyboard.press("n")  # again: it is taken back
+    tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 1")
+    tab.page.click("#examples button:has-text('Forget')")
+    tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 0")
+    assert tab.ask(f"{BOOKS}/feedback")["examples"] == 0
+
+
+def test_a_training_is_followed_to_its_end(tab: Tab) -> None:
+    tab.open("teach")
+    tab.page.click("#train")
+    tab.page.wait_for_selector("#job [data-state=done]")
+    assert "are the fewest from which a gain can be proved" in tab.text("#job")
+    assert tab.page.is_enabled("#train")
+
+
+def test_promoting_and_rolling_back(tab: Tab) -> None:
+    tab.open("teach")
+    tab.page.click("#versions li:has-text('Version 2') button")
+    tab.page.wait_for_selector("#versions li:has-text('Version 2') .chip")
+    assert tab.ask(f"{BOOKS}/projections")["active"] == 2
+    tab.page.click("#back")
+    tab.page.wait_for_selector("#versions li:has-text('Version 1') .chip")
+    assert tab.ask(f"{BOOKS}/projections")["active"] == 1
+
+
+# -- map --------------------------------------------------------------------------------------
+
+
+def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None:
+    tab.open("map")
+    assert count(tab, "#picture circle") == 80
+    assert count(tab, "#picture path") == 1
+    assert count(tab, "#picture line") > 80  # movements, and links to what is attended
+    assert "80 documents of 80 shown" in tab.text("#said")
+    best = tab.ask(f"{BOOKS}/search", {"query": "a white whale", "projection": 2})["hits"][0]
+    assert tab.text("#attended li:first-child .name") == best["payload"]["title"]
+    tab.page.select_option("[name=colour]", "shelf")
+    tab.page.wait_for_selector("#key li:has-text('garden')")
+    tab.page.hover("#picture circle >> nth=-1")
+    assert best["payload"]["title"] in tab.text("#readout")
+
+
+def test_umap_is_asked_for_in_a_sentence(tab: Tab) -> None:
+    pytest.importorskip("sklearn")
+    try:
+        import umap  # noqa: F401
+    except ImportError:
+        tab.open("map")
+        tab.page.select_option("[name=method]", "umap")
+        tab.page.wait_for_selector("#status.problem")
+        assert "umap-learn" in tab.text("#status")
+
+
+# -- add --------------------------------------------------------------------------------------
+
+CSV = '''id,headline,price,"kind, of"
+1,"A ship, ""at sea""",3.5,x
+2,Roses in
+the garden,4,y
+3,"Roses in
+the garden",4.25,y
+4,,7,z
+'''
+
+
+def test_a_dropped_file_is_searched(tab: Tab, tmp_path: Path) -> None:
+    file = tmp_path / "my things.csv"
+    file.write_text(CSV)
+    tab.open("add")
+    tab.page.set_input_files("#file", file)
+    tab.page.wait_for_selector("#preview:not([hidden])")
+    assert "3 rows" in tab.text("#status")
+    assert "2 lines cannot be read: Row 3 has 2 cells" in tab.text("#status")
+    assert tab.page.input_value("#name") == "my-things"
+    parts = {
+        name: tab.page.input_value(f"select[aria-label='Part of {name}']")
+        for name in ("id", "headline", "price", "kind, of")
+    }
+    assert parts == {"id": "id", "headline": "text", "price": "payload", "kind, of": "payload"}
+    tab.page.select_option("select[aria-label='Part of headline']", "payload")
+    assert tab.page.is_disabled("#build")
+    assert "Choose at least one column as text." in tab.text("#wrong")
+    tab.page.select_option("select[aria-label='Part of headline']", "text")
+    tab.page.select_option("select[aria-label='Part of price']", "value")
+    encoder = tab.ask(BOOKS)["encoder"]
+    tab.page.fill("#encoder", encoder)
+    tab.page.click("#build")
+    tab.page.wait_for_selector("#built a")
+    assert "2 documents in my-things" in tab.text("#built")
+    assert "1 row had no text: 3" in tab.text("#built")
+    stored = tab.ask("/v1/collections/my-things/documents")["documents"]
+    assert [(each["id"], each["value"]) for each in stored] == [("1", 3.5), ("3", 4.25)]
+    assert stored[0]["fields"] == {"headline": 'A ship, "at sea"'}
+    tab.page.keyboard.press("Enter")  # the link has the focus
+    tab.page.wait_for_url("**/search?collection=my-things")
+    tab.page.fill("#q", "ship")
+    tab.page.wait_for_selector("#results .hits li")
+
+
+def test_lines_of_json_with_vectors(tab: Tab, tmp_path: Path) -> None:
+    file = tmp_path / "points.jsonl"
+    rows: list[Any] = [{"_id": "a", "vector": [1, 0], "label": "x"}, {"_id": "b", "vector": [0, 1]}]
+    file.write_text("\n".join([*map(json.dumps, rows), "[1]", "{"]))
+    tab.open("add")
+    tab.page.set_input_files("#file", file)
+    tab.page.click("#build")
+    tab.page.wait_for_selector("#built a")
+    assert "2 documents in points" in tab.text("#built")
+    found = tab.ask("/v1/collections/points/search", {"query": [1, 0]})["hits"][0]
+    assert (found["id"], found["value"]) == ("a", "x")
+
+
+# -- operate ----------------------------------------------------------------------------------
+
+
+def test_what_the_server_holds_and_does(tab: Tab) -> None:
+    tab.ask(f"{BOOKS}/search", {"query": "a white whale"})
+    tab.open("operate")
+    row = tab.text("#collections tr:has-text('books')").split()
+    info = tab.ask(BOOKS)
+    assert row[:3] == ["books", str(info["documents"]), str(info["keys"])]
+    assert "exact" in row
+    stages = {each.inner_text().split()[0] for each in tab.page.query_selector_all("#stages th")}
+    assert {"search", "attend", "fetch"} <= stages
+    assert int(tab.text("#figures div:has-text('Collections') dd")) >= 9
+
+
+def test_quantiles_are_as_prometheus_has_them(still: Tab) -> None:
+    text = "\n".join(
+        f'x_bucket{{le="{bound}",stage="a"}} {count}'
+        for bound, count in (("0.1", 2), ("0.5", 6), ("1.0", 8), ("+Inf", 10))
+    )
+    found = still.in_page(
+        """async (text) => {
+          const { parse, quantiles } = await import("/static/js/prometheus.js");
+          return quantiles(parse(text), "x", "stage", [0.5, 0.7, 0.95]);
+        }""",
+        text,
+    )
+    # By hand: rank 5 of 10 is three quarters of the way through the second bucket.
+    assert found[0]["quantiles"] == pytest.approx([0.1 + 0.4 * 3 / 4, 0.75, 1.0])
