@@ -52,7 +52,7 @@ function drawCollections(infos, metrics) {
     if (each.error) return h("tr", {}, link, h("td", { class: "bad", colspan: 7 }, each.error));
     const of_ = { collection: each.name };
     const size = metrics ? (figure(metrics, "attend_database_bytes", of_) ?? 0) + (figure(metrics, "attend_index_bytes", of_) ?? 0) : null;
-    const recall = each.index.exact ? "exact" : percent(Number(each.index.recall ?? 0));
+    const recall = each.index.exact ? "exact" : `recall ${percent(Number(each.index.recall ?? 0))}`;
     const cells = [count(each.documents), count(each.keys), size === null ? "–" : bytes(size), `${each.index.type}, ${recall}`, count(each.index.fresh ?? 0), count(each.generation), `${each.projection}`];
     return h("tr", {}, link, cells.map((cell) => h("td", { class: "number" }, cell)));
   });
