@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.keys import quantised
+from index.keys import quantising
 from index.keys.quantised import Point, QuantisedVectors
 from index.keys.segment import FlatVectors, Vectors
 from index.types import Float32, Int64, Json
@@ -92,7 +92,7 @@ def choose(folder: Path, vectors: Float32, wanted: Wanted) -> Chosen:
     made = _quantised(folder, vectors)
     points = tuned(made, wanted)
     fit = next((point for point in points if point.recall >= wanted.recall), None)
-    files = (quantised.LISTS, quantised.CODES)
+    files = (quantising.LISTS, quantising.CODES)
     if fit is None:
         for file in files:
             (folder / file).unlink()
@@ -126,7 +126,7 @@ def opened(folder: Path, vectors: Float32, told: Mapping[str, Any]) -> Vectors:
     if told["type"] == FLAT["type"]:
         return FlatVectors(vectors)
     points = [Point(*each) for each in told["points"]]
-    return quantised.read(folder, vectors, points, float(told["target"]))
+    return quantising.read(folder, vectors, points, float(told["target"]))
 
 
 def _verdict(vectors: Float32, wanted: Wanted) -> Verdict:
@@ -150,17 +150,17 @@ def exact_seconds(vectors: Float32) -> float:
 
 
 def _quantised(folder: Path, vectors: Float32) -> QuantisedVectors:
-    keys, lists = len(vectors), quantised.list_count(len(vectors))
+    keys, lists = len(vectors), quantising.list_count(len(vectors))
     rng = np.random.default_rng(keys)
-    sample = np.sort(rng.choice(keys, min(keys, lists * quantised.SAMPLE), replace=False))
+    sample = np.sort(rng.choice(keys, min(keys, lists * quantising.SAMPLE), replace=False))
     log.info("quantising %d keys: %d lists are trained on %d of them", keys, lists, len(sample))
-    index = quantised.trained(vectors[sample], lists)
+    index = quantising.trained(vectors[sample], lists)
     told = 0
-    for done in quantised.write(folder, index, vectors):
+    for done in quantising.write(folder, index, vectors):
         if done * 10 // keys > told:
             told = done * 10 // keys
             log.info("quantising %d keys: %d %% are in the lists", keys, told * 10)
-    return quantised.read(folder, vectors, (), 1.0)
+    return quantising.read(folder, vectors, (), 1.0)
 
 
 # -- measuring ------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from scipy.special import logsumexp, softmax
 
 from index.collection import Collection
 from index.data import Data
+from index.keys.files import checksum
+from index.keys.published import Manifest
 from index.store import Entry, Hashes, KeyRow, Store
 from index.types import Document
 
@@ -114,6 +116,22 @@ def published(collection: Collection) -> Path:
     """The folder of the current generation of the plain layout."""
     layout = collection.folder / "keys" / "raw"
     return layout / (layout / "current").read_text().strip()
+
+
+def sealed(path: Path, **changes: object) -> None:
+    """Another program's manifest: whole, but of something else."""
+    manifest = Manifest(**{**json.loads(path.read_text()), **changes, "seal": 0})
+    path.write_text(json.dumps({**vars(manifest), "seal": manifest.expected_seal()}))
+
+
+def with_another_vector(generation: Path, position: int) -> None:
+    """Change one number of a published key, so that only the database tells."""
+    path, manifest = generation / "vectors.npy", generation / "manifest.json"
+    vectors = np.load(path)
+    vectors[position, 3] += 0.5
+    np.save(path, vectors)
+    written = json.loads(manifest.read_text())
+    sealed(manifest, checksums=written["checksums"] | {path.name: checksum(path)})
 
 
 def write_jsonl(path: Path, rows: Iterable[object]) -> Path:

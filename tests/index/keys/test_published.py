@@ -18,10 +18,14 @@ import pytest
 from index.collection import Collection
 from index.errors import Damaged, ManifestMismatch
 from index.keys import Origin, Progress, PublishedIndexes
-from index.keys.files import checksum
-from index.keys.published import Manifest
 from index.verify import verify
-from tests.index.helpers import published, several_keys, vector_data
+from tests.index.helpers import (
+    published,
+    sealed,
+    several_keys,
+    vector_data,
+    with_another_vector,
+)
 
 WIDTH = 8
 FILES = ("vectors.npy", "keys.npy", "documents.npy", "manifest.json", "current")
@@ -52,12 +56,6 @@ def ranking(collection: Collection) -> list[tuple[str, float]]:
 def place(folder: Path, file: str) -> Path:
     generation = published(reopened(folder))
     return (generation.parent if file == "current" else generation) / file
-
-
-def sealed(path: Path, **changes: object) -> None:
-    """Another program's manifest: whole, but of something else."""
-    manifest = Manifest(**{**json.loads(path.read_text()), **changes, "seal": 0})
-    path.write_text(json.dumps({**vars(manifest), "seal": manifest.expected_seal()}))
 
 
 # -- damage ----------------------------------------------------------------------------------
@@ -205,16 +203,7 @@ def test_an_older_copy_of_the_database_is_refused(folder, tmp_path):
 
 
 def test_verify_names_keys_whose_vectors_differ(folder):
-    path = place(folder, "vectors.npy")
-    vectors = np.load(path)
-    vectors[17, 3] += 0.5
-    np.save(path, vectors)
-    manifest = json.loads((path.parent / "manifest.json").read_text())
-    sealed(
-        path.parent / "manifest.json",
-        checksums=manifest["checksums"] | {path.name: checksum(path)},
-        sizes=manifest["sizes"] | {path.name: path.stat().st_size},
-    )
+    with_another_vector(published(reopened(folder)), 17)
     collection = reopened(folder)
     assert verify(collection).problems == ["1 keys have other vectors in the index, key 18 first."]
     mended = verify(collection, mend=True)

@@ -381,8 +381,8 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.Wanted(exact_below=1)
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("index.keys.quantised", "trained"),
-        ("index.keys.quantised", "write"),
+        ("index.keys.quantising", "trained"),
+        ("index.keys.quantising", "write"),
         ("faiss", "write_index"),
         ("index.keys.choose", "tuned"),
         ("index.keys.published", "checksum"),
