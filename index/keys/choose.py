@@ -133,12 +133,11 @@ def _verdict(vectors: Float32, wanted: Wanted) -> Verdict:
     keys, least = len(vectors), wanted.exact_below
     if wanted.recall >= 1:
         return Verdict(True, "all of the nearest are to be found")
-    if keys < LEAST_KEYS or (least is None and keys < FEW_KEYS):
-        return Verdict(True, f"fewer than {LEAST_KEYS if least is not None else FEW_KEYS} keys")
+    few = FEW_KEYS if least is None else max(least, LEAST_KEYS)
+    if keys < few:
+        return Verdict(True, f"fewer than {few} keys")
     if least is not None:
-        return Verdict(
-            keys < least, f"{'fewer' if keys < least else 'not fewer'} than {least} keys"
-        )
+        return Verdict(False, f"not fewer than {least} keys")
     seconds = exact_seconds(vectors)
     return Verdict(seconds <= EXACT_SECONDS, f"an exact search takes {seconds * 1000:.1f} ms")
 
