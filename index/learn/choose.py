@@ -18,12 +18,16 @@ from index.types import Float64, Int64
 PART_COST = 0.0005
 """Of nDCG: what each further part of the mechanism must be worth."""
 
+HEAD_COST = 0.01
+"""Of nDCG: what each further head must be worth. It widens all keys by as much again, and an index
+does not know several heads, so that every search scores all keys."""
+
 
 class Way(Protocol):
     """What may be chosen: hashable, and made of parts that each must be worth their cost."""
 
     @property
-    def parts(self) -> int: ...
+    def cost(self) -> float: ...
 
     def __hash__(self) -> int: ...
 
@@ -44,10 +48,11 @@ class Choice(NamedTuple):
     additive: bool = False
 
     @property
-    def parts(self) -> int:
-        """How many parts take part, each head beyond the first among them."""
+    def cost(self) -> float:
+        """Of nDCG: what all that takes part must be worth together."""
         learned = (self.recipe is not None) + self.additive
-        return learned + (self.examples > 0) + (self.lexical > 0) + self.heads - 1
+        parts = learned + (self.examples > 0) + (self.lexical > 0)
+        return PART_COST * parts + HEAD_COST * (self.heads - 1)
 
 
 class Judged(NamedTuple, Generic[W]):
@@ -75,13 +80,13 @@ def best(judged: Sequence[Judged[W]], share_seen: float) -> W:
     choices = list(judged[0].after)
     means = {view: _means(judged, view, choices) for view in VIEWS if _some(judged, view)}
     shares = weights(means, share_seen)
-    totals = -PART_COST * np.array([choice.parts for choice in choices])
+    costs = [choice.cost for choice in choices]
+    totals = -np.array(costs)
     for view, (before, after) in means.items():
         totals += shares[view] * after
         if view == "unseen":
             totals -= shares[view] * np.maximum(0.0, before - after)
-    fewest = [-choice.parts for choice in choices]
-    return choices[max(range(len(choices)), key=lambda at: (totals[at], fewest[at]))]
+    return choices[max(range(len(choices)), key=lambda at: (totals[at], -costs[at]))]
 
 
 def honest(judged: Sequence[Judged[W]], share_seen: float) -> dict[View, Outcome]:

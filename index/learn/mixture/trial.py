@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.learn.choose import Judged, weights
+from index.learn.choose import PART_COST, Judged, weights
 from index.learn.data import Memory, Sparse
 from index.learn.fit import Watch
 from index.learn.mixture.fit import MixtureRecipe, fit
@@ -45,9 +45,9 @@ class Way(NamedTuple):
     offsets: bool = True
 
     @property
-    def parts(self) -> int:
-        """How many parts take part."""
-        return 0 if self.recipe is None else 1 + self.offsets
+    def cost(self) -> float:
+        """Of nDCG: what the parts that take part must be worth together."""
+        return 0.0 if self.recipe is None else PART_COST * (1 + self.offsets)
 
     def of(self, mixture: Mixture) -> Mixture:
         """That much of what was learned."""

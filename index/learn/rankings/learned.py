@@ -61,7 +61,7 @@ def candidates(
     asked: Questions,
     factors: tuple[float, ...] = FACTORS,
 ) -> Parts:
-    """The candidates of held-out questions (see `index.learn.candidates.parts`)."""
+    """The candidates of held-out questions (see `index.learn.rankings.candidates.parts`)."""
     space = space_of(memory, learned.fitted)
     found = parts(memory, space, known, asked, asked.relevant, factors)
     if learned.additive is None:

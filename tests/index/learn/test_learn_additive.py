@@ -66,7 +66,7 @@ def test_scores_are_those_of_a_search():
 
 
 def test_candidates_are_scored_again_and_no_others(monkeypatch):
-    monkeypatch.setattr("index.learn.reranking.ATTEND", 5)
+    monkeypatch.setattr("index.learn.rankings.reranking.ATTEND", 5)
     memory, questions, space = world()
     found = parts(memory, space, questions, questions, questions.relevant)
     again = reranked(found, memory, space, questions, given := drawn())

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.learn.choose import PART_COST, Choice, Judged, Outcome, best, honest, mixed, weights
+from index.learn.choose import (
+    HEAD_COST,
+    PART_COST,
+    Choice,
+    Judged,
+    Outcome,
+    best,
+    honest,
+    mixed,
+    weights,
+)
 
 PLAIN = Choice(None, 1.0, 0.0, 0.0)
 LEARNED = Choice("known documents", 1.0, 0.0, 0.0)
@@ -53,8 +63,19 @@ def test_each_part_must_be_worth_what_it_costs():
 
     assert best(held(0.0), 0.5) == best(held(PART_COST), 0.5) == PLAIN
     assert best(held(2.5 * PART_COST), 0.5) == WORDS
-    assert ALL.parts == 3
-    assert PLAIN.parts == 0
+    assert ALL.cost == pytest.approx(3 * PART_COST)
+    assert PLAIN.cost == 0
+
+
+def test_a_head_must_be_worth_the_width_of_its_keys():
+    two = LEARNED._replace(heads=2)
+
+    def held(gain: float) -> list[Judged]:
+        after = {LEARNED: np.array([0.6, 0.6]), two: np.array([0.6, 0.6 + gain])}
+        return [Judged("random", np.array([0, 1]), np.array([0.5, 0.5]), after)]
+
+    assert best(held(1.8 * HEAD_COST), 0.5) == LEARNED
+    assert best(held(2.2 * HEAD_COST), 0.5) == two
 
 
 # -- honesty ---------------------------------------------------------------------------------------
