@@ -2,11 +2,12 @@
 
 from index.keys.candidates import Candidates, divided, joined
 from index.keys.choose import Wanted
-from index.keys.published import Manifest, Origin, Progress, PublishedIndexes
+from index.keys.published import FILES, Manifest, Origin, Progress, PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
 from index.keys.snapshot import Proposed, Snapshot
 
 __all__ = [
+    "FILES",
     "Candidates",
     "DenseVectors",
     "Keys",

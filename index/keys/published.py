@@ -41,11 +41,14 @@ from index.keys.files import (
     write_rows,
     write_synced,
 )
+from index.keys.quantising import CODES, LISTS
 from index.keys.segment import Segment
 from index.types import Float32, Int64, Json
 
 FORMAT = 2
 VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.npy", "keys.npy", "documents.npy", "manifest.json"
+FILES = (VECTORS, KEYS, DOCUMENTS, MANIFEST, LISTS, CODES)
+"""What a generation may consist of."""
 
 CHECKED_BYTES = 64 << 20
 """Files up to this size have their checksum tested whenever they are opened; larger ones only

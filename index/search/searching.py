@@ -116,6 +116,8 @@ class Searcher:
 
     def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
         """The same, with the measure of each answer."""
+        if not requests:
+            return []
         if len(requests) > MAX_BATCH:
             raise InvalidRequest(
                 f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken.",

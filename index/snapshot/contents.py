@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from index.keys import FILES
 from index.search.requests import NAME_PATTERN
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 DATABASE = "documents.db"
-_OF_INDEX = r"vectors\.faiss|keys\.npy|documents\.npy|manifest\.json"
+# An index of an earlier version had its vectors in vectors.faiss; it is made anew.
+_OF_INDEX = "|".join(map(re.escape, (*FILES, "vectors.faiss")))
 FILE = re.compile(
     rf"collections/({NAME_PATTERN.strip('^$')})/"
     rf"(documents\.db|keys/[0-9a-z]{{1,64}}/(current|\d{{1,18}}/({_OF_INDEX})))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as clock
+import errno
 import resource
 import signal
 import sqlite3
@@ -142,7 +143,7 @@ def test_a_merge_that_the_disk_does_not_take_fails_no_write(
     monkeypatch.setattr("index.views.MERGE_KEYS", 100)
     fresh = documents("fresh", 200)
     with served(tmp_path) as client:
-        monkeypatch.setattr("index.keys.published.faiss.write_index", refuse_to_write)
+        monkeypatch.setattr("index.keys.published.write_rows", refuse_to_write)
         answer = client.post(DOCUMENTS, json=fresh)
         assert (answer.status_code, answer.get_json()["added"]) == (200, 200), answer.text
         assert "The index was not merged, and will be at the next write" in caplog.text
@@ -154,9 +155,9 @@ def test_a_merge_that_the_disk_does_not_take_fails_no_write(
         assert total(client) == 300
 
 
-def refuse_to_write(_: object, path: str) -> None:
-    """As faiss does it where the disk is full."""
-    raise RuntimeError(f"write error in {path}: 4051 != 818944 (No space left on device)")
+def refuse_to_write(path: Path, *_: object) -> None:
+    """As the system does it where the disk is full."""
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path: Path) -> None:
