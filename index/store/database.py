@@ -449,6 +449,7 @@ class Store:
         report: Mapping[str, Json] | None = None,
         offsets: versions.Offsets | None = None,
         terms: Terms | None = None,
+        last_key: int | None = None,
         role: Role = "search",
         activate: bool = False,
     ) -> int:
@@ -456,13 +457,17 @@ class Store:
 
         It answers nothing until it is activated. Offsets of keys and terms of documents that have
         gone meanwhile are left out.
+
+        Args:
+            last_key: the last key when terms were learned: those of documents that have another
+                text by now are left out, too.
         """
         with self.connections.writing() as db:
             version = versions.insert(db, kind, weights, fingerprint, note, tuning, report, role)
             if offsets is not None:
                 versions.insert_offsets(db, version, offsets)
             if terms is not None:
-                versions.insert_terms(db, version, terms)
+                versions.insert_terms(db, version, terms, last_key)
             if activate:
                 versions.activate(db, version)
                 statements.count_change(db)

@@ -71,8 +71,12 @@ def insert_offsets(db: Database, version: int, offsets: Offsets) -> None:
     )
 
 
-def insert_terms(db: Database, version: int, terms: Terms) -> None:
+def insert_terms(db: Database, version: int, terms: Terms, last_key: int | None = None) -> None:
     """Store what a version has learned about documents; those that went meanwhile are passed over.
+
+    Args:
+        last_key: the last key when it was learned; documents with later ones have another text
+            by now, and are passed over too. If None, all are as they were.
 
     Raises:
         InvalidRequest: not one finite vector for each row.
@@ -86,9 +90,10 @@ def insert_terms(db: Database, version: int, terms: Terms) -> None:
             )
         db.conn.executemany(
             "INSERT INTO document_terms (projection, name, document, term) "
-            "SELECT ?, ?, row, ? FROM documents WHERE row = ?",
+            "SELECT ?, ?, row, ? FROM documents WHERE row = ? AND (? IS NULL OR ? >= "
+            "(SELECT max(id) FROM keys WHERE document = row AND example IS NULL))",
             [
-                (version, name, vector.tobytes(), row)
+                (version, name, vector.tobytes(), row, last_key, last_key)
                 for row, vector in zip(rows.tolist(), vectors.astype(np.float32), strict=True)
             ],
         )

@@ -164,4 +164,5 @@ def _learned(task: Task, mixture: Mixture, memory: Memory) -> Learned:
         QUERY: (memory.rows[moved], moves[moved]),
     }
     offsets = memory.key_ids[mixture.offset_keys], mixture.offsets
-    return Learned(projection, tuning, offsets, {"scale": mixture.scale}, terms)
+    calibration, last_key = {"scale": mixture.scale}, int(memory.key_ids.max())
+    return Learned(projection, tuning, offsets, calibration, terms, last_key)

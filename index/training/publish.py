@@ -52,7 +52,7 @@ class Learned(NamedTuple):
     Attributes:
         offsets: of keys, by their ids.
         calibration: what is said of it in the report.
-        terms: of documents, by name.
+        terms: of documents, by name; learned when `last_key` was the last.
     """
 
     projection: Projection | RatingModel
@@ -60,6 +60,7 @@ class Learned(NamedTuple):
     offsets: tuple[Int64, Float32]
     calibration: Mapping[str, Json]
     terms: Terms | None = None
+    last_key: int | None = None
 
     @classmethod
     def of(
@@ -126,6 +127,7 @@ def publish(task: Task, found: Found, learned: Learned) -> dict[str, Json]:
         report=made,
         offsets=learned.offsets,
         terms=learned.terms,
+        last_key=learned.last_key,
         role=task.role,
     )
     # Told, and not asked any more: a stop comes too late for what is stored.

@@ -152,4 +152,5 @@ def _learned(fitted: FittedRatings, material: Material, judgement: Judgement) ->
         offsets=(np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)),
         calibration={"coverage": dict(judgement.coverage), "trust": _trust(judgement)},
         terms={TERMS: (material.rows, fitted.own.packed())},
+        last_key=material.last_key,
     )

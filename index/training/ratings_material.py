@@ -23,12 +23,14 @@ class Material(NamedTuple):
     """What is learned from.
 
     Attributes:
-        rows: (n,) documents that have a rating; embeddings: (n, d), the mean of each one's keys.
+        rows: (n,) documents that have a rating; embeddings: (n, d), the mean of each one's keys,
+            of which `last_key` is the last.
     """
 
     ratings: Ratings
     rows: Int64
     embeddings: Float32
+    last_key: int
     figures: Mapping[str, Json]
 
 
@@ -39,7 +41,8 @@ def gathered(collection: Collection, seed: int) -> Material:
     users, items = stored.of[rated], stored.rows[rated]
     values = stored.values[rated]
     kept = _most(users, seed)
-    rows, embeddings = means(collection.store.own_keys(np.unique(items[kept])))
+    keys = collection.store.own_keys(np.unique(items[kept]))
+    rows, embeddings = means(keys)
     kept = kept[np.isin(items[kept], rows)]  # a document may have gone meanwhile
     ratings = Ratings(
         users[kept], np.searchsorted(rows, items[kept]), values[kept], len(stored.users), len(rows)
@@ -50,7 +53,7 @@ def gathered(collection: Collection, seed: int) -> Material:
         "users": len(np.unique(users)),
         "documents": len(rows),
     }
-    return Material(ratings, rows, embeddings, figures)
+    return Material(ratings, rows, embeddings, int(keys.ids.max(initial=0)), figures)
 
 
 def _most(users: Int64, seed: int) -> Int64:

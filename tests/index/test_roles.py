@@ -76,6 +76,15 @@ def test_terms_go_with_their_documents_and_their_texts(store):
     assert found.last_key == store.state().last_key == 4
 
 
+def test_terms_of_a_text_that_changed_while_they_were_learned_are_not_stored(store):
+    store.write([entry(id) for id in "abc"])
+    rows, last = store.rows_of(["a", "b", "c"]), store.state().last_key
+    store.write([entry("a", [(0, 1)]), entry("c", [])])  # another text, and none
+    at, gate = np.array([*rows.values()]), np.ones((3, 1))
+    version = add(store, role="recommend", terms={"gate": (at, gate)}, last_key=last)
+    assert store.version(version).terms["gate"][0].tolist() == [rows["b"]]
+
+
 @pytest.mark.parametrize("wrong", [np.zeros((2, 1)), np.zeros(1), np.array([[np.nan]])])
 def test_terms_that_do_not_fit_leave_no_version_behind(store, wrong):
     store.write([entry("a")])

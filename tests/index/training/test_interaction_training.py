@@ -73,6 +73,23 @@ def test_what_is_learned_is_promoted_and_recommends(planted):
     assert found_of(collection, given, asked) == pytest.approx(untrained)
 
 
+def test_nothing_is_kept_of_a_text_that_changed_during_the_training(planted):
+    collection, met = planted
+    record(collection, interactions_of(met))
+    document, other = f"d{met.indices[0]}", np.ones(collection.settings.dimension).tolist()
+
+    def progress(stage: str, done: float) -> None:
+        if stage == "storing":
+            collection.upsert([{"id": document, "vector": other}])
+
+    report = train(collection, objective="interactions", progress=progress)
+    assert report["promoted"]
+    row = collection.store.rows_of([document])[document]
+    terms = collection.store.version(report["version"]).terms
+    assert terms
+    assert not any(row in rows for rows, _ in terms.values())
+
+
 def found_of(collection, given, asked) -> float:
     """Recall of what is recommended to the first users."""
     recalls = []

@@ -158,6 +158,20 @@ def test_documents_that_go_and_that_change_lose_what_was_learned(collection: Col
     assert np.isfinite(predictions(collection, ["m2", "m4"], history)).all()
 
 
+def test_nothing_is_kept_of_a_text_that_changed_during_the_training(collection: Collection) -> None:
+    def progress(stage: str, done: float) -> None:
+        if stage == "storing":
+            collection.upsert([{"id": "m4", "vector": [1.0] + [0.0] * 15}])
+
+    report = train(collection, objective="ratings", progress=progress)
+    assert report["promoted"]
+    trained = Models(collection.store).current()
+    assert trained is not None
+    rows = collection.store.rows_of(["m3", "m4"])
+    assert rows["m3"] in trained.rows
+    assert rows["m4"] not in trained.rows
+
+
 def test_new_documents_are_predicted_by_their_texts(collection: Collection) -> None:
     train(collection, objective="ratings")
     collection.upsert([{"id": "new", "vector": [1.0] + [0.0] * 15}])
