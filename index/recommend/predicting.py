@@ -90,7 +90,8 @@ class Predictor:
         if len(others):
             asked[others] = self._histories.embeddings([chosen.given[at] for at in others.tolist()])
         asked[rows != NO_ROW] = self._means(rows[rows != NO_ROW])
-        met = history.chosen(history.rows != NO_ROW)
+        # Examples and facts have no values, and nothing to say here.
+        met = history.chosen(np.array([part.given is None for part in history.parts]))
         valued = Valued(
             met.rows,
             [str(part.name["id"]) for part in met.parts],

@@ -131,6 +131,23 @@ def test_a_stored_user_is_a_history(collection: Collection) -> None:
     assert stored["mean"] == pytest.approx(sent["mean"])
 
 
+def test_what_was_not_liked_has_a_say_in_predictions(collection: Collection) -> None:
+    low = [{**each, "value": each["value"] - 5} for each in HISTORY]
+    said, usual = (
+        collection.recommend(target="m4", history=each).predictions[0] for each in (low, HISTORY)
+    )
+    assert said["mean"] == pytest.approx(usual["mean"] - 5, abs=1e-6)
+
+
+def test_examples_and_facts_say_nothing_to_predictions(collection: Collection) -> None:
+    others = {"negative": ["m1", "m2"], "positive": ["m3"]}
+    alone, beside = (
+        collection.recommend(target="m4", history=HISTORY, **more).predictions[0]
+        for more in ({}, others)
+    )
+    assert beside["mean"] == pytest.approx(alone["mean"])
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
