@@ -20,7 +20,6 @@ from index.evaluating.interactions import (
     History,
     Protocol,
     evaluate,
-    is_liked,
     protocol_of,
     read_ids,
 )
@@ -49,8 +48,7 @@ def evaluate_interactions(
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
 
     def recommend(user: str, met: History) -> Sequence[str]:
-        # What was not liked asks for nothing, but is not to be recommended again.
-        history = [{"id": each.document, "weight": float(is_liked(each))} for each in met]
+        history = [{"id": each.document, "value": each.value} for each in met]
         fields: dict[str, Any] = {"history": history, "k": CUT}
         if withheld is not None:
             fields["filter"] = {"@id": {"in": withheld}}

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from index.errors import SourceError
+from index.recommend.history import is_liked
 from index.statistics import Interval, mean_intervals
 from index.store import Interaction
 from index.types import Float64
@@ -109,9 +110,9 @@ def protocol_of(
     met = {
         user: {each.document for each in found}
         for user, found in histories.items()
-        if any(map(is_liked, found))
+        if any(is_liked(each.value) for each in found)
     }
-    pairs = {(each.user, each.document) for each in test if is_liked(each)}
+    pairs = {(each.user, each.document) for each in test if is_liked(each.value)}
     for user, document in pairs:
         can_be = candidates is None or document in candidates
         if user in met and document not in met[user] and can_be:
@@ -130,11 +131,6 @@ def protocol_of(
         without_history=sum(user not in met for user in users),
         left_out=sum(user in met for user, _ in pairs) - sum(map(len, kept.values())),
     )
-
-
-def is_liked(given: Interaction) -> bool:
-    """Whether an interaction is a sign of what a user wants: all are but numbers of 0 and below."""
-    return not isinstance(given.value, int | float) or given.value > 0
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from index.recommend.requests import MAX_USED, Fact, Given, Met, RecommendReques
 from index.search.asking import Asking
 from index.store import Store, compile_filter
 from index.types import Float32, Float64, Int64, Json
+from index.values import as_number
 
 NO_ROW = 0
 """The row of a part that is no document; rows begin at 1."""
@@ -27,6 +28,14 @@ OF_FACT = 1000
 
 NAMED = 10
 """Missing ids that an error names."""
+
+
+def is_liked(value: Json) -> bool:
+    """Whether having met a document, and given it this, is a sign of what a user wants.
+
+    All values are, and none, but for numbers of 0 and below, and false.
+    """
+    return value is not False and not as_number(value) <= 0  # NaN for what is no number
 
 
 class Part(NamedTuple):
@@ -123,12 +132,12 @@ class Histories:
         missing = Missing([id for id in dict.fromkeys(ids) if id not in rows], unknown)
         if missing and request.on_missing == "error":
             raise not_there(missing)
-        parts = [*_merged(stored, request.history, rows), *_others(request, rows)]
+        parts = [*_merged(stored, _weighted(request), rows), *_others(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
         counting = [part for part in parts if abs(part.weight) >= LEAST]
         kept = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
         if not kept:
-            raise _nobody(request, missing)
+            raise _nobody(request, missing, met=len(seen) > 0)
         weights = np.array([part.weight for part in kept])
         return History(kept, self._embeddings(kept), weights, seen, len(parts), missing)
 
@@ -142,7 +151,7 @@ class Histories:
             return []
         met = self._store.interactions_of(request.user)
         return [
-            Part({"id": id}, row, 1.0, value, time)
+            Part({"id": id}, row, _usual(value, request), value, time)
             for id, row, value, time in zip(
                 met.documents, met.rows.tolist(), met.values, met.times.tolist(), strict=True
             )
@@ -182,6 +191,25 @@ class Histories:
             f"no encoder for it as a text; name a field that documents have.",
             field="facts",
         )
+
+
+def _usual(value: Json, request: RecommendRequest) -> float:
+    """The weight of what was met, where none is said.
+
+    What was not liked asks for nothing more of its kind, and is not to be recommended again. To a
+    prediction it says as much as what was.
+    """
+    return float(request.target is not None or is_liked(value))
+
+
+def _weighted(request: RecommendRequest) -> list[Met]:
+    """The history as sent, each with its weight."""
+    return [
+        each
+        if "weight" in each.model_fields_set
+        else each.model_copy(update={"weight": _usual(each.value, request)})
+        for each in request.history
+    ]
 
 
 def _merged(stored: Iterable[Part], given: Iterable[Met], rows: Mapping[str, int]) -> list[Part]:
@@ -263,13 +291,18 @@ def not_there(missing: Missing, field: str = "history") -> InvalidRequest | Unkn
     )
 
 
-def _nobody(request: RecommendRequest, missing: Missing) -> InvalidRequest:
-    """Why there is nothing to recommend by."""
+def _nobody(request: RecommendRequest, missing: Missing, met: bool) -> InvalidRequest:
+    """Why there is nothing to recommend by.
+
+    Args:
+        met: whether the user met anything that is there.
+    """
     what = "send a history, positive examples, facts, or a user with stored interactions"
-    if request.history and not missing:
+    if met:
         return InvalidRequest(
-            f"Every weight of the history is zero; give one that is not, or {what}.",
-            field="history",
+            f"Every weight of the history is zero, as it is of what was valued at 0 or below; "
+            f"give one that is not, or {what}.",
+            field="history" if request.history else "user",
         )
     said = "Nothing is known of the user"
     if missing.ids:

@@ -47,7 +47,8 @@ class Met(Request):
         ge=-1e6,
         le=1e6,
         description="How much it counts, relative to the others; below zero it is a negative "
-        "example, and zero only keeps it out of the answer.",
+        "example, and zero only keeps it out of the answer, as it is by default for what has a "
+        "value of 0 or below (but to predictions).",
     )
     value: JsonValue = Field(
         None, description="What the user gave it; predictions (`target`) are made of these."

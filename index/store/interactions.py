@@ -16,7 +16,7 @@ from sqlite_utils import Database
 
 from index.errors import InvalidRequest, UnknownDocument
 from index.store import statements
-from index.types import Float64, Int64, Json
+from index.types import Bool, Float64, Int64, Json
 from index.validation import MAX_USER
 
 NAMED = 10
@@ -46,6 +46,7 @@ class Interactions(NamedTuple):
     rows: Int64  # (n,) rows of documents
     values: Float64  # (n,) NaN where there is none, or none that is a number
     times: Float64  # (n,) seconds since 1970, NaN where not known
+    liked: Bool  # (n,) whose value is neither a number of 0 or below nor false
 
 
 class Met(NamedTuple):
@@ -123,16 +124,18 @@ def read(db: Database) -> Interactions:
     ids = np.array([id for id, _ in users], dtype=np.int64)
     found = db.execute(
         "SELECT user, document, CASE WHEN typeof(value) IN ('integer', 'real') THEN value END, "
-        "time, id FROM interactions ORDER BY user, document"
+        "time, id, value IS NOT 'false' FROM interactions ORDER BY user, document"
     ).fetchall()
-    columns = list(zip(*found, strict=True)) or [()] * 5
+    columns = list(zip(*found, strict=True)) or [()] * 6
+    values = np.array(columns[2], dtype=np.float64)
     return Interactions(
         ids=np.array(columns[4], dtype=np.int64),
         users=[name for _, name in users],
         of=np.searchsorted(ids, np.array(columns[0], dtype=np.int64)),
         rows=np.array(columns[1], dtype=np.int64),
-        values=np.array(columns[2], dtype=np.float64),
+        values=values,
         times=np.array(columns[3], dtype=np.float64),
+        liked=np.array(columns[5], dtype=np.bool_) & ~(values <= 0),
     )
 
 

@@ -35,8 +35,7 @@ class Material(NamedTuple):
 def gathered(collection: Collection, last: int, seed: int) -> Material:
     """Read interactions and keys.
 
-    What a user valued at 0 or below is no sign of what comes next, and is left out; anything else
-    is one, whatever its value.
+    What a user did not like is no sign of what comes next, and is left out.
 
     Args:
         last: the last interaction that the active version learned from.
@@ -46,7 +45,7 @@ def gathered(collection: Collection, last: int, seed: int) -> Material:
         stored = collection.store.interactions()
         memory = memory_of(collection, _wanted(collection, stored, random))
         documents = collection.store.counts()[0]
-    chosen = ~(stored.values <= 0) & _sampled(stored, random)
+    chosen = stored.liked & _sampled(stored, random)
     at = np.minimum(np.searchsorted(memory.rows, stored.rows), memory.documents - 1)
     chosen &= memory.rows[at] == stored.rows
     shape = len(stored.users), memory.documents

@@ -143,6 +143,25 @@ def test_a_stored_user_is_a_history_and_what_is_sent_counts_besides(collection):
     assert "d50" not in ids_of(collection.recommend(user="u", k=80))
 
 
+@pytest.mark.parametrize("value", [0, -2.5, False])
+def test_what_was_not_liked_asks_for_nothing_and_is_left_out(collection, value):
+    met = [{"id": "d4", "value": value}, {"id": "d9", "value": 3}, {"id": "d7", "value": "x"}]
+    record(collection, [{"user": "u", **each} for each in met])
+    expected = collection.recommend(history=["d9", "d7", {"id": "d4", "weight": 0}], k=20)
+    for asked in ({"user": "u"}, {"history": met}):
+        found = collection.recommend(k=20, explain=True, **asked)
+        assert ids_of(found) == ids_of(expected)
+        assert {each["id"] for each in found.hits[0].because} == {"d9", "d7"}
+    said = collection.recommend(history=[{**met[0], "weight": 1}], k=20)
+    assert ids_of(said) == ids_of(collection.recommend(history=["d4"], k=20))
+    record(collection, [{"user": "v", **met[0]}])
+    with pytest.raises(InvalidRequest, match="valued at 0 or below") as error:
+        collection.recommend(user="v")
+    assert error.value.field == "user"
+    stored = collection.store.interactions()
+    assert stored.liked.tolist() == [False, True, True, False]  # d4, d7, d9 and d4 again
+
+
 def test_older_parts_count_less_by_their_half_life(collection):
     day = 86_400
     history = [{"id": "d1", "time": 0}, {"id": "d2", "time": 10 * day}, "d3"]
