@@ -157,15 +157,18 @@ class Views:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
-            return self._publish()
+            return self._publish(self._store.state().projection)
 
     def merge_if_due(self) -> None:
         """Publish when fresh keys, or those masked, are too many to be searched as they are."""
-        if self._read_only or not self._is_due():
+        if self._read_only:
             return
-        with self._publishing:
-            if self._is_due():  # nobody else has done it meanwhile
-                self._publish()
+        for version in self._answering():
+            if not self._is_due(version):
+                continue
+            with self._publishing:
+                if self._is_due(version):  # nobody else has done it meanwhile
+                    self._publish(version)
 
     def discard(self, version: int | None = None) -> None:
         """Forget the published index of a version (the active one if None)."""
@@ -264,18 +267,35 @@ class Views:
                 log.warning("The index was not written, and is held in memory: %s", error)
             base = self._load_published(made)
         try:
-            return self._advance(View(made, base, NEVER))
+            return self._opened(made, base)
         except Forgotten:  # a newer index was written since
-            return self._advance(View(made, self._load_published(made), NEVER))
+            return self._opened(made, self._load_published(made))
 
-    def _is_due(self) -> bool:
-        base, delta = self.current().keys.segments
-        return delta.keys > _bearable(base) or _is_hollow(base)
+    def _opened(self, made: Version, base: Snapshot) -> View:
+        """A version over published keys, with everything that was committed since."""
+        if made.terms and made.last_key < base.last_key:
+            # Some of these keys may be of other texts than those that terms were learned of.
+            made = self._stored(made.number)
+        return self._advance(View(made, base, NEVER))
 
-    def _publish(self) -> View:
-        made = self._version(self._store.state().projection)
+    def _answering(self) -> list[int]:
+        """The version that searches, brought up, and those that recommend."""
+        searching = self.current().version
+        return [searching, *({UNTRAINED, self._store.state().recommend} - {searching})]
+
+    def _is_due(self, version: int) -> bool:
+        slot = self._slots.get(version)
+        view = None if slot is None else slot.view
+        if view is None:
+            return False  # it is written when it is opened
+        base, delta = view.keys.segments
+        coming = self._store.state().last_key - view.keys.last_key
+        return delta.keys + coming > _bearable(base) or _is_hollow(base)
+
+    def _publish(self, version: int) -> View:
+        made = self._version(version)
         self._write(made)
-        fresh = self._advance(View(made, self._load_published(made), NEVER))
+        fresh = self._opened(made, self._load_published(made))
         slot = self._slot(made.number)
         with slot.lock:
             view = slot.view = self._advance(fresh)
@@ -351,6 +371,9 @@ class Views:
         slot = self._slots.get(number)
         if slot is not None and slot.view is not None:
             return slot.view.made
+        return self._stored(number)
+
+    def _stored(self, number: int) -> Version:
         if number == UNTRAINED:
             return Version(number, identity(int(self._store.settings()["dimension"])).fold())
         stored = self._store.version(number)

@@ -148,6 +148,35 @@ def test_where_searching_has_other_keys_the_untrained_version_keeps_the_embeddin
     assert collection.views.current(role="recommend").keys.documents == 31
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_many_fresh_keys_are_merged_into_what_recommends_too(collection, trained, monkeypatch):
+    moved = Projection("given", 4, np.ones(1), w_k=np.eye(4)[None] * 2, normalize_keys=True)
+    if trained:
+        rows = np.sort([*collection.store.rows_of(["d1", "d2"]).values()])
+        version = collection.store.add_projection(
+            moved.kind,
+            moved.to_bytes(),
+            moved.fingerprint,
+            {},
+            terms={"gate": (rows, np.full((2, 1), 3.0))},
+            role="recommend",
+        )
+        collection.activate(version)
+    else:
+        collection.activate(collection.add_projection(moved))
+    collection.recommend(history=["d1"])
+    monkeypatch.setattr("index.views.MERGE_KEYS", 8)
+    fresh = [{"id": f"e{at}", "vector": [1, 1, 1, at + 1]} for at in range(20)]
+    collection.upsert([*fresh, {"id": "d1", "vector": [0, 0, 0, 1]}])  # another text
+    view = collection.views.current(role="recommend")
+    base, delta = view.keys.segments
+    assert (base.living, delta.keys, view.keys.documents) == (50, 0, 50)
+    assert "e3" in [hit.id for hit in collection.recommend(history=["d1"], k=49).hits]
+    if trained:  # of which nothing is known any more
+        rows = collection.store.rows_of(["d1", "d2"])
+        assert view.made.gates(np.array([rows["d1"], rows["d2"]])).tolist() == [1, 3]
+
+
 def test_a_version_recommends_once_it_is_active_and_searches_when_named(collection):
     trained = identity(4, normalize=True)
     version = collection.store.add_projection(
