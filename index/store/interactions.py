@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,7 +69,8 @@ def add(db: Database, interactions: Sequence[Interaction], forget: bool) -> tupl
     """Store interactions. Returns how many were new, and how many replaced an earlier one.
 
     Args:
-        forget: delete those stored before.
+        forget: delete those stored before. What is said again keeps its id all the same: by that
+            a training knows what it has learned from.
 
     Raises:
         InvalidRequest: a user, value or time that is none. UnknownDocument: an id that no
@@ -80,15 +81,15 @@ def add(db: Database, interactions: Sequence[Interaction], forget: bool) -> tupl
         if reason:
             raise InvalidRequest(f"Interaction {at} {reason}", field=f"interactions.{at}")
     rows = _rows(db, [each.document for each in interactions])
-    if forget:
-        delete(db)
     users = _user_ids(db, [each.user for each in interactions])
-    before = count(db)
+    before = 0 if forget else count(db)
     db.conn.executemany(
         "INSERT INTO interactions (user, document, value, time) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (user, document) DO UPDATE SET value = excluded.value, time = excluded.time",
         [(users[e.user], rows[e.document], _stored(e.value), e.time) for e in interactions],
     )
+    if forget:  # afterwards: a user goes with their last interaction
+        _delete_all_but(db, {(users[e.user], rows[e.document]) for e in interactions})
     added = count(db) - before
     return added, len(interactions) - added
 
@@ -185,6 +186,13 @@ def popularity(db: Database) -> tuple[Int64, Int64]:
     ).fetchall()
     rows, counts = np.array(found, dtype=np.int64).reshape(-1, 2).T
     return rows, counts
+
+
+def _delete_all_but(db: Database, kept: Set[tuple[int, int]]) -> None:
+    """Delete interactions but for some pairs of a user's id and a document's row."""
+    found = db.execute("SELECT id, user, document FROM interactions").fetchall()
+    gone = [(id,) for id, *pair in found if tuple(pair) not in kept]
+    db.conn.executemany("DELETE FROM interactions WHERE id = ?", gone)
 
 
 def _wrong_in(given: Interaction) -> str | None:

@@ -79,7 +79,10 @@ def _too_few(users: int) -> str:
 def _standing(task: Task, material: Material) -> Standing:
     """What recommends now, in a form that can stand trial."""
     chosen = task.active.report.get("chosen") or {}
-    if objective_of(task.active) == "interactions":
+    # Where what it learned from is gone, nothing can show again what it was worth: it stands trial
+    # as it is. Of what judges it may have seen some, which speaks for it, and not against it.
+    several = int((lengths(material.known) >= 2).sum())
+    if objective_of(task.active) == "interactions" and several >= FEWEST_QUESTIONS:
         recipe = chosen.get("recipe")
         if recipe in RECIPES or recipe == "none":
             name = None if recipe == "none" else recipe
@@ -89,7 +92,7 @@ def _standing(task: Task, material: Material) -> Standing:
 
 
 def _asking(task: Task, memory: Memory) -> Asking:
-    """A version into which no interaction went, on the documents of a memory.
+    """A version as it is, on the documents of a memory.
 
     Several heads are put side by side: an inner product is then the mean of theirs by gates.
     """
@@ -98,7 +101,8 @@ def _asking(task: Task, memory: Memory) -> Asking:
     rows = np.repeat(memory.rows, memory.counts)
     own = np.zeros(len(rows), dtype=bool)
     keys = version.keys(KeyBatch(memory.key_ids, rows, memory.embeddings, own)).vectors
-    heads = projection.queries(as_queries(memory))  # (n, H, d_k)
+    asking = version.asking(as_queries(memory), memory.rows)
+    heads = projection.queries(asking)  # (n, H, d_k)
     unit = settings.unit_embeddings or projection.normalized
     usual = default_scale(settings.scorer, unit, projection.d_k)
     scales = version.tuning.scale or (resolve_scale(settings.scale, usual, projection.d_k),)
@@ -106,8 +110,8 @@ def _asking(task: Task, memory: Memory) -> Asking:
     queries = (heads * weights[:, None]).astype(np.float32)
     shared = keys.reshape(len(keys), -1, queries.shape[2])
     by_head = np.broadcast_to(shared, (len(keys), *queries.shape[1:]))
-    ones = np.ones(memory.documents, dtype=np.float32)
-    return Asking(_side_by_side(queries), _side_by_side(by_head), 1.0, ones)
+    gates = version.gates(memory.rows).astype(np.float32)
+    return Asking(_side_by_side(queries), _side_by_side(by_head), 1.0, gates)
 
 
 def _side_by_side(heads: Float32) -> Float32:

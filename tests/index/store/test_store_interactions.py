@@ -66,6 +66,21 @@ def test_what_is_said_again_replaces_and_forgetting_is_one_step(store):
     assert store.interactions().users == ["w"]
 
 
+def test_what_is_said_again_keeps_its_id_though_all_else_is_forgotten(store):
+    given = [Interaction("u", "a", 1.0), Interaction("u", "b", 2.0), Interaction("v", "a")]
+    store.add_interactions(given)
+    ids = store.interactions().ids
+    again = [Interaction("u", "b", 3.0), Interaction("v", "a"), Interaction("w", "c")]
+    assert store.add_interactions(again, forget=True) == (3, 0)
+    found = store.interactions()
+    assert found.ids[:2].tolist() == ids[1:].tolist()
+    assert found.ids[2] > ids.max()
+    np.testing.assert_array_equal(found.values, [3, np.nan, np.nan])
+    store.add_interactions([Interaction("w", "b")], forget=True)
+    assert store.interactions_of("w").documents == ["b"]
+    assert store.interaction_counts() == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

@@ -170,6 +170,20 @@ def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(plan
     assert later["last_interaction"] > first["last_interaction"]
 
 
+def test_what_recommends_is_judged_as_it_is_where_what_it_learned_from_is_gone(planted):
+    """By the ids alone it would have learned from nothing, and anything would be better."""
+    collection, met = planted
+    record(collection, interactions_of(met))
+    first = train(collection, objective="interactions")
+    assert first["promoted"]
+    collection.store.delete_interactions()
+    record(collection, interactions_of(met))
+    assert gathered(collection, first["last_interaction"], 0).known.nnz == 0
+    again = train(collection, objective="interactions")
+    assert again["before"]["ndcg@10"] >= first["after"]["ndcg@10"] - 0.03
+    assert not again["promoted"], again["reason"]
+
+
 def test_what_is_not_liked_is_not_learned_from(planted):
     collection, met = planted
     record(collection, interactions_of(met, value=0))
