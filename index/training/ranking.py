@@ -129,7 +129,10 @@ def _before(task: Task, material: Material) -> Before:
     tuning = Tuning.of(task.active.tuning)
     chosen = task.active.report.get("chosen") or {}
     recipe = chosen.get("recipe")
-    trained = objective_of(task.active) == "ranking"
+    # Where the examples that it learned from are gone, it stands trial as it is (see
+    # `training.interactions`): from none of them it would have learned nothing.
+    several = answerable(material.known).sum() >= FEWEST_QUESTIONS
+    trained = objective_of(task.active) == "ranking" and several
     if trained and (recipe in RECIPES or recipe == "none"):
         choice = Choice(
             recipe if recipe in RECIPES else None,

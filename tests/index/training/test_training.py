@@ -487,6 +487,17 @@ def test_a_version_that_is_right_already_stands_trial_as_it_is(tmp_path, quick, 
     assert not report["promoted"]
 
 
+def test_a_version_whose_examples_are_gone_stands_trial_as_it_is(small):
+    planted, collection = small
+    first = train(collection)
+    assert first["promoted"], first["reason"]
+    collection.store.delete_examples()
+    planted.teach(collection, 60)
+    again = train(collection)
+    middle = (first["before"][MEASURE] + first["after"][MEASURE]) / 2
+    assert again["before"][MEASURE] > middle
+
+
 def test_who_switches_versions_meanwhile_is_not_overruled(small):
     _, collection = small
     other = collection.add_projection(given(np.eye(WIDTH)[:4], np.eye(WIDTH)[:4]))
