@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,39 @@ def test_what_is_said_again_keeps_its_id_though_all_else_is_forgotten(store):
     store.add_interactions([Interaction("w", "b")], forget=True)
     assert store.interactions_of("w").documents == ["b"]
     assert store.interaction_counts() == (1, 1)
+
+
+def test_reading_many_takes_little_more_memory_than_what_is_read(store):
+    store.write([entry(f"d{at}") for at in range(200)])
+    many = [Interaction(f"u{user}", f"d{at}", 1.5) for user in range(200) for at in range(200)]
+    store.add_interactions(many)
+    tracemalloc.start()
+    try:
+        found = store.interactions()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found.ids) == len(many)
+    assert peak < 200 * len(many)
+
+
+def test_a_users_page_reads_no_others(store):
+    store.write([entry(f"d{at}") for at in range(100)])
+    everybody = [Interaction(f"u{user}", f"d{at}") for user in range(50) for at in range(100)]
+    store.add_interactions(everybody)
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    reader = store.connections.reader().conn
+    reader.set_progress_handler(count, 100)
+    page = store.interaction_page((0, 0), 1000, "u49")
+    reader.set_progress_handler(None, 0)
+    assert [each.document for each in page.interactions] == [f"d{at}" for at in range(100)]
+    assert steps < 100
 
 
 @pytest.mark.parametrize(
