@@ -35,6 +35,15 @@ class _Chosen(NamedTuple):
     missing: Sequence[str]
 
 
+class _Resolved(NamedTuple):
+    """A request with what was named in it, and its predictions."""
+
+    trained: Trained | None
+    chosen: _Chosen
+    history: History
+    made: Sequence[Prediction]
+
+
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
@@ -52,10 +61,8 @@ class Predictor:
             UnknownDocument: an id that no document has, unless those are skipped.
         """
         started = time.perf_counter()
-        chosen = self._chosen(request)
-        history = self._histories.of(request, MOST_USED)
-        trained = self._models.current(request.projection)
-        made = until_whole(lambda: self._predicted(trained, chosen, history))
+        # From the start again, if a document goes meanwhile: it is in no history then.
+        trained, chosen, history, made = until_whole(lambda: self._resolved(request))
         missing = Missing([*history.missing.ids, *chosen.missing], history.missing.user)
         _check_size(request, made)
         return Predicted(
@@ -69,6 +76,12 @@ class Predictor:
             projection=UNTRAINED if trained is None else trained.version,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
+
+    def _resolved(self, request: RecommendRequest) -> _Resolved:
+        chosen = self._chosen(request)
+        history = self._histories.of(request, MOST_USED)
+        trained = self._models.current(request.projection)
+        return _Resolved(trained, chosen, history, self._predicted(trained, chosen, history))
 
     def _chosen(self, request: RecommendRequest) -> _Chosen:
         given = request.target or []

@@ -12,6 +12,7 @@ import pytest
 from index.collection import Collection
 from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from index.ratings import Own, Rated, RatingModel, predict
+from index.recommend.history import Histories, History
 from index.recommend.target import MOST_TARGETS, Targets, Valued, predicted
 from index.recommend.trained import TERMS, Trained
 from index.store import Interaction
@@ -129,6 +130,24 @@ def test_a_stored_user_is_a_history(collection: Collection) -> None:
     stored = collection.recommend(target="m4", user="ann").predictions[0]
     sent = collection.recommend(target="m4", history=HISTORY).predictions[0]
     assert stored["mean"] == pytest.approx(sent["mean"])
+
+
+def test_a_document_that_goes_meanwhile_is_in_no_history(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.store.add_interactions(
+        [Interaction("ann", each["id"], each["value"]) for each in HISTORY]
+    )
+    read = Histories.of
+
+    def of(self: Histories, *asked: Any) -> History:
+        found = read(self, *asked)
+        collection.delete(["m1"])
+        return found
+
+    monkeypatch.setattr(Histories, "of", of)
+    found = collection.recommend(target="m4", user="ann", explain=True)
+    assert {each["id"] for each in found.predictions[0]["because"]} == {"m2", "m25"}
 
 
 def test_what_was_not_liked_has_a_say_in_predictions(collection: Collection) -> None:
