@@ -143,7 +143,7 @@ def evaluate_command(
     options = {name: value for name, value in given.items() if value is not None}
     _check_options(options, versions)
     _check_what(met is not None, queries, qrels, (history, cold))
-    if met is not None and options.keys() - {"projection"}:
+    if met is not None and (versions or options.keys() - {"projection"}):
         raise click.UsageError("Beside --interactions, of the options only --projection applies.")
     opened = open_collection(folder, collection, precision)
     if met is not None:

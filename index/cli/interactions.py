@@ -46,7 +46,9 @@ class InteractionFile:
         if path is not None:
             return cls(path, columns)
         if named := [f"--{name}" for name, column in columns.items() if column is not None]:
-            raise click.UsageError(f"{', '.join(named)} are columns of --interactions; give it.")
+            raise click.UsageError(
+                f"{', '.join(named)}: a column of --interactions; give that file, too."
+            )
         return None
 
     def beside(self, path: str) -> InteractionFile:

@@ -92,7 +92,18 @@ class Opened(NamedTuple):
         show(self.as_json, {"projection": version, "active": False}, text)
 
 
-@click.group("projections", invoke_without_command=True)
+class Helpful(click.Group):
+    """A group that tells the help of its commands without the folder that they would open."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = next((each for each in args if each in self.commands), None)
+        if named is not None and set(args) & set(ctx.help_option_names):
+            # Asked for help, it prints it and exits.
+            self.commands[named].make_context(named, list(ctx.help_option_names[:1]), parent=ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group("projections", cls=Helpful, invoke_without_command=True)
 @on_collection
 @click.pass_context
 def projections_group(

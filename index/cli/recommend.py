@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import click
 
 from index.cli.common import on_collection, open_collection, show
 from index.recommend.answers import Predicted, Recommendation, Recommended
+from index.store import StoredDocument
 from index.types import Json
+
+WIDEST = 100
+"""Characters that are shown of a text."""
+
+_BELOW = " " * 13
 
 
 class RequestType(click.ParamType[dict[str, Any]]):
@@ -60,7 +67,7 @@ class RequestType(click.ParamType[dict[str, Any]]):
 @click.option("--half-life", type=float, metavar="DAYS", help="Older history counts less.")
 @click.option("--diversity", type=float, help="0 by score alone, to 1 by difference alone.")
 @click.option("--reserve", type=float, help="The share of the list for what nobody met.")
-@click.option("--explain", is_flag=True, help="Say what put each document there.")
+@click.option("--explain", is_flag=True, help="Say because of what each is there, or predicted.")
 @click.option("--projection", type=int, help="A version other than the active one.")
 @click.option(
     "--request",
@@ -88,7 +95,10 @@ def recommend_command(
     """
     opened = open_collection(folder, collection, precision)
     found = opened.recommend(**_asked(ids, options, request))
-    text = _predictions(found) if isinstance(found, Predicted) else _list(found)
+    if isinstance(found, Predicted):
+        text = _predictions(found, options["explain"])
+    else:
+        text = _list(found, opened.store.find([hit.id for hit in found.hits]))
     show(as_json, found.json(), text)
 
 
@@ -96,7 +106,12 @@ def _asked(
     ids: tuple[str, ...], options: dict[str, Any], request: dict[str, Any]
 ) -> dict[str, Any]:
     """What was given, over what the request says."""
-    given = {name: value for name, value in options.items() if value not in (None, (), False)}
+    # By identity: 0 equals False, and is a number that was given.
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    }
     if given.pop("with_seen", False):
         given["exclude_seen"] = False
     if "filter" in given:
@@ -133,29 +148,42 @@ def _parsed(given: str) -> Any:
         raise click.BadParameter(f"--filter takes JSON, but {given!r} is none ({error}).") from None
 
 
-def _list(found: Recommended) -> str:
-    lines = [_line(rank, hit) for rank, hit in enumerate(found.hits, start=1)]
+def _list(found: Recommended, documents: Mapping[str, StoredDocument]) -> str:
+    lines = [
+        line
+        for rank, hit in enumerate(found.hits, start=1)
+        for line in _lines(rank, hit, documents.get(hit.id))
+    ]
     if not lines:
         lines = ["Nothing is left to recommend: all is seen, or filtered out."]
     return "\n".join([*lines, *_left_out(found)])
 
 
-def _line(rank: int, hit: Recommendation) -> str:
+def _lines(rank: int, hit: Recommendation, document: StoredDocument | None) -> Iterator[str]:
+    """A hit with its value, the text by which people know it, and why it is there."""
     value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
-    line = f"{rank:>3}  {hit.weight:.4f}  {hit.id}{value}"
-    if hit.because is None:
-        return line
-    why = ", ".join(f"{_name(each)} {each['weight']:.2f}" for each in hit.because[:3])
-    return f"{line}\n             because of {why}"
+    yield f"{rank:>3}  {hit.weight:.4f}  {hit.id}{value}"
+    if document is not None and document.fields:  # one of vectors has no text
+        text = " ".join(next(iter(document.fields.values())).split())
+        yield f"{_BELOW}{text[:WIDEST]}"
+    if hit.because is not None:
+        yield f"{_BELOW}because of {_shares(hit.because)}"
 
 
-def _predictions(found: Predicted) -> str:
+def _shares(because: Any) -> str:
+    return ", ".join(f"{_name(each)} {each['weight']:.2f}" for each in because[:3])
+
+
+def _predictions(found: Predicted, explain: bool) -> str:
     lines = []
     for each in found.predictions:
         said = each.get("mean", each.get("value"))
         shown = f"{said:.3f}" if isinstance(said, float) else json.dumps(said, ensure_ascii=False)
         spread = f" ± {each['std']:.3f}" if isinstance(each.get("std"), float) else ""
         lines.append(f"{_name(each)}  {shown}{spread}  (confidence {each['confidence']:.3f})")
+        if explain:
+            nothing = f"nothing in the history {each['null']:.2f}"  # the null key's weight
+            lines.append(f"   because of {_shares(each['because'])}, {nothing}")
     return "\n".join([*lines, *_left_out(found)])
 
 

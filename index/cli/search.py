@@ -54,7 +54,7 @@ class VectorType(click.ParamType[list[float]]):
 @click.option("--attend", default="100", show_default=True, help="A number of documents, or all.")
 @click.option("--filter", "filter_json", metavar="JSON", help="Conditions on payload and value.")
 @click.option("--temperature", type=float, default=1.0, show_default=True)
-@click.option("--scorer", metavar="NAME", help="dot, cosine or laplace.")
+@click.option("--scorer", metavar="NAME", help="dot, cosine, laplace or additive.")
 @click.option("--scale", type=float, help="The factor on the scorer's result.")
 @click.option(
     "--lexical",

@@ -33,6 +33,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+_OF_CLICKS = {"eta": ETA, "clip": CLIP, "negatives": False, "clicked_column": None}
+"""Options that only a click log heeds, as they are where nobody gave them."""
+
 
 @dataclass(frozen=True)
 class Files:
@@ -58,11 +61,16 @@ class Files:
         """Take these options out of all that were given.
 
         Raises:
-            UsageError: queries without judgements, or judgements without queries.
+            UsageError: queries without judgements, judgements without queries, or what only
+                clicks heed without them.
         """
         files = cls(**{field.name: given.pop(field.name) for field in fields(cls)})
         if (files.queries is None) != (files.qrels is None):
             raise click.UsageError("--queries and --qrels belong together; give both or neither.")
+        changed = [name for name, default in _OF_CLICKS.items() if getattr(files, name) != default]
+        if changed and files.clicks is None:
+            said = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+            raise click.UsageError(f"{said} applies to clicks alone; add --clicks LOG.")
         return files
 
     def __bool__(self) -> bool:

@@ -17,7 +17,7 @@ export function fullBar(weights) {
 
 /** A hit's name for people: a title it has, or its id. */
 export function titleOf(hit) {
-  const named = TITLES.map((name) => hit.payload?.[name] ?? hit.value?.[name]);
+  const named = TITLES.map((name) => hit.payload?.[name] ?? hit.value?.[name] ?? hit.fields?.[name]);
   return String(named.find((each) => typeof each === "string" && each) ?? hit.id);
 }
 

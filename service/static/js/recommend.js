@@ -20,7 +20,7 @@ const look = latest(async () => {
   if (!query) return byId("found").replaceChildren();
   await tried(async () => {
     const { hits } = await post(path("search"), { query, k: FOUND });
-    byId("found").replaceChildren(...hits.map(candidate));
+    byId("found").replaceChildren(...(await whole(hits)).map(candidate));
   });
 });
 
@@ -62,10 +62,16 @@ const ask = latest(async () => {
     const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, explain: true };
     const { hits } = await post(path("recommend"), body);
     const full = fullBar(hits.map((hit) => hit.weight));
-    const items = hits.map((hit, rank) => drawHit(field("collection").value, { ...hit, highlight: null }, hit.weight, rank + 1, full, because(hit)));
+    const items = (await whole(hits)).map((hit, rank) => drawHit(field("collection").value, { ...hit, highlight: null }, hit.weight, rank + 1, full, because(hit)));
     byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Recommended" }, items));
   });
 });
+
+/** Hits with their texts, of which one is often the title; one deleted since goes by its id. */
+function whole(hits) {
+  const texts = (id) => get(path("documents", id)).catch(() => ({}));
+  return Promise.all(hits.map(async (hit) => ({ ...hit, fields: (await texts(hit.id)).fields })));
+}
 
 /** The attention over the history that put an entry there. */
 function because(hit) {

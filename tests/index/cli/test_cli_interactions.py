@@ -103,8 +103,16 @@ def test_ratings_are_predicted_where_there_are_any(library, tmp_path):
     [
         (["evaluate"], "Give --queries with --qrels, or --interactions."),
         (["evaluate", "--history", "x.tsv"], "go with --interactions"),
-        (["evaluate", "--user", "reader"], "are columns of --interactions"),
+        (["evaluate", "--user", "reader"], "a column of --interactions"),
         (["evaluate", "--interactions", "x.tsv", "--lexical", "on"], "only --projection applies"),
+        (
+            ["evaluate", "--interactions", "x.tsv", "--compare", "1", "2"],
+            "only --projection applies",
+        ),
+        (
+            ["teach", "--interactions", "x.tsv", "--negatives"],
+            "--negatives applies to clicks alone",
+        ),
         (["train", "--value", "stars"], "--value says which value --answers learns from"),
         (["train", "--interactions", "x.tsv", "--answers"], "by interactions and ratings alone"),
         (["train", "--interactions", "x.tsv", "--clicks", "y.csv"], "teach different things"),

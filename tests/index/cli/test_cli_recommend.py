@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -62,9 +63,15 @@ def test_for_a_person(folder):
     assert [line.split()[0] for line in predicted.splitlines()] == ["d4", "d9"]
     assert " ± " in predicted
     assert "(confidence" in predicted
+    assert "because" not in predicted
+    because = run(folder, "--user", "ann", "--target", "d4", "--explain").stdout.splitlines()[1]
+    shares = [float(each) for each in re.findall(r"[01]\.\d\d", because)]
+    assert len(shares) == 3  # of d1, d2 and nothing
+    assert sum(shares) == pytest.approx(1, abs=0.02)
 
 
 def test_what_is_wrong_is_a_sentence(folder):
     assert "Nothing is known of the user" in run(folder, status=1).stderr
     assert "is no JSON object" in run(folder, "--request", "nowhere", status=2).stderr
+    assert "k: Input should be greater" in run(folder, "d1", "-k", "0", status=1).stderr
     assert "--filter takes JSON" in run(folder, "d1", "--filter", "x", status=2).stderr

@@ -207,6 +207,21 @@ def test_recommended_is_what_the_api_recommends_and_why(tab: Tab) -> None:
     tab.page.wait_for_function("() => !new URLSearchParams(location.search).has('dislike')")
 
 
+def test_a_title_that_is_searched_is_a_title_too(tab: Tab) -> None:
+    titled = [{"id": str(at), "fields": {"title": f"Tale {at}"}} for at in range(4)]
+    tab.server.request("PUT", "/v1/collections/titled", {})
+    status, said = tab.server.request("POST", "/v1/collections/titled/documents", titled)
+    assert status == 200, said
+    try:
+        tab.open('/recommend?collection=titled&like=["1"]')
+        tab.page.wait_for_selector("#results .hit h3")
+        headings = "[...document.querySelectorAll('#results .hit h3')]"
+        titles = tab.in_page(f"{headings}.map(each => each.innerText)")
+        assert sorted(titles) == ["Tale 0", "Tale 2", "Tale 3"]
+    finally:
+        tab.server.request("DELETE", "/v1/collections/titled")
+
+
 # -- teach ------------------------------------------------------------------------------------
 
 
