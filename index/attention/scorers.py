@@ -19,6 +19,10 @@ from index.errors import InvalidRequest
 
 Scorer: TypeAlias = Callable[[Floats, Floats], Floats]
 
+MANY_KEYS = 4096
+"""From here on the keys come first in a product, which is a third faster for a few queries. It
+rounds the last of them otherwise, so that equals among a few would not stay in order."""
+
 PAIR_VALUES = 1 << 18
 """Numbers held at once where each query meets each key one by one: 2 MiB, within cache."""
 
@@ -59,9 +63,11 @@ def dot(queries: Floats, keys: Floats) -> Floats:
     """q·k."""
     q, heads, width = queries.shape
     if keys.shape[1] == 1:
-        # One product for all heads, the keys first: a third faster for a few queries.
-        flat: Floats = keys[:, 0, :] @ queries.reshape(q * heads, width).T  # -> (m, q*H)
-        return np.ascontiguousarray(flat.T).reshape(q, heads, len(keys))
+        # One product for all heads: (q*H, d) and (m, d) -> (q*H, m)
+        asked, offered = queries.reshape(q * heads, width), keys[:, 0, :]
+        if len(keys) < MANY_KEYS:
+            return (asked @ offered.T).reshape(q, heads, len(keys))
+        return np.ascontiguousarray((offered @ asked.T).T).reshape(q, heads, len(keys))
     by_head = queries.transpose(1, 0, 2) @ keys.transpose(1, 2, 0)  # (H, q, d) @ (H, d, m)
     return by_head.transpose(1, 0, 2)  # (q, H, m)
 

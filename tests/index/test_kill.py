@@ -132,7 +132,6 @@ def check_whole(folder: Path) -> None:
     assert sorted(collection.store.all_ids()) == sorted(f"d{n}" for n in range(DOCUMENTS))
     stored = collection.store.scroll(0, DOCUMENTS)
     assert all(document.value == int(document.id[1:]) for document in stored)
-    assert collection.info().index == {
-        "type": "flat", "exact": True, "published": 1, "keys": DOCUMENTS, "fresh": 0,
-    }  # fmt: skip
+    index = {"type": "flat", "exact": True, "published": 1, "keys": DOCUMENTS, "fresh": 0}
+    assert collection.info().index.items() >= index.items()
     assert sorted(path.name for path in folder.iterdir()) == ["collections"]
