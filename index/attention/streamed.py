@@ -89,6 +89,7 @@ def attend_many(
     *,
     allowed: Allowed | None = None,
     shift: Floats | None = None,
+    beyond: Partition | None = None,
 ) -> list[Attended]:
     """Attention of queries (q, H, d) over every document: weights are the true softmax.
 
@@ -96,13 +97,15 @@ def attend_many(
     for the mixture that ranks documents is known only once the partitions are; give
     `Blocks` or a list then, not an iterator. Logits are in the precision of queries and
     keys: float64 queries give float64 logits.
+
+    `beyond` (q, H) is what documents that are in no block add to the sums.
     """
     check_queries(queries, mechanism, shift)
     _check_keep(keep)
     if mechanism.heads > 1:
         _check_rereadable(blocks)
     reader = _Reader(queries, blocks, mechanism, allowed, shift)
-    read = _first_reading(reader, keep)
+    read = _first_reading(reader, keep, beyond)
     best = read.best
     if mechanism.heads > 1:
         best = _second_reading(read.only or reader, read, mechanism, keep)
@@ -163,10 +166,11 @@ class _Reader:
             )
 
 
-def _first_reading(reader: _Reader, keep: int) -> _Read:
+def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Read:
     """Partitions, and with one head the best documents too, for z alone ranks them."""
     mechanism, count = reader.mechanism, len(reader.queries)
     whole = _null_alone(count, mechanism)
+    whole = whole if beyond is None else join(whole, beyond)
     documents = np.zeros(count, np.int64)
     best = [_nothing(mechanism.heads)] * count
     only: list[_Scored] = []

@@ -37,6 +37,17 @@ FEW = 8
 """Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
+DRAWN = 16_384
+"""Documents that stand for all of them: 25 MB at 384 dimensions."""
+
+
+class Drawn(NamedTuple):
+    """Documents drawn at random, and of how many."""
+
+    some: Candidates
+    of: int
+
+
 class Proposed(NamedTuple):
     """Documents found for each query, ascending, and the share of the true ones among them."""
 
@@ -130,6 +141,32 @@ class Snapshot:
             for segment, found in ((segment, segment.find(rows)) for segment in self.segments)
         ]
         return joined(parts)
+
+    def living(self, rows: Int64) -> Int64:
+        """Those of the rows whose documents are there."""
+        return np.concatenate([each.rows[_chosen(each, rows)] for each in self.segments])
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """Some of all living documents, the same for every search."""
+        return self.drawn_of(None)
+
+    def drawn_of(self, rows: Int64 | None) -> Drawn:
+        """Up to `DRAWN` of the living documents of `rows`, each as likely as any other."""
+        chosen = [_chosen(segment, rows) for segment in self.segments]
+        ends = np.cumsum([len(each) for each in chosen])
+        total = int(ends[-1])
+        random = np.random.default_rng(total)
+        at = np.sort(random.choice(total, min(total, DRAWN), replace=False, shuffle=False))
+        parts = np.split(at, np.searchsorted(at, ends[:-1]))
+        begins = np.append(0, ends[:-1]).tolist()
+        some = [
+            _gather(segment, ordinals[part - begin])
+            for segment, ordinals, part, begin in zip(
+                self.segments, chosen, parts, begins, strict=True
+            )
+        ]
+        return Drawn(joined(some), total)
 
     def advanced(self, added: Keys, removed: Int64, last_key: int, last_removal: int) -> Snapshot:
         """The snapshot after a change: documents that lost or gained keys move to the delta.

@@ -69,7 +69,8 @@ class Recommended:
             latest are.
         missing: the ids, and the user, that were named and are not there.
         attended: documents that share the weights.
-        exact: whether no better document can have been missed.
+        exact: whether no better document can have been missed; where keys are quantised weights are
+            estimates besides, as sums over all documents are.
         generation: the state of the collection that answered; it grows with every write.
         projection: the version that answered; 0 is the untrained one.
     """

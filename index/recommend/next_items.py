@@ -145,7 +145,10 @@ class Recommender:
         # Where every gate is shut there is nothing to go by but what was said.
         weights = weights if weights.sum() > 0 else np.abs(history.weights)
         options = SearchOptions.model_construct(
-            k=keep, attend=asked.attend, scorer=made.tuning.scorer
+            k=keep,
+            attend=asked.attend,
+            scorer=made.tuning.scorer,
+            recall=asked.request.recall,
         )
         return attend(
             asked.view,
@@ -155,6 +158,7 @@ class Recommender:
             options,
             parts=weights / weights.sum(),
             without=history.seen if asked.request.exclude_seen else None,
+            estimate=True,
         )
 
     def _penalised(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:

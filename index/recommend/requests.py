@@ -173,6 +173,11 @@ class RecommendRequest(Request):
         max_length=MAX_FIELDS,
         description="The fields of the payload (dotted) to return; all if absent.",
     )
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="The share of its nearest that each part of the history is to find, where keys "
+        "are quantised; 1 is exact.",
+    )
     explain: bool = Field(
         False, description="Add to each hit what of the history put it there, and how much."
     )

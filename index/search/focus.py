@@ -49,6 +49,7 @@ class Focus:
         parts: (p,) how much each part of a mixture counts; None where queries are plain.
         overlaps: the lexical term of each embedding; None where words do not count.
         native: whether the index orders documents as the mechanism does, but for words.
+        indexed: whether it orders them as each single head does.
         reranks: whether the scorer was fitted to candidates, and looks at no more than those.
         masked: documents that a scan leaves out besides those that filters do.
         calibrated: whether scale and null were fitted for what is asked.
@@ -61,6 +62,7 @@ class Focus:
     parts: Float64 | None
     overlaps: Sequence[Overlap] | None
     native: bool
+    indexed: bool
     reranks: bool
     calibrated: bool
     masked: Int64 | None = None
@@ -241,17 +243,20 @@ def focus_on(
         null_logit=made.tuning.null if fits else None,
         additive=_additive(stored) if scorer == "additive" else None,
     )
+    projection = stored.form_for(scorer) if raw else stored
+    ordered = compare.scorer_name == "dot" and pool == "max"
     return Focus(
         view=view,
         mechanism=compare,
-        projection=stored.form_for(scorer) if raw else stored,
+        projection=projection,
         embeddings=embeddings,
         parts=parts,
         masked=masked,
         overlaps=overlaps,
         # A document that is second best in every head may lead the mixture, yet be proposed by
         # none.
-        native=compare.scorer_name == "dot" and pool == "max" and compare.heads == 1,
+        native=ordered and compare.heads == 1,
+        indexed=ordered and projection.key_fingerprint == view.projection.key_fingerprint,
         reranks=scorer == "additive" and made.tuning.scorer == scorer,
         calibrated=fits and options.temperature == 1,
     )
