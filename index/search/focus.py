@@ -35,6 +35,9 @@ from index.views import View
 
 Attend = int | Literal["all"]
 
+FEW_KEYS = 1024
+"""Up to so many keys queries are float64: in float32 a weight may be off by a millionth or two."""
+
 ALL = slice(None)
 
 MAX_SCORES = 1 << 20
@@ -66,11 +69,16 @@ class Focus:
     reranks: bool
     calibrated: bool
     masked: Int64 | None = None
-    heads: Float32 = field(init=False)  # (q, H, d); of a mixture (1, p * H, d), part by part
+    heads: Float32 | Float64 = field(
+        init=False
+    )  # (q, H, d); of a mixture (1, p * H, d), part by part
     shift: Float64 = field(init=False)  # (q, H), scaled as logits are
 
     def __post_init__(self) -> None:
-        asked = self.projection.asked(self.embeddings)
+        precise = self.view.keys.keys <= FEW_KEYS
+        asked = self.projection.asked(
+            self.embeddings.astype(np.float64) if precise else self.embeddings
+        )
         queries = len(asked.heads) if self.parts is None else 1
         heads = asked.heads.reshape(queries, self.mechanism.heads, asked.heads.shape[2])
         object.__setattr__(self, "heads", heads)
