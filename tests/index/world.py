@@ -222,5 +222,7 @@ def check_weights(answer: Any, weights: dict[str, float], *, atol: float = 1e-6)
     np.testing.assert_allclose(sorted(found.values()), sorted(weights.values()), atol=atol)
     for id in found.keys() & weights.keys():
         assert abs(found[id] - weights[id]) <= atol
-    strangers = [weight for id, weight in found.items() if id not in weights]
-    assert all(abs(weight - min(weights.values())) <= atol for weight in strangers)
+    strangers = sorted(weight for id, weight in found.items() if id not in weights)
+    # Of several heads the last to be attended need not have the least weight.
+    missing = sorted(weight for id, weight in weights.items() if id not in found)
+    np.testing.assert_allclose(strangers, missing, atol=atol)
