@@ -14,7 +14,7 @@ import numpy as np
 
 from index.collection import Collection
 from index.recommend.answers import Predicted
-from index.recommend.target import MOST_TARGETS
+from index.recommend.requests import MAX_TARGETS
 from index.statistics import Interval, by_group, mean_interval
 from index.store import Interaction
 from index.types import Float64
@@ -85,8 +85,8 @@ def _numbers(history: Iterable[Interaction]) -> list[dict[str, Any]]:
 
 def _predicted(collection: Collection, history: list[dict[str, Any]], ids: list[str]) -> Float64:
     means: list[float] = []
-    for at in range(0, len(ids), MOST_TARGETS):
-        found = collection.recommend(history=history, target=ids[at : at + MOST_TARGETS])
+    for at in range(0, len(ids), MAX_TARGETS):
+        found = collection.recommend(history=history, target=ids[at : at + MAX_TARGETS])
         assert isinstance(found, Predicted)  # as targets were named
         means += [as_number(each["mean"]) for each in found.predictions]
     return np.array(means)

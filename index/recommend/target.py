@@ -16,12 +16,10 @@ import numpy as np
 
 from index.errors import InvalidRequest
 from index.ratings import Items, Rated, attended, deviations, predict, shrunk
+from index.recommend.requests import MAX_TARGETS
 from index.recommend.trained import Trained
 from index.types import Bool, Float32, Float64, Int64, Json
 from index.values import ValueType, as_number, blend_for, infer
-
-MOST_TARGETS = 256
-"""Targets of one request."""
 
 LARGEST = 1e100
 """Of the size of numbers: their squares must still be numbers."""
@@ -126,9 +124,9 @@ def predicted(
         InvalidRequest: no or too many targets, a history without a value, or a number that is out
             of the range of what was learned from.
     """
-    if not 1 <= len(targets.rows) <= MOST_TARGETS:
+    if not 1 <= len(targets.rows) <= MAX_TARGETS:
         raise InvalidRequest(
-            f"{len(targets.rows)} targets were sent; send 1 to {MOST_TARGETS}.", field="target"
+            f"{len(targets.rows)} targets were sent; send 1 to {MAX_TARGETS}.", field="target"
         )
     usable = _usable(history)
     same = (targets.rows[:, None] == usable.rows[None, :]) & (targets.rows[:, None] != NONE)

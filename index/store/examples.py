@@ -16,16 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from sqlite_utils import Database
 
-from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from index.errors import DimensionMismatch, InvalidRequest
 from index.store import statements
 from index.store.keys import stacked
 from index.types import Float32, Float64, Int64
 
 SAME = 0.02
 """Of an embedding's length, by which the same text may move: bfloat16 moves MiniLM's by 0.012."""
-
-NAMED = 10
-"""Unknown documents that an error names."""
 
 
 class Question(NamedTuple):
@@ -89,7 +86,7 @@ def add(
             embedding of another width. UnknownDocument: an id that no document has.
     """
     _check(questions, examples, statements.dimension(db))
-    rows = _rows(db, [each.document for each in examples])
+    rows = statements.known_rows(db, [each.document for each in examples], "examples")
     asked = {each.question for each in examples}
     if forget:
         delete(db, None, None)
@@ -205,19 +202,6 @@ def _wrong_in(example: NewExample, questions: int) -> str | None:
     if example.position is not None and not 1 <= example.position < 2**63:
         return f"has the position {example.position}; send 1 for the first place, or none."
     return None
-
-
-def _rows(db: Database, documents: Sequence[str]) -> Mapping[str, int]:
-    rows = statements.rows_of(db, documents)
-    unknown = [id for id in dict.fromkeys(documents) if id not in rows]
-    if unknown:
-        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
-        raise UnknownDocument(
-            f"The examples name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document has "
-            f"such an id; store the documents first, or leave these examples out.",
-            field="examples",
-        )
-    return rows
 
 
 def _question_ids(db: Database, questions: Mapping[int, Question]) -> dict[int, int]:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 from sqlite_utils import Database
 
-from index.errors import InvalidRequest, UnknownDocument
+from index.errors import InvalidRequest
 from index.store import statements
 from index.types import Bool, Float64, Int64, Json
 from index.validation import MAX_USER
-
-NAMED = 10
-"""Unknown documents that an error names."""
 
 READ_BLOCK = 8192
 """Interactions read at a time."""
@@ -83,7 +80,7 @@ def add(db: Database, interactions: Sequence[Interaction], forget: bool) -> tupl
         reason = _wrong_in(each)
         if reason:
             raise InvalidRequest(f"Interaction {at} {reason}", field=f"interactions.{at}")
-    rows = _rows(db, [each.document for each in interactions])
+    rows = statements.known_rows(db, [each.document for each in interactions], "interactions")
     users = _user_ids(db, [each.user for each in interactions])
     before = 0 if forget else count(db)
     db.conn.executemany(
@@ -218,19 +215,6 @@ def _wrong_in(given: Interaction) -> str | None:
     except ValueError:
         return "has a value that holds NaN or infinity; send finite numbers, or none."
     return None
-
-
-def _rows(db: Database, documents: Sequence[str]) -> Mapping[str, int]:
-    rows = statements.rows_of(db, documents)
-    unknown = [id for id in dict.fromkeys(documents) if id not in rows]
-    if unknown:
-        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
-        raise UnknownDocument(
-            f"The interactions name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document "
-            f"has such an id; store the documents first, or leave these interactions out.",
-            field="interactions",
-        )
-    return rows
 
 
 def _user_ids(db: Database, users: Sequence[str]) -> dict[str, int]:

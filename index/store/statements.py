@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
+from index.errors import UnknownDocument
 from index.store.documents import Entry, Hashes, StaleEntries, State, StoredDocument
 from index.types import Int64, Json
+
+NAMED = 10
+"""Unknown documents that an error names."""
 
 
 def to_json(value: Json) -> str:
@@ -67,6 +71,27 @@ def rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:
         [id_list(list(dict.fromkeys(ids)))],
     )
     return dict(found.fetchall())
+
+
+def known_rows(db: Database, documents: Sequence[str], what: str) -> dict[str, int]:
+    """Rows by the caller's ids, all of them.
+
+    Args:
+        what: names the documents, for the error and as its field.
+
+    Raises:
+        UnknownDocument: it names some of the ids that no document has.
+    """
+    rows = rows_of(db, documents)
+    unknown = [id for id in dict.fromkeys(documents) if id not in rows]
+    if unknown:
+        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
+        raise UnknownDocument(
+            f"The {what} name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document has "
+            f"such an id; store the documents first, or leave these {what} out.",
+            field=what,
+        )
+    return rows
 
 
 def by_id(db: Database, id: str) -> StoredDocument | None:

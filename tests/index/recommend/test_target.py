@@ -13,7 +13,7 @@ from index.collection import Collection
 from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from index.ratings import Own, Rated, RatingModel, predict
 from index.recommend.history import Histories, History
-from index.recommend.target import MOST_TARGETS, Targets, Valued, predicted
+from index.recommend.target import MAX_TARGETS, Targets, Valued, predicted
 from index.recommend.trained import TERMS, Trained
 from index.store import Interaction
 from tests.index.helpers import vector_data
@@ -229,7 +229,7 @@ def test_numbers_that_are_none_are_refused(collection: Collection, value: float)
 
 def test_too_many_targets_and_unknown_ones_are_refused(collection: Collection) -> None:
     with pytest.raises(InvalidRequest, match="target"):
-        collection.recommend(target=[f"m{at}" for at in range(MOST_TARGETS + 1)], history=HISTORY)
+        collection.recommend(target=[f"m{at}" for at in range(MAX_TARGETS + 1)], history=HISTORY)
     with pytest.raises(UnknownDocument, match="nowhere"):
         collection.recommend(target=["m4", "nowhere"], history=HISTORY)
     told = collection.recommend(target=["m4", "nowhere"], history=HISTORY, on_missing="skip")
@@ -294,9 +294,9 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
         vectors,
         np.ones(count),
     )
-    targets = Targets(rows[:MOST_TARGETS], vectors[:MOST_TARGETS])
+    targets = Targets(rows[:MAX_TARGETS], vectors[:MAX_TARGETS])
     found = predicted(active, vectors.mean(axis=0), targets, history)
-    assert len(found) == MOST_TARGETS
+    assert len(found) == MAX_TARGETS
     for each in found:
         assert each.weights.sum() + each.null == pytest.approx(1)
         assert 1 <= float(str(each.answer["mean"])) <= 5
