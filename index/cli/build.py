@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from index.build import Built, Mapped, build, check_ids
 from index.cli.common import Problems, interrupted, on_collection, open_data, show
+from index.collection import Collection
 from index.errors import SourceError
 from index.source import (
     LOOKAHEAD_ROWS,
@@ -104,29 +105,27 @@ def build_command(
     wanted = {name: given for name, given in settings.items() if given is not None}
     wanted |= _width(mapped)
     target = open_data(folder, precision).ensure(collection, **wanted)
-    tuned = target.tune(recall, exact_below)
-    problems = Problems()
+    tuned, problems = target.tune(recall, exact_below), Problems()
+    built = _built(target, mapped, problems, sync=sync, strict=strict, publish=tuned)
+    problems.summary()
+    if sync and built.refused:
+        click.echo("Nothing was deleted: not every row could be read.", err=True)
+    show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
+
+
+def _built(target: Collection, mapped: list[Mapped], problems: Problems, **options: bool) -> Built:
+    """Build with a bar, and say what is stored by then if it is interrupted."""
     sizes = [each.source.size_hint() for each in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    with tqdm(total=total, unit="doc", desc=collection, file=sys.stderr) as progress:
+    with tqdm(total=total, unit="doc", desc=target.name, file=sys.stderr) as progress:
         try:
-            built = build(
-                target,
-                mapped,
-                sync=sync,
-                strict=strict,
-                publish=tuned,
-                on_problem=problems,
-                on_progress=progress.update,
+            return build(
+                target, mapped, on_problem=problems, on_progress=progress.update, **options
             )
         except KeyboardInterrupt:
             progress.close()
             stored, _ = target.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
-    problems.summary()
-    if sync and built.refused:
-        click.echo("Nothing was deleted: not every row could be read.", err=True)
-    show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
 
 
 def _mapped(name: str, **fields: Any) -> Mapped:
