@@ -10,19 +10,17 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from index.attention import Attended
-from index.errors import InvalidRequest, UnknownField
+from index.errors import InvalidRequest
 from index.projection import Projection
 from index.search.answers import Hit, Weighing
 from index.search.attending import Attention
 from index.search.explaining import Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
 from index.search.requests import SearchOptions
+from index.search.value_types import KEY, value_of
 from index.store import Store, StoredDocument
 from index.types import Float64, Int64, Json
-from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only, select
-
-KEY = "@key"
-"""The value that is the key itself, so that K = V."""
+from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; what needs more reads its own, and forgets."""
@@ -319,31 +317,6 @@ def _has_value_weights(projection: Projection) -> bool:
 def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
     """Whether a value is a vector of that width; `decode` passes over all others."""
     return is_numbers(value) and len(value) == len(vector)
-
-
-def value_of(document: StoredDocument, path: str | None) -> Json:
-    return select(path, document.id, document.value, document.payload, document.fields)
-
-
-def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
-    """Refuse a value path that nothing in the sample has.
-
-    Raises:
-        UnknownField: it names the fields that there are.
-    """
-    if path in (None, KEY) or not sample:
-        return
-    if any(value_of(document, path) is not None for document in sample):
-        return
-    known: dict[str, None] = {}
-    for document in sample:
-        tree: Mapping[str, Json] = document.value if isinstance(document.value, Mapping) else {}
-        known |= dict.fromkeys([*tree, *document.payload, *document.fields])
-    raise UnknownField(
-        f"No document looked at has a value {path!r}; there are {', '.join(known) or 'none'}, "
-        f"@id and {KEY}.",
-        field="value",
-    )
 
 
 def _scroll(store: Store, size: int = 4096) -> Iterator[list[StoredDocument]]:

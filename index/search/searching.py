@@ -15,7 +15,7 @@ import numpy as np
 
 from index.attention import Attended
 from index.errors import Conflict, InvalidRequest, LimitExceeded
-from index.search.answering import KEY, Reading, check_path, value_of
+from index.search.answering import Reading
 from index.search.answers import Answer, Facets, Matrix
 from index.search.asking import Asked, Asking, QueryEncoder, known
 from index.search.attending import Attention, attend, attend_matrix
@@ -26,16 +26,13 @@ from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
 from index.search.queries import Query
 from index.search.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
+from index.search.value_types import ValueTypes
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed
 from index.types import Float32, Float64, Int64, Json
-from index.values import ValueType, infer, parse_type
 from index.versions import Version
 from index.views import View, Views
-
-TYPE_SAMPLE = 1000
-"""Documents whose values tell their type."""
 
 ATTEMPTS = 5
 """How often a search starts again when a document it found goes before its value is read."""
@@ -105,7 +102,7 @@ class Searcher:
         self._settings = settings
         self._views = views
         self.asking = Asking(store, settings, encoder)
-        self._types: dict[str | None, tuple[int, ValueType | None]] = {}
+        self._types = ValueTypes(store, settings)
         self._company: Company[Batch, list[Found]] = Company(
             self._in_company, lambda batch: len(batch.asked), TOGETHER
         )
@@ -250,7 +247,7 @@ class Searcher:
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
             [each.texts for each in batch.asked],
             batch.parts,
-            self._value_type(options.value, view, attention, hard=options.mode == "hard"),
+            self._types.of(options, view.change, attention),
         )
         facets = self._facets(options)
         return [
@@ -326,47 +323,6 @@ class Searcher:
         if rows is None:
             rows = self._store.matching(compile_filter({}))
         return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
-
-    def _value_type(
-        self, path: str | None, view: View, attention: Attention, *, hard: bool
-    ) -> ValueType:
-        """The type of the values that a path names: declared, or inferred from a sample.
-
-        Inferred anew after every change: a type that is out of date answers with nothing.
-        """
-        if path == KEY:
-            return ValueType("vector")
-        declared = self._declared(path)
-        if declared is not None:
-            return declared
-        change, found = self._types.get(path, (-1, None))
-        if change != view.change:
-            found = self._inferred(path)
-            self._types[path] = view.change, found
-        if found is not None:
-            return found
-        # A hard answer without a path is the best document's value, whatever the others' are.
-        best_alone = path is None and hard
-        return self._inferred_from(path, attention, 1 if best_alone else None)
-
-    def _declared(self, path: str | None) -> ValueType | None:
-        declared = self._settings.values
-        if path is not None:
-            declared = declared.get(path) if isinstance(declared, Mapping) else None
-        return None if declared is None else parse_type(declared, field="values")
-
-    def _inferred(self, path: str | None) -> ValueType | None:
-        """From all over the collection; None where the sample has no such value."""
-        sample = self._store.sample(TYPE_SAMPLE)
-        values = [value_of(document, path) for document in sample]
-        return infer(values) if any(value is not None for value in values) else None
-
-    def _inferred_from(self, path: str | None, attention: Attention, best: int | None) -> ValueType:
-        """From the `best` attended documents (all if None), where the sample has no such value."""
-        rows = np.unique(np.concatenate([found.documents[:best] for found in attention.attended]))
-        documents = list(self._store.documents(rows).values())
-        check_path(path, documents)
-        return infer([value_of(document, path) for document in documents])
 
 
 def _options(request: SearchRequest) -> str:

@@ -12,13 +12,12 @@ from index.collection import Collection
 from index.errors import InvalidRequest
 from index.learn.answers.targets import Answers, Targets
 from index.learn.data import twins
-from index.search.answering import KEY, check_path, value_of
-from index.search.searching import TYPE_SAMPLE
+from index.search.value_types import KEY, TYPE_SAMPLE, check_path, declared, value_of
 from index.store import StoredDocument
 from index.training.gather import memory_of
 from index.training.request import TrainRequest
 from index.types import Int64, Json
-from index.values import ValueType, infer, parse_type
+from index.values import ValueType, infer
 
 FEWEST = 20
 """Documents with values: fewer prove nothing (see `request.FEWEST_QUESTIONS`)."""
@@ -106,11 +105,9 @@ def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDoc
     while block := store.scroll(documents[-1].row if documents else 0, BLOCK):
         documents += block
     check_path(path, documents)
-    declared = collection.settings.values
-    if path is not None:
-        declared = declared.get(path) if isinstance(declared, Mapping) else None
-    if declared is not None:
-        return documents, parse_type(declared, field="values")
+    type = declared(collection.settings, path)
+    if type is not None:
+        return documents, type
     return documents, infer([value_of(each, path) for each in store.sample(TYPE_SAMPLE)])
 
 
