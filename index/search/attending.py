@@ -26,7 +26,8 @@ from index.attention import (
 )
 from index.errors import LimitExceeded
 from index.keys import Candidates, divided
-from index.search.focus import ALL, MAX_SCORES, Focus, focus_on
+from index.search.focus import ALL, MAX_SCORES, Focus
+from index.search.focusing import focus_on
 from index.search.lexicon import Best, Overlap
 from index.search.mixing import estimated, worth_estimating
 from index.search.requests import SearchOptions

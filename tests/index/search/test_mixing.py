@@ -9,7 +9,7 @@ from scipy.special import log_softmax, logsumexp
 from index.keys import snapshot
 from index.keys.quantised import QuantisedVectors
 from index.search import attending, mixing
-from index.search.focus import focus_on
+from index.search.focusing import focus_on
 from index.search.requests import SearchOptions
 from index.types import Document
 from index.versions import CENTRED_SCALE
