@@ -79,7 +79,8 @@ def ask(address: str, request: Request) -> Any:
 def our_server(data: Path, log: Path) -> Any:
     port = free_port()
     command = [sys.executable, "-m", "service", "--data", str(data), "--port", str(port)]
-    return running([*command, "--cache-mib", "0"], port, "/readyz", log, **OFFLINE)
+    processes = ["--processes", str(len(os.sched_getaffinity(0)))]
+    return running([*command, *processes, "--cache-mib", "0"], port, "/readyz", log, **OFFLINE)
 
 
 def our_text(text: str) -> Request:

@@ -12,6 +12,7 @@ from service import logs
 from service.configuration import in_force
 from service.flags import with_settings
 from service.listening import CannotServe, Refused, ServerOptions
+from service.processes import run_several
 from service.security.command import keys
 from service.server import run
 from service.settings import MEBIBYTE
@@ -41,7 +42,8 @@ def serve(folder: Path, as_json: bool, config_path: Path | None, **settings: Any
     logs.configure(settings.pop("log_format"), settings.pop("log_level"))
     options = ServerOptions(**settings | {"max_body": settings["max_body"] * MEBIBYTE})
     try:
-        run(folder, options, lambda address: _announce(address, as_json))
+        serve_by = run if options.processes == 1 else run_several
+        serve_by(folder, options, lambda address: _announce(address, as_json))
     except Refused as error:
         raise click.UsageError(str(error)) from None
     except CannotServe as error:

@@ -24,6 +24,13 @@ SETTINGS = (
         "--port", default=8000, type=click.IntRange(0, 65535), help="The port; 0 for any free one."
     ),
     setting(
+        "--processes",
+        default=ServerOptions.processes,
+        type=click.IntRange(1, 64),
+        help="Processes that serve side by side, one for each core at best; each has a model, "
+        "threads and a queue of its own.",
+    ),
+    setting(
         "--threads",
         default=ServerOptions.threads,
         type=click.IntRange(1, 256),

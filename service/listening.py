@@ -32,6 +32,7 @@ class ServerOptions:
 
     Attributes:
         port: 0 for any free one.
+        processes: that serve side by side, each with a model, threads and a queue of its own.
         queue: requests that may wait for a thread.
         cache_mib: memory for the embeddings of queries, in MiB; 0 for none.
         allow_remote: whether other machines may connect though there are no keys to ask for.
@@ -45,6 +46,7 @@ class ServerOptions:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    processes: int = 1
     threads: int = 32
     queue: int = 128
     cache_mib: int = 64

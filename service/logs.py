@@ -22,8 +22,18 @@ MAX_TEXT = 2000
 requests = logging.getLogger("attend.requests")
 
 
+_configured: tuple[Format, str] = ("text", "warning")
+
+
+def configured() -> tuple[Format, str]:
+    """What `configure` was given last, for another process of the same server."""
+    return _configured
+
+
 def configure(form: Format, level: str) -> None:
     """Send everything that is logged, and every warning, to stderr in one form."""
+    global _configured
+    _configured = form, level
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

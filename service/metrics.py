@@ -7,18 +7,22 @@ first collections have figures of their own.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from flask import Flask
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from index import Collection, Data
@@ -32,6 +36,13 @@ log = logging.getLogger("attend")
 EXTENSION = "attend-metrics"
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
+
+SEVERAL = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which prometheus_client has the figures of several processes added up."""
+
+IS_ONE_OF_SEVERAL = SEVERAL in os.environ
+
+ADDED = ("process_resident_memory_bytes", "process_cpu_seconds", "process_open_fds")
 
 MAX_COLLECTIONS = 100
 """Collections with figures of their own, the first by name; `attend_collections` counts all."""
@@ -90,8 +101,8 @@ class Metrics:
         self._by_route = cache(self._seconds.labels)
         self._by_stage = cache(self._stages.labels)
         self.queue = QueueState(lambda: 0, lambda: 0)
-        self._registry.register(_State(data, readiness, jobs, lambda: self.queue))
-        ProcessCollector(registry=self._registry)
+        self._own = _Own(data, self._registry)
+        self._state = _State(data, readiness, jobs)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered.
@@ -107,9 +118,22 @@ class Metrics:
         for stage, seconds in spent.items():
             self._by_stage(stage).observe(seconds)
 
+    def tell_others(self) -> None:
+        """Leave this process's queue and cache for the others to add up; its requests are there."""
+        self._own.look(self.queue)
+
     def text(self) -> bytes:
-        """All of it, of this moment."""
-        return generate_latest(self._registry)
+        """All of it: this process of this moment, others as they told of themselves last."""
+        self.tell_others()
+        answering = CollectorRegistry()
+        if IS_ONE_OF_SEVERAL:
+            MultiProcessCollector(answering)  # type: ignore[no-untyped-call]
+            answering.register(_Processes())
+        else:
+            answering.register(self._registry)
+            ProcessCollector(registry=answering)
+        answering.register(self._state)
+        return generate_latest(answering)
 
 
 def metrics_of(app: Flask) -> Metrics:
@@ -134,36 +158,80 @@ class QueueState(NamedTuple):
     refused: Callable[[], int]
 
 
-class _State(Collector):
-    """What is looked up when it is asked for."""
+class _Own:
+    """A process's queue and cache. Of several processes each has its own: `/metrics` adds up."""
 
-    def __init__(
-        self, data: Data, readiness: Readiness, jobs: Jobs, queue: Callable[[], QueueState]
-    ) -> None:
+    def __init__(self, data: Data, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, registry=registry, multiprocess_mode="livesum")
+
+        self._data = data
+        self._waiting = gauge("attend_queue_length", "Requests without a thread.")
+        self._entries = gauge("attend_cache_entries", "Embeddings kept.")
+        self._bytes = gauge("attend_cache_bytes", "What they take.")
+        self._refused = _Risen("attend_queue_refused", "Requests refused: 429.", registry)
+        self._hits = _Risen("attend_cache_hits", "Texts found embedded.", registry)
+        self._misses = _Risen("attend_cache_misses", "Texts to be embedded.", registry)
+
+    def look(self, queue: QueueState) -> None:
+        self._waiting.set(queue.waiting())
+        self._refused.to(queue.refused())
+        cache = self._data.embeddings.usage()
+        self._entries.set(cache.entries)
+        self._bytes.set(cache.size)
+        self._hits.to(cache.hits)
+        self._misses.to(cache.misses)
+
+
+class _Risen:
+    """A counter of what somebody else counts."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._counter = Counter(name, text, registry=registry)
+        self._seen = 0
+        self._lock = threading.Lock()
+
+    def to(self, count: int) -> None:
+        with self._lock:
+            self._counter.inc(max(0, count - self._seen))
+            self._seen = count
+
+
+class _Processes(Collector):
+    """What the system says of the serving processes, added up; and how many there are."""
+
+    def collect(self) -> Iterator[Metric]:
+        # Of a process that ended, the supervisor takes this file away.
+        files = Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db")
+        alive = [found for path in files if (found := _process(int(path.stem.split("_")[-1])))]
+        yield GaugeMetricFamily("attend_processes", "That serve side by side.", len(alive))
+        families = [family for found in alive for family in found if family.name in ADDED]
+        for name, group in groupby(sorted(families, key=attrgetter("name")), attrgetter("name")):
+            same = list(group)
+            total = sum(sample.value for each in same for sample in each.samples)
+            kind = CounterMetricFamily if same[0].type == "counter" else GaugeMetricFamily
+            yield kind(name, same[0].documentation, total)
+
+
+def _process(pid: int) -> list[Metric]:
+    """What the system says of a process; nothing of one that has ended."""
+    return list(ProcessCollector(pid=lambda: pid, registry=None).collect())
+
+
+class _State(Collector):
+    """What is looked up when it is asked for, and is the same for every process."""
+
+    def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
         self._data = data
         self._readiness = readiness
         self._jobs = jobs
-        self._queue = queue
         self._counts = _Counts()
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._server()
-        yield from self._job_states()
-        yield from self._collections()
-
-    def _server(self) -> Iterator[Metric]:
         ready = float(self._readiness.now().state == "ready")
         yield GaugeMetricFamily("attend_ready", "Whether requests should be sent here.", ready)
-        queue = self._queue()
-        waiting = float(queue.waiting())
-        yield GaugeMetricFamily("attend_queue_length", "Requests without a thread.", waiting)
-        refused = float(queue.refused())
-        yield CounterMetricFamily("attend_queue_refused", "Requests refused: 429.", refused)
-        cache = self._data.embeddings.usage()
-        yield CounterMetricFamily("attend_cache_hits", "Texts found embedded.", cache.hits)
-        yield CounterMetricFamily("attend_cache_misses", "Texts to be embedded.", cache.misses)
-        yield GaugeMetricFamily("attend_cache_entries", "Embeddings kept.", cache.entries)
-        yield GaugeMetricFamily("attend_cache_bytes", "What they take.", cache.size)
+        yield from self._job_states()
+        yield from self._collections()
 
     def _job_states(self) -> Iterator[Metric]:
         family = GaugeMetricFamily("attend_jobs", "Jobs remembered.", labels=["state"])

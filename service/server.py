@@ -18,7 +18,7 @@ from service.jobs import Jobs, Trainer
 from service.jobs.apart import train_apart
 from service.listening import ServerOptions, address_of, check_folder, listening, settings_of
 from service.loop import Loop
-from service.metrics import QueueState, listening_to_stages, metrics_of
+from service.metrics import Metrics, QueueState, listening_to_stages, metrics_of
 from service.queueing import BoundedDispatcher
 from service.readiness import Readiness
 from service.security.limits import IDLE_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, SlowClients
@@ -60,25 +60,47 @@ def run(
     """
     check_folder(folder, read_only=options.read_only)
     with listening(options, folder) as listener, stop_signals() as stop:
-        data = Data(folder, cache_bytes=options.cache_mib * MEBIBYTE, read_only=options.read_only)
-        settings, readiness = settings_of(options, listener), Readiness()
-        jobs = Jobs(data, trainer, limit=settings.max_jobs)
-        app = create_app(data, settings, readiness, jobs)
-        server = _server(app, listener, options)
-        announce(address_of(listener))
-        warming = threading.Thread(target=_warm, args=[data, readiness, jobs], name="warm")
-        warming.start()
-        with listening_to_stages(metrics_of(app)), threadpool_limits(BLAS_THREADS, "blas"):
-            loop = Loop(server)
-            _answer(server, loop, stop)
-            readiness.drain()
-            drain(server, loop)
-        idle = not is_busy(server)
+        address = address_of(listener)
+        serve(folder, options, listener, stop, trainer, begun=lambda: announce(address))
+
+
+def serve(
+    folder: Path,
+    options: ServerOptions,
+    listener: socket.socket,
+    stop: threading.Event,
+    trainer: Trainer = train_apart,
+    *,
+    begun: Callable[[], None] = lambda: None,
+    warm_first: bool = False,
+) -> None:
+    """Serve on a socket that listens, until `stop` is set.
+
+    Args:
+        begun: called once nothing stands in the way any more.
+        warm_first: take no connection before everything is open, for others do meanwhile.
+    """
+    data = Data(folder, cache_bytes=options.cache_mib * MEBIBYTE, read_only=options.read_only)
+    settings, readiness = settings_of(options, listener), Readiness()
+    jobs = Jobs(data, trainer, limit=settings.max_jobs)
+    app = create_app(data, settings, readiness, jobs)
+    server = _server(app, listener, options)
+    begun()
+    warming = threading.Thread(target=_warm, args=[data, readiness, jobs], name="warm")
+    warming.start()
+    if warm_first:
         warming.join()
-        jobs.stop(STOP_SECONDS)
-        # SQLite does not survive a connection that is closed under a thread that uses it.
-        if idle:
-            data.close()
+    with listening_to_stages(metrics_of(app)), threadpool_limits(BLAS_THREADS, "blas"):
+        loop = Loop(server)
+        _answer(server, loop, stop, metrics_of(app))
+        readiness.drain()
+        drain(server, loop)
+    idle = not is_busy(server)
+    warming.join()
+    jobs.stop(STOP_SECONDS)
+    # SQLite does not survive a connection that is closed under a thread that uses it.
+    if idle:
+        data.close()
 
 
 def _server(app: Flask, listener: socket.socket, options: ServerOptions) -> TcpWSGIServer:
@@ -115,8 +137,9 @@ def _warm(data: Data, readiness: Readiness, jobs: Jobs) -> None:
         log.warning("The jobs cannot be gone on with: %s", error)
 
 
-def _answer(server: TcpWSGIServer, loop: Loop, stop: threading.Event) -> None:
+def _answer(server: TcpWSGIServer, loop: Loop, stop: threading.Event, metrics: Metrics) -> None:
     slow = SlowClients()
     while not stop.is_set():
         loop.turn(0.5)
         slow.sweep(server.active_channels.values())
+        metrics.tell_others()
