@@ -20,15 +20,19 @@ DRAIN_SECONDS = 30.0
 
 
 @contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
+def stop_signals(*, patient: bool = False) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once.
+
+    Args:
+        patient: a second signal changes nothing.
+    """
     stop = threading.Event()
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.set()
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, on_signal if patient else handler)
 
     for each in before:
         signal.signal(each, on_signal)

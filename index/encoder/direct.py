@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from index.encoder.fused import AGREEMENT, PackedForward, cosines, runs_of
+from index.encoder.fused import AGREEMENT, PackedForward, cosines, steps_of
 from index.timings import timed
 from index.types import Float32, Int64
 
@@ -54,7 +54,7 @@ class DirectEncoder:
             found = self._tokenizer.encode_batch_fast([prompt + text for text in texts])
             tokens = [each.ids for each in found]
         with timed("encode"), torch.inference_mode():
-            # Sequences of equal length stand side by side, so that attention takes them together.
+            # Sequences of like length stand side by side, so that attention takes them together.
             lengths = np.array([len(each) for each in tokens])
             order = np.argsort(lengths, kind="stable")
             rows = np.empty((len(texts), self._forward.width), dtype=np.float32)
@@ -62,8 +62,8 @@ class DirectEncoder:
         return rows
 
     def _pooled(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Float32:
-        runs = runs_of(lengths.tolist(), self._forward.heads)
-        hidden = self._forward.packed(self._embedded(tokens, lengths), runs)  # (t, d)
+        steps = steps_of(lengths.tolist(), self._forward.heads)
+        hidden = self._forward.packed(self._embedded(tokens, lengths), steps)  # (t, d)
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         rows: Float32 = hidden.float().numpy()
         if self._pooling == "cls":

@@ -40,12 +40,40 @@ AGREEMENT = 0.999
 """The least cosine between a trial text's two embeddings; bfloat16 alone costs 0.0001."""
 
 
-class Run(NamedTuple):
-    """`many` neighbouring sequences of `length` tokens each, from row `start`."""
+MOST_WASTE = 2**16
+"""Scores of padding that one step may hold. So many cost what the operators of a step of its own
+would, each of which also has to win the interpreter back from whoever took it meanwhile."""
+
+
+class Padding(NamedTuple):
+    """Sequences of unequal lengths side by side, the longest of `length` tokens.
+
+    Attributes:
+        gather: (many * length,) each place's row, from the step's first on; 0 for padding.
+        kept: (rows,) the places that are no padding, in the order of the rows.
+        beyond: (many, 1, 1, length) whether a place is padding.
+    """
+
+    gather: Tensor
+    kept: Tensor
+    beyond: Tensor
+
+
+class Step(NamedTuple):
+    """Neighbouring sequences that attention takes together.
+
+    Attributes:
+        start: the first one's first row.
+        rows: of all of them.
+        length: of the longest, in tokens.
+        padding: None where all are as long.
+    """
 
     start: int
+    rows: int
     many: int
     length: int
+    padding: Padding | None = None
 
 
 class Linear:
@@ -78,48 +106,72 @@ class Layer:
         self.after_attention: nn.LayerNorm = attention.output.LayerNorm
         self.after_network: nn.LayerNorm = block.output.LayerNorm
 
-    def __call__(self, rows: Tensor, runs: Sequence[Run]) -> Tensor:
-        seen = self.gather(attend(self.project(rows), self.heads, runs))  # (t, 3d) -> (t, d)
+    def __call__(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
+        seen = self.gather(attend(self.project(rows), self.heads, steps))  # (t, 3d) -> (t, d)
         rows = self.after_attention(seen.add_(rows))
         hidden = torch.ops.aten.gelu_(self.widen(rows))  # (t, d) -> (t, 4d)
         return self.after_network(self.narrow(hidden).add_(rows))  # type: ignore[no-any-return]
 
 
-def attend(projected: Tensor, heads: int, runs: Sequence[Run]) -> Tensor:
+def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
     """Dot-product attention within each sequence (Vaswani et al. 2017): (t, 3d) -> (t, d)."""
     width = projected.shape[1] // 3
     per_head = width // heads
     out = projected.new_empty(projected.shape[0], width)
-    for start, many, length in runs:
-        rows = slice(start, start + many * length)
-        split = projected[rows].view(many, length, 3, heads, per_head).permute(2, 0, 3, 1, 4)
+    for start, count, many, length, padding in steps:
+        block = projected[start : start + count]
+        if padding is not None:
+            block = block[padding.gather]
+        split = block.view(many, length, 3, heads, per_head).permute(2, 0, 3, 1, 4)
         query, key, value = split.reshape(3, many * heads, length, per_head)
         unused = query.new_empty(()).expand(many * heads, length, length)  # beta=0 never reads it
         scores = torch.baddbmm(
             unused, query, key.transpose(1, 2), beta=0, alpha=per_head**-0.5
         )  # (many*heads, length, length)
+        if padding is not None:
+            scores.view(many, heads, length, length).masked_fill_(padding.beyond, -torch.inf)
         mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
         by_sequence = mixed.view(many, heads, length, per_head).transpose(1, 2)
-        out[rows].view(many, length, heads, per_head).copy_(by_sequence)
+        own = out[start : start + count]
+        if padding is None:
+            own.view(many, length, heads, per_head).copy_(by_sequence)
+        else:
+            torch.index_select(by_sequence.reshape(-1, width), 0, padding.kept, out=own)
     return out
 
 
-def runs_of(lengths: Sequence[int], heads: int) -> list[Run]:
-    """Neighbours of equal length, as many together as `CELLS_AT_ONCE` allows.
+def steps_of(lengths: Sequence[int], heads: int) -> list[Step]:
+    """Neighbours together, while that wastes little and holds at most `CELLS_AT_ONCE` scores.
 
-    >>> runs_of([3, 3, 5], heads=2)
-    [Run(start=0, many=2, length=3), Run(start=6, many=1, length=5)]
+    Args:
+        lengths: ascending.
+
+    >>> steps_of([3, 3, 500], heads=2)[0]
+    Step(start=0, rows=6, many=2, length=3, padding=None)
     """
-    runs: list[Run] = []
-    start = 0
-    for length in lengths:
-        most = max(1, CELLS_AT_ONCE // (heads * length * length))
-        if runs and runs[-1].length == length and runs[-1].many < most:
-            runs[-1] = runs[-1]._replace(many=runs[-1].many + 1)
-        else:
-            runs.append(Run(start, 1, length))
-        start += length
-    return runs
+    steps: list[Step] = []
+    start = first = used = 0
+    for at, length in enumerate(lengths):
+        cells = heads * (at + 1 - first) * length**2
+        used += heads * length**2
+        if at > first and (cells > CELLS_AT_ONCE or cells - used > MOST_WASTE):
+            steps.append(_step(start, lengths[first:at]))
+            start, first, used = start + steps[-1].rows, at, heads * length**2
+    return [*steps, _step(start, lengths[first:])]
+
+
+def _step(start: int, lengths: Sequence[int]) -> Step:
+    is_even = lengths[0] == lengths[-1]
+    padding = None if is_even else _padding(lengths)
+    return Step(start, sum(lengths), len(lengths), lengths[-1], padding)
+
+
+def _padding(lengths: Sequence[int]) -> Padding:
+    counts = torch.tensor(lengths)[:, None]
+    places = torch.arange(lengths[-1])
+    is_kept = places < counts  # (many, length)
+    index = torch.where(is_kept, counts.cumsum(dim=0) - counts + places, 0)
+    return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], ~is_kept[:, None, None])
 
 
 class PackedForward:
@@ -144,17 +196,17 @@ class PackedForward:
         **_: Any,
     ) -> dict[str, Tensor]:
         padded = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)  # (n, s, d)
-        # Sequences of equal length stand side by side, so that attention takes them together.
+        # Sequences of like length stand side by side, so that attention takes them together.
         order = attention_mask.sum(dim=1).argsort(stable=True)
         kept = attention_mask.bool()[order]
-        runs = runs_of(kept.sum(dim=1).tolist(), self.heads)
-        rows = self.packed(padded[order][kept], runs)
+        steps = steps_of(kept.sum(dim=1).tolist(), self.heads)
+        rows = self.packed(padded[order][kept], steps)
         return {"last_hidden_state": _unpack(rows, kept, order)}
 
-    def packed(self, rows: Tensor, runs: Sequence[Run]) -> Tensor:
+    def packed(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
         """The embedded tokens that are not padding, (t, d), as the last layer's vectors."""
         for layer in self.layers:
-            rows = layer(rows, runs)
+            rows = layer(rows, steps)
         return rows
 
 

@@ -1,11 +1,12 @@
 """One of several serving processes: `python -m service.processes.child`, started by the supervisor.
 
 It reads what to do from stdin, one line of JSON. Where stdin ends, the supervisor has ended, and
-so does it.
+so does it: at once, where it is stopping already.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -24,7 +25,9 @@ def main() -> None:
     given = sys.stdin.buffer
     asked = orjson.loads(given.readline())
     logs.configure(*asked["logs"])
-    with socket.socket(fileno=asked["socket"]) as listener, stop_signals() as stop:
+    # A service manager's signal comes to all, and then once more from the supervisor.
+    stopping = stop_signals(patient=True)
+    with socket.socket(fileno=asked["socket"]) as listener, stopping as stop:
         threading.Thread(target=_watch, args=[given, stop], daemon=True).start()
         serve(
             Path(asked["folder"]),
@@ -37,6 +40,8 @@ def main() -> None:
 
 def _watch(given: IO[bytes], stop: threading.Event) -> None:
     given.read()
+    if stop.is_set():
+        os._exit(1)
     stop.set()
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,6 +38,12 @@ log = logging.getLogger("attend")
 
 ROOT = Path(__file__).parents[2]
 """Where the processes find this code, wherever the server was started."""
+
+MODULE = "service.processes.child"
+
+CORES = "OMP_NUM_THREADS"
+"""The variable by which torch and FAISS learn how many cores are theirs. Where processes share
+them out, each gives its model larger batches."""
 
 LOOK_SECONDS = 0.2
 
@@ -77,19 +84,28 @@ def run_several(folder: Path, options: ServerOptions, announce: Callable[[str], 
 class _Process:
     """One serving process; it ends by itself where this one has ended."""
 
-    def __init__(self, asked: dict[str, object], socket_fd: int, metrics: str) -> None:
+    def __init__(self, asked: dict[str, object], socket_fd: int, metrics: str, cores: int) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.processes.child"],
+            [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             pass_fds=[socket_fd],
-            env=os.environ | {"PYTHONPATH": path, SEVERAL: metrics},
+            env=os.environ | {"PYTHONPATH": path, SEVERAL: metrics, CORES: str(cores)},
             start_new_session=True,  # a Ctrl-C is for this process, which tells it
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(orjson.dumps(asked) + b"\n")
-        self.process.stdin.flush()  # and never closed: its end tells of ours
+        self._stdin = self.process.stdin  # open as long as we are: its end tells of ours
+        try:
+            self._stdin.write(orjson.dumps(asked) + b"\n")
+            self._stdin.flush()
+        except BrokenPipeError:
+            log.warning("A serving process ended before it was told what to do")
+
+    def close(self) -> None:
+        """Of a process that has ended."""
+        with suppress(BrokenPipeError):
+            self._stdin.close()
 
 
 class Several:
@@ -124,6 +140,7 @@ class Several:
             code = each.process.poll()
             if code is None:
                 continue
+            each.close()
             mark_process_dead(each.process.pid, self._metrics)  # type: ignore[no-untyped-call]
             is_hasty = time.monotonic() - each.began < HASTY_SECONDS
             self._hasty = self._hasty + 1 if is_hasty else 0
@@ -148,9 +165,9 @@ class Several:
                 log.warning("A serving process did not stop in time; it is ended as it is")
                 each.process.kill()
                 each.process.wait()
-            assert each.process.stdin is not None
-            each.process.stdin.close()
+            each.close()
 
     def _started(self, *, warm_first: bool) -> _Process:
         asked = self._asked | {"warm_first": warm_first}
-        return _Process(asked, self._listener.fileno(), self._metrics)
+        cores = max(1, len(os.sched_getaffinity(0)) // self._count)
+        return _Process(asked, self._listener.fileno(), self._metrics, cores)

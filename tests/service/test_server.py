@@ -39,6 +39,14 @@ class Server(NamedTuple):
         connection.close()
         return response.status, json.loads(content) if content else None
 
+    def get_text(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=LIMIT)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        content = response.read().decode()
+        connection.close()
+        return response.status, content
+
     def stop(self) -> int:
         self.process.terminate()
         return self.process.wait(LIMIT)
@@ -55,10 +63,10 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Server]:
+def running(folder: Path, *more: str) -> Iterator[Server]:
     # Nobody reads stderr meanwhile: a line for each request would fill the pipe.
     quiet = ("--log-level", "warning")
-    arguments = command("--data", str(folder), "--port", "0", "--json", *quiet)
+    arguments = command("--data", str(folder), "--port", "0", "--json", *quiet, *more)
     process = subprocess.Popen(
         arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

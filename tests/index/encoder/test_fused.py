@@ -85,22 +85,28 @@ def attention_loop(projected: Any, heads: int, lengths: list[int]) -> Any:
 
 
 @given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8).map(sorted),
     heads=st.integers(1, 4),
     per_head=st.sampled_from([1, 4, 8]),
     cells=st.sampled_from([1, 64, 2**20]),
+    waste=st.sampled_from([0, 50, 2**16]),
 )
 def test_attention_stays_within_each_sequence(
-    lengths: list[int], heads: int, per_head: int, cells: int
+    lengths: list[int], heads: int, per_head: int, cells: int, waste: int
 ) -> None:
     rng = np.random.default_rng(sum(lengths))
     projected = rng.standard_normal((sum(lengths), 3 * heads * per_head))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "CELLS_AT_ONCE", cells)
-        runs = fused.runs_of(lengths, heads)
-    assert [run.length for run in runs for _ in range(run.many)] == lengths
-    assert all(run.many == 1 or heads * run.many * run.length**2 <= cells for run in runs)
-    ours = fused.attend(torch.from_numpy(projected), heads, runs).numpy()
+        patch.setattr(fused, "MOST_WASTE", waste)
+        steps = fused.steps_of(lengths, heads)
+    assert sum(step.many for step in steps) == len(lengths)
+    assert sum(step.rows for step in steps) == sum(lengths)
+    for step in steps:
+        allotted = heads * step.many * step.length**2
+        assert step.many == 1 or allotted <= cells
+    assert waste or all(step.padding is None for step in steps)
+    ours = fused.attend(torch.from_numpy(projected), heads, steps).numpy()
     np.testing.assert_allclose(ours, attention_loop(projected, heads, lengths), atol=1e-10)
 
 

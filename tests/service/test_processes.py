@@ -1,0 +1,130 @@
+"""Several serving processes on one port: real processes, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from index import Data
+from service.listening import CannotServe, ServerOptions
+from service.processes import run_several
+from tests.service.test_server import LIMIT, Server, running, wait_until_ready
+
+COUNT = 2
+SEARCH = "/v1/collections/books/search"
+
+
+@contextmanager
+def several(folder: Path) -> Iterator[Server]:
+    with running(folder, "--processes", str(COUNT)) as server:
+        try:
+            until(lambda: len(pids(server)) == COUNT)
+            wait_until_ready(server)
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    data = Data(tmp_path)
+    documents = [{"id": "a", "vector": [1, 0, 0]}, {"id": "b", "vector": [0, 1, 0]}]
+    data.create("books", dimension=3).upsert(documents)
+    data.close()
+    return tmp_path
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def pids(server: Server) -> list[int]:
+    """Of the serving processes; empty once the supervisor is gone."""
+    found = subprocess.run(
+        ["pgrep", "-f", "-P", str(server.process.pid), "service.processes.child"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def metric(server: Server, name: str) -> float:
+    _, text = server.get_text("/metrics")
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+def test_they_answer_as_one_and_their_figures_are_added_up(books: Path) -> None:
+    route = "/v1/collections/{collection}/search"
+    answered = f'attend_requests_total{{method="POST",route="{route}",status="200"}}'
+    with several(books) as server:
+        assert metric(server, "attend_processes") == COUNT
+        for _ in range(40):  # each on a connection of its own
+            status, answer = server.request("POST", SEARCH, {"query": [0, 1, 0]})
+            assert (status, answer["hits"][0]["id"]) == (200, "b")
+        assert metric(server, answered) == 40
+        assert metric(server, "process_resident_memory_bytes") > 1e8
+        # What one of them writes, whichever it is, all of them find.
+        for at in range(20):
+            document = {"id": str(at), "vector": [0, 0, 1 + at]}
+            server.request("POST", "/v1/collections/books/documents", [document])
+            answer = server.request("POST", SEARCH, {"query": [0, 0, 1]})[1]
+            assert answer["hits"][0]["id"] == str(at)
+        assert server.stop() == 0
+    assert not pids(server)
+
+
+def test_one_that_is_killed_is_replaced(books: Path) -> None:
+    with several(books) as server:
+        before = pids(server)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(set(pids(server)) - {before[0]}) == COUNT)
+        until(lambda: metric(server, "attend_processes") == COUNT)
+        for _ in range(10):
+            assert server.request("POST", SEARCH, {"query": [0, 1, 0]})[0] == 200
+
+
+def test_a_signal_to_all_of_them_stops_each_once(books: Path) -> None:
+    with several(books) as server:
+        serving = pids(server)
+        for each in [*serving, *serving, server.process.pid]:
+            os.kill(each, signal.SIGTERM)
+        assert server.process.wait(LIMIT) == 0
+        assert not any(map(is_alive, serving))
+
+
+def test_they_end_where_their_supervisor_is_killed(books: Path) -> None:
+    with several(books) as server:
+        before = pids(server)
+        server.process.kill()
+        until(lambda: not any(map(is_alive, before)))
+
+
+def test_processes_that_cannot_live_are_given_up(
+    books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.processes.supervisor.MODULE", "service.no_such_module")
+    options = ServerOptions(port=0, processes=COUNT)
+    with pytest.raises(CannotServe, match="end as soon as they are started"):
+        run_several(books, options, lambda _address: None)
