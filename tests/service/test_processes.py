@@ -26,8 +26,8 @@ SEARCH = "/v1/collections/books/search"
 def several(folder: Path) -> Iterator[Server]:
     with running(folder, "--processes", str(COUNT)) as server:
         try:
-            until(lambda: len(pids(server)) == COUNT)
             wait_until_ready(server)
+            until(lambda: metric(server, "attend_processes") == COUNT)
             yield server
         finally:
             server.stop()
@@ -79,7 +79,6 @@ def test_they_answer_as_one_and_their_figures_are_added_up(books: Path) -> None:
     route = "/v1/collections/{collection}/search"
     answered = f'attend_requests_total{{method="POST",route="{route}",status="200"}}'
     with several(books) as server:
-        assert metric(server, "attend_processes") == COUNT
         for _ in range(40):  # each on a connection of its own
             status, answer = server.request("POST", SEARCH, {"query": [0, 1, 0]})
             assert (status, answer["hits"][0]["id"]) == (200, "b")
