@@ -3,9 +3,9 @@
     python benchmarks/http.py [--quick] [--json]
 
 The servers run side by side on this machine and take turns under the same load, so that a
-machine whose speed drifts slows all of them; a ratio is the quotient of their medians. Ours has a process
-for each core (`--processes`), Chroma's has threads on all of them, and txtai's is one process, as
-its documentation starts it, whose model uses all of them.
+machine whose speed drifts slows all of them; a ratio is the quotient of their medians. Ours has a
+process for each core (`--processes`), Chroma's has threads on all of them, and txtai's is one
+process, as its documentation starts it, whose model uses all of them.
 
 - `requests_over_txtai_c32`: text queries on SciFact over 32 connections, every text another and
   no cache; same model folder, same documents, ten hits each. txtai answers with ids and scores
