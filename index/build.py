@@ -87,9 +87,10 @@ def build(
     for mapped in sources:
         build.take(mapped)
     removed = build.remove_others() if sync and not build.refused else 0
-    base, delta = collection.views.current().keys.segments
-    if publish or delta.keys or base.living < len(base.rows):
+    if publish:
         collection.publish()
+    else:
+        collection.publish_fresh()
     count, keys = collection.store.counts()
     return Built(
         read=build.read,
