@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from index.attention import Attended
+from index.consistency import Consistency, reading
 from index.errors import Conflict, InvalidRequest, LimitExceeded
 from index.search.answering import Reading
 from index.search.answers import Answer, Facets, Matrix
@@ -132,7 +133,8 @@ class Searcher:
 
     def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
         started = time.perf_counter()
-        asked = self.asking.asked([request.query for request in requests])
+        with reading(_strictest(requests)):
+            asked = self.asking.asked([request.query for request in requests])
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
@@ -164,7 +166,8 @@ class Searcher:
             began=[began for batch in batches for began in batch.began],
             parts=[each for batch in batches for each in batch.parts],
         )
-        found = iter(until_whole(partial(self._found, whole)))
+        with reading(first.options.consistency):
+            found = iter(until_whole(partial(self._found, whole)))
         return [list(islice(found, len(batch.asked))) for batch in batches]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
@@ -311,6 +314,12 @@ class Searcher:
 def _options(request: SearchRequest) -> str:
     """What is to be the same for requests to be answered together."""
     return request.model_dump_json(exclude={"query"})
+
+
+def _strictest(requests: Sequence[SearchRequest]) -> Consistency | None:
+    """What suits all of them, as their queries are read together."""
+    said = {request.consistency for request in requests}
+    return "strong" if "strong" in said else None if None in said else "bounded"
 
 
 def _fingerprint(request: SearchRequest) -> str:

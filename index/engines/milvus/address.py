@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import NamedTuple, cast, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from index.consistency import Consistency
 from index.errors import InvalidRequest
-
-Consistency: TypeAlias = Literal["bounded", "strong"]
 
 DEFAULT_PORT = 19530
 DEFAULT_LIBRARY = "attend"
