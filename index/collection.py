@@ -40,7 +40,8 @@ log = logging.getLogger("attend")
 @dataclass(frozen=True)
 class Info:
     """A collection in figures; `questions` are those that the `examples` are about, and `users`
-    those of whom there are `interactions`."""
+    those of whom there are `interactions`. `capabilities` is what the engine can do
+    (`index.engines.Capabilities`)."""
 
     name: str
     documents: int
@@ -55,6 +56,7 @@ class Info:
     generation: int
     index: Mapping[str, Json]
     settings: Mapping[str, Json]
+    capabilities: Mapping[str, Json]
 
 
 class Page(NamedTuple):
@@ -403,6 +405,7 @@ class Collection:
             generation=view.change,
             index=self.views.told(view),
             settings=self.settings.stored(),
+            capabilities=self.capabilities.json(),
         )
 
     def _unknown(self, id: str) -> UnknownDocument:

@@ -60,7 +60,12 @@ def run(
     """
     check_folder(folder, read_only=options.read_only)
     with listening(options, folder) as listener, stop_signals() as stop:
-        data = Data(folder, cache_bytes=options.cache_mib * MEBIBYTE, read_only=options.read_only)
+        data = Data(
+            folder,
+            cache_bytes=options.cache_mib * MEBIBYTE,
+            read_only=options.read_only,
+            engine=options.engine,
+        )
         settings, readiness = settings_of(options, listener), Readiness()
         jobs = Jobs(data, trainer, limit=settings.max_jobs)
         app = create_app(data, settings, readiness, jobs)

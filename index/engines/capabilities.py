@@ -53,8 +53,40 @@ class Capabilities:
     content_bytes: int | None = None
     consistency: bool = False
 
+    def check(self, name: str, *, field: str | None = None) -> None:
+        """Raises Unsupported where the engine cannot do what a capability is called for.
+
+        Args:
+            field: the request's, that asks for it.
+        """
+        if not getattr(self, name):
+            raise unsupported(self.engine, *REFUSALS[name], field=field)
+
     def json(self) -> Mapping[str, Json]:
         return asdict(self)
+
+
+REFUSALS = {
+    "lexical": (
+        "Words that a query and a document share (lexical)",
+        "leave lexical out, or use a data folder",
+    ),
+    "match": ("Filters that ask for words ('match')", "filter by fields, or use a data folder"),
+    "attend_all": (
+        "Weights over all documents (attend 'all', matrices, mixtures, decoding)",
+        "attend to a number of documents, or use a data folder",
+    ),
+    "facets": ("Facets", "count with a filter and limit 0, or use a data folder"),
+    "recommend": (
+        "Recommendations and predictions from histories",
+        "search by documents ({'ids': […]}), or use a data folder",
+    ),
+    "examples": ("Examples", "keep them in a data folder"),
+    "train": ("Trainings", "train in a data folder, and import its projection"),
+    "jobs": ("Jobs", "train in a data folder, and import its projection"),
+    "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
+}
+"""By capability: what is refused without it, as the subject of a sentence, and what to do."""
 
 
 def unsupported(engine: str, what: str, instead: str, *, field: str | None = None) -> Unsupported:

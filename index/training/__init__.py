@@ -50,6 +50,7 @@ def train(
         InvalidRequest: a field out of range, or a collection that cannot be learned.
         Cancelled: `cancelled` said so.
     """
+    collection.capabilities.check("train")
     request = parse(TrainRequest, fields)
     watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
     task = Task.of(collection, request, watch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,9 +72,15 @@ class Milvus:
         uuid = secrets.token_hex(6)
         cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
         projection = identity(settings.dimension, normalize=cosine_of_raw)
-        schema.make_documents(self._client, tables.documents_table(self._client, uuid), SHARDS)
+        documents = tables.documents_table(self._client, uuid)
         raw = tables.keys_table(self._client, uuid, schema.RAW)
-        schema.make_keys(self._client, raw, settings.dimension, SHARDS)
+        with ThreadPoolExecutor() as both:  # a table takes seconds, most of which are waiting
+            made = [
+                both.submit(schema.make_documents, self._client, documents, SHARDS),
+                both.submit(schema.make_keys, self._client, raw, settings.dimension, SHARDS),
+            ]
+            for each in made:
+                each.result()
         told = {
             "kind": projection.kind,
             "fingerprint": projection.fingerprint,
@@ -86,10 +93,10 @@ class Milvus:
         layouts: Mapping[str, Any] = {}
         form = projection.form_for(settings.scorer)
         if form.key_fingerprint != RAW_KEYS:
-            made = Version(1, form)
-            table = tables.keys_table(self._client, uuid, made.layout)
-            schema.make_keys(self._client, table, made.width, SHARDS)
-            layouts = {made.layout: (1, True)}
+            first = Version(1, form)
+            table = tables.keys_table(self._client, uuid, first.layout)
+            schema.make_keys(self._client, table, first.width, SHARDS)
+            layouts = {first.layout: (1, True)}
         self._registry.put(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
 
     def drop(self, name: str) -> None:

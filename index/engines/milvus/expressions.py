@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from index.engines.capabilities import unsupported
+from index.engines.milvus.capabilities import CAPABILITIES
 from index.engines.milvus.facts import plain
 from index.store import Predicate
 from index.store.conditions import (
@@ -87,12 +87,8 @@ def _leaf(leaf: Leaf, elements: int) -> str:
     of_id = leaf.named == ID
     match leaf.asked:
         case HasWords():
-            raise unsupported(
-                "milvus",
-                "Filters that ask for words ('match')",
-                "filter by fields, or use a data folder",
-                field="filter",
-            )
+            CAPABILITIES.check("match", field="filter")
+            return NOTHING
         case IsNull():
             return NOTHING if of_id else f"not (exists {_field(leaf.named)})"
         case Among(values):

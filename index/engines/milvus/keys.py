@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.engines.capabilities import unsupported
 from index.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from index.engines.milvus.expressions import both
 from index.engines.milvus.tables import Read, Tables
@@ -115,9 +114,8 @@ class RemoteKeys:
     def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
         """The documents of `rows`, in one block."""
         if rows is None:
-            raise unsupported(
-                CAPABILITIES.engine, "Scans of all keys", "attend to a number of documents"
-            )
+            CAPABILITIES.check("attend_all", field="attend")
+            return
         found = self.lookup(rows)
         if len(found.documents):
             yield found

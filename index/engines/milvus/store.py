@@ -64,11 +64,8 @@ class RemoteStore:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise unsupported(
-            CAPABILITIES.engine,
-            _WANTED.get(name, f"What {name.replace('_', ' ')} is for"),
-            "use a data folder for it",
-        )
+        CAPABILITIES.check(_WANTED.get(name, "snapshots"))
+        raise AttributeError(name)
 
     def close(self) -> None:
         """The connection is the library's."""
@@ -306,21 +303,32 @@ class _Connections:
     def __init__(self, read_only: bool) -> None:
         self.read_only = read_only
 
+    def check_writable(self) -> None:
+        """What may not be written to is refused by whoever opened it."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        CAPABILITIES.check("snapshots")
+        raise AttributeError(name)
+
 
 _WANTED = {
-    "lexical": "Searches for words",
-    "lexical_many": "Words that a query and a document share",
-    "facets": "Facets",
-    "add_examples": "Examples",
-    "learned": "Trainings",
-    "latest_examples": "Examples",
-    "delete_examples": "Examples",
-    "interactions": "Interactions and trainings with them",
-    "add_interactions": "Interactions",
-    "interactions_of": "Histories of users",
-    "interaction_page": "Interactions",
-    "delete_interactions": "Interactions",
-    "popularity": "Recommendations",
-    "matching": "Lists of all rows that a filter lets pass",
+    "lexical": "lexical",
+    "lexical_many": "lexical",
+    "facets": "facets",
+    "add_examples": "examples",
+    "latest_examples": "examples",
+    "delete_examples": "examples",
+    "some_questions": "examples",
+    "learned": "train",
+    "matching": "train",
+    "changes_since": "train",
+    "interactions": "recommend",
+    "add_interactions": "recommend",
+    "interactions_of": "recommend",
+    "interaction_page": "recommend",
+    "delete_interactions": "recommend",
+    "popularity": "recommend",
 }
-"""What the methods that there are none of are for, in words."""
+"""By method of `Store`, the capability that it needs; the others look into files."""

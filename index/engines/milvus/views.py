@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import cast
+from typing import NoReturn, cast
 
 from index.consistency import reading
 from index.engines.capabilities import unsupported
 from index.engines.milvus import schema
-from index.engines.milvus.capabilities import CAPABILITIES
+from index.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from index.engines.milvus.keys import RemoteKeys, Size
 from index.engines.milvus.reader import Reader
 from index.engines.milvus.store import RemoteStore
@@ -111,47 +111,35 @@ class RemoteViews:
             "fresh": 0,
         }
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        CAPABILITIES.check("train" if name == "mean" else "snapshots")
+        raise AttributeError(name)
+
     def _layouts(self) -> list[str]:
         return [schema.RAW, *self._tables.known().layouts]
 
 
 def _check_role(role: Role) -> None:
     if role != "search":
-        raise unsupported(
-            CAPABILITIES.engine,
-            "Recommendations and predictions from histories",
-            "search by documents ({'ids': […]}), or use a data folder",
-        )
+        CAPABILITIES.check("recommend")
 
 
 def _check(options: SearchOptions) -> None:
     """Raises Unsupported for what a search cannot ask here."""
-    for asked, what, instead, field in (
-        (
-            options.attend == "all",
-            "Weights over all documents (attend 'all', matrices)",
-            f"attend to at most {CAPABILITIES.attend_most:,}",
-            "attend",
-        ),
-        (
-            options.attend != "all" and options.attend > (CAPABILITIES.attend_most or 0),
-            f"Attended sets of {options.attend}",
-            f"attend to at most {CAPABILITIES.attend_most:,}",
-            "attend",
-        ),
-        (
-            bool(options.lexical),
-            "Words that a query and a document share (lexical)",
-            "leave lexical out, or use a data folder",
-            "lexical",
-        ),
-        (
-            options.facets is not None,
-            "Facets",
-            "count with a filter: GET …/documents?limit=0",
-            "facets",
-        ),
-        (options.decode, "Decoded answers", "ask for the vector alone", "decode"),
-    ):
-        if asked:
-            raise unsupported(CAPABILITIES.engine, what, instead, field=field)
+    if options.attend == "all":
+        CAPABILITIES.check("attend_all", field="attend")
+    elif options.attend > MAX_ATTENDED:
+        raise unsupported(
+            CAPABILITIES.engine,
+            f"Attended sets of {options.attend:,} documents",
+            f"attend to at most {MAX_ATTENDED:,}",
+            field="attend",
+        )
+    if options.decode:
+        CAPABILITIES.check("attend_all", field="decode")
+    if options.lexical:
+        CAPABILITIES.check("lexical", field="lexical")
+    if options.facets is not None:
+        CAPABILITIES.check("facets", field="facets")
