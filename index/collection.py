@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, overload
 
 from index.encoder import Encoder
-from index.engines import Parts
+from index.engines.parts import Parts
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
 from index.keys import Wanted

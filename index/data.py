@@ -13,7 +13,8 @@ from index import encoder as encoders
 from index.aliases import name_taken
 from index.collection import Collection
 from index.encoder import CachedEncoder, EmbeddingCache, Encoder
-from index.engines import SCHEME, Capabilities, engine_of
+from index.engines.capabilities import Capabilities
+from index.engines.opening import SCHEME, engine_of
 from index.errors import (
     CollectionExists,
     Conflict,

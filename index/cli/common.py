@@ -15,7 +15,7 @@ from tqdm import tqdm
 from index.collection import Collection
 from index.data import DEFAULT_COLLECTION, Data
 from index.encoder import load
-from index.engines import SCHEME
+from index.engines.opening import SCHEME
 from index.source import Problem
 
 Command = TypeVar("Command", bound=Callable[..., Any])

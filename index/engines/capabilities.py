@@ -32,6 +32,7 @@ class Capabilities:
         snapshots: a collection can be written to a file while it serves.
         text_bytes, content_bytes: the most of a document's texts, and of its value and payload
             together, as JSON; None where only requests are bounded.
+        window: documents that a build encodes and stores together, where it matters.
         consistency: whether reads differ in how fresh they are (`bounded`, `strong`).
     """
 
@@ -52,6 +53,7 @@ class Capabilities:
     text_bytes: int | None = None
     content_bytes: int | None = None
     consistency: bool = False
+    window: int | None = None
 
     def check(self, name: str, *, field: str | None = None) -> None:
         """Raises Unsupported where the engine cannot do what a capability is called for.

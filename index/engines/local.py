@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from index.aliases import Aliases
-from index.engines import Parts
 from index.engines.capabilities import Capabilities
+from index.engines.parts import Parts
 from index.keys import Wanted
 from index.projection import identity
 from index.search.selecting import Selecting

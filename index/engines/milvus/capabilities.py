@@ -34,4 +34,5 @@ CAPABILITIES = Capabilities(
     text_bytes=MAX_TEXT_BYTES,
     content_bytes=MAX_TEXT_BYTES,
     consistency=True,
+    window=1000,  # a write waits some 200 ms to learn what is stored
 )

@@ -52,7 +52,7 @@ SOON = {"grpc.max_reconnect_backoff_ms": 500, "grpc.use_local_subchannel_pool": 
 NO_COLLECTION = 100
 """Milvus's code for a collection that is not there."""
 
-HOPELESS = ("cannot parse expression", "exceeds max length", "invalid parameter", "illegal")
+HOPELESS = ("cannot parse expression", "exceeds max length", "invalid parameter")
 """In the messages of errors that another attempt only repeats."""
 
 

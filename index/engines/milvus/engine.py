@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-from index.engines import Parts
 from index.engines.milvus import schema, tables
 from index.engines.milvus.address import Address
 from index.engines.milvus.capabilities import CAPABILITIES
@@ -18,6 +17,7 @@ from index.engines.milvus.store import RemoteStore
 from index.engines.milvus.tables import Tables
 from index.engines.milvus.versions import Versions
 from index.engines.milvus.views import RemoteViews
+from index.engines.parts import Parts
 from index.projection import RAW_KEYS, identity
 from index.settings import Settings
 from index.store import Store

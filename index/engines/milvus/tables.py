@@ -15,7 +15,7 @@ from index.engines.milvus.client import Client, Row
 from index.engines.milvus.expressions import both
 from index.engines.milvus.facts import facts_of
 from index.engines.milvus.registry import Known, Registry
-from index.errors import Conflict, InvalidRequest, LimitExceeded
+from index.errors import Conflict, LimitExceeded
 from index.store import StoredDocument
 from index.types import Document, Float32, Int64
 
@@ -193,13 +193,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(document: Document) -> Contents:
-    """Raises LimitExceeded for a document that no row can hold, InvalidRequest for its id."""
-    try:
-        document.id.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(
-            f"The id {document.id!r} has characters that no UTF-8 has; choose another.", field="id"
-        ) from None
+    """Raises LimitExceeded for a document that no row can hold."""
     made = Contents(
         _text(document.fields),
         _text([document.value, document.payload]),
