@@ -18,6 +18,7 @@ from index.errors import InvalidRequest, Unavailable
 try:
     import grpc
     from pymilvus import DataType, MilvusClient
+    from pymilvus.client import ts_utils
     from pymilvus.exceptions import MilvusException
 except ImportError as error:
     raise InvalidRequest(
@@ -236,6 +237,11 @@ def _upsert(client: MilvusClient, collection: str, rows: list[dict[str, Any]]) -
 
 def _delete(client: MilvusClient, collection: str, ids: list[int | str]) -> None:
     client.delete(collection, ids=ids, timeout=TRY_SECONDS)
+    # Milvus 2.3 tells of no deletion when it was (its answer's time is 0), so that reads of this
+    # process would not wait for it. Any time after it will do.
+    server = client._get_connection()
+    now = server.alloc_timestamp(timeout=TRY_SECONDS)
+    ts_utils.update_collection_ts(collection, now, server.server_address)
 
 
 class _Insertion:
