@@ -14,7 +14,21 @@ Consistency: TypeAlias = Literal["bounded", "strong"]
 """bounded: what others wrote in the last seconds may be missing; strong: nothing that was
 acknowledged is. A data folder is always strong."""
 
-_asked: ContextVar[Consistency | None] = ContextVar("consistency", default=None)
+
+class Asked:
+    """What was said for a block of reads.
+
+    Attributes:
+        moments: an engine's own mark of the moment that strong reads of the block wait for, by
+            engine: all of them are of that moment or later, and only the first of them waits long.
+    """
+
+    def __init__(self, consistency: Consistency) -> None:
+        self.consistency = consistency
+        self.moments: dict[object, int] = {}
+
+
+_asked: ContextVar[Asked | None] = ContextVar("consistency", default=None)
 
 
 @contextmanager
@@ -23,13 +37,13 @@ def reading(consistency: Consistency | None) -> Iterator[None]:
     if consistency is None:
         yield
         return
-    token = _asked.set(consistency)
+    token = _asked.set(Asked(consistency))
     try:
         yield
     finally:
         _asked.reset(token)
 
 
-def asked() -> Consistency | None:
+def asked() -> Asked | None:
     """What was said, None for the engine's default."""
     return _asked.get()

@@ -231,6 +231,6 @@ def test_a_server_that_is_not_there_is_told_in_time() -> None:
     from index.engines.milvus.address import Address
     from index.engines.milvus.client import Client
 
-    client = Client(Address("127.0.0.1", 1), patience=1.0)
+    client = Client(Address.of("milvus://127.0.0.1:1?patience=1"))
     with pytest.raises(Unavailable, match="does not answer"):
         client.query("any", "", ["x"])

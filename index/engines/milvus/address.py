@@ -11,22 +11,27 @@ from index.errors import InvalidRequest
 
 DEFAULT_PORT = 19530
 DEFAULT_LIBRARY = "attend"
+PATIENCE = 30.0
+"""A node that was lost is replaced in less, as measured."""
 
 EXAMPLE = "milvus://127.0.0.1:19530/library"
 
 
 class Address(NamedTuple):
-    """`milvus://USER:PASSWORD@HOST:PORT/LIBRARY?consistency=strong`; only the host is needed.
+    """`milvus://USER:PASSWORD@HOST:PORT/LIBRARY?consistency=strong`; only the host is
+    needed.
 
     Attributes:
         library: begins the names of everything that is kept on the server.
         consistency: of reads that do not say.
+        patience: for how many seconds a call is tried again before it fails.
     """
 
     host: str
     port: int = DEFAULT_PORT
     library: str = DEFAULT_LIBRARY
     consistency: Consistency = "bounded"
+    patience: float = PATIENCE
     token: str = ""
 
     @property
@@ -51,15 +56,23 @@ class Address(NamedTuple):
             raise _refused(written, "it names no host")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,31}", library):
             raise _refused(written, "a library's name is up to 32 letters and digits")
-        if unknown := asked.keys() - {"consistency"}:
+        if unknown := asked.keys() - {"consistency", "patience"}:
             raise _refused(written, f"{', '.join(sorted(unknown))} is not known")
         consistency = asked.get("consistency", "bounded")
         if consistency not in get_args(Consistency):
             raise _refused(written, "consistency is bounded or strong")
-        token = (
-            f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+        patience = asked.get("patience", str(PATIENCE))
+        if not re.fullmatch(r"\d{1,4}(\.\d+)?", patience):
+            raise _refused(written, "patience is a number of seconds")
+        names = [unquote(each) for each in (parts.username, parts.password) if each]
+        return cls(
+            parts.hostname,
+            port,
+            library,
+            cast(Consistency, consistency),
+            float(patience),
+            ":".join(names),
         )
-        return cls(parts.hostname, port, library, cast(Consistency, consistency), token)
 
 
 def _refused(written: str, reason: str) -> InvalidRequest:

@@ -38,9 +38,6 @@ Result = TypeVar("Result")
 TRY_SECONDS = 10.0
 """How long one attempt may take."""
 
-PATIENCE = 30.0
-"""How long a call is tried again: a node that was lost is replaced in less, as measured."""
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 OWN_SECONDS = 10.0
@@ -64,9 +61,8 @@ class Gone(Exception):
 class Client:
     """One server. Any number of threads may use it; it is connected to at the first call."""
 
-    def __init__(self, address: Address, patience: float = PATIENCE) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._patience = patience
         self._client: MilvusClient | None = None
         self._connecting = threading.Lock()
         self._wrote: dict[str, float] = {}  # when, by collection
@@ -105,8 +101,8 @@ class Client:
                 collection,
                 filter=filter,
                 output_fields=list(fields),
-                consistency_level=level,
                 timeout=TRY_SECONDS,
+                **level,
                 **bound,
             )
         )
@@ -155,8 +151,8 @@ class Client:
                 limit=limit,
                 output_fields=list(fields),
                 search_params={"metric_type": "IP", "params": dict(params)},
-                consistency_level=level,
                 timeout=TRY_SECONDS,
+                **level,
             )
         )
         return [list(each) for each in found]
@@ -186,7 +182,7 @@ class Client:
                     raise Gone from error
                 if any(each in str(error) for each in HOPELESS):
                     raise
-                if time.monotonic() - started + pause > self._patience:
+                if time.monotonic() - started + pause > self.address.patience:
                     raise self._unavailable(error) from error
                 log.info("Milvus is asked again: %s", _short(error))
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all replicas at once
@@ -202,13 +198,19 @@ class Client:
         self.call(action)
         self._wrote[collection] = time.monotonic()
 
-    def _level(self, collection: str, consistency: Consistency | None) -> str:
-        """Milvus's name of a consistency. A process always sees its own writes."""
-        if (consistency or asked() or self.address.consistency) == "strong":
-            return "Strong"
+    def _level(self, collection: str, consistency: Consistency | None) -> dict[str, Any]:
+        """Milvus's names for a consistency. A process always sees its own writes."""
+        said = None if consistency else asked()
+        level = consistency or (said.consistency if said else self.address.consistency)
+        if level == "strong":
+            if said is None:
+                return {"consistency_level": "Strong"}
+            moment = said.moments.get(self) or self.call(_now)
+            said.moments[self] = moment
+            return {"consistency_level": "Customized", "guarantee_timestamp": moment}
         wrote = self._wrote.get(collection)
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
-        return "Session" if recent else "Bounded"
+        return {"consistency_level": "Session" if recent else "Bounded"}
 
     def _connected(self) -> MilvusClient:
         client = self._client
@@ -225,9 +227,10 @@ class Client:
         return client
 
     def _unavailable(self, error: Exception) -> Unavailable:
+        seconds = self.address.patience
         return Unavailable(
             f"Milvus at {self.address} does not answer ({_short(error)}), though it was asked for "
-            f"{self._patience:g} seconds. Nothing is lost that was acknowledged; ask again later."
+            f"{seconds:g} seconds. Nothing is lost that was acknowledged; ask again later."
         )
 
 
@@ -235,13 +238,17 @@ def _upsert(client: MilvusClient, collection: str, rows: list[dict[str, Any]]) -
     client.upsert(collection, rows, timeout=TRY_SECONDS)
 
 
+def _now(client: MilvusClient) -> int:
+    """The server's clock: what is read as of it has all that was acknowledged before."""
+    return int(client._get_connection().alloc_timestamp(timeout=TRY_SECONDS))
+
+
 def _delete(client: MilvusClient, collection: str, ids: list[int | str]) -> None:
     client.delete(collection, ids=ids, timeout=TRY_SECONDS)
     # Milvus 2.3 tells of no deletion when it was (its answer's time is 0), so that reads of this
     # process would not wait for it. Any time after it will do.
-    server = client._get_connection()
-    now = server.alloc_timestamp(timeout=TRY_SECONDS)
-    ts_utils.update_collection_ts(collection, now, server.server_address)
+    address = client._get_connection().server_address
+    ts_utils.update_collection_ts(collection, _now(client), address)
 
 
 class _Insertion:
