@@ -65,7 +65,7 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
 
 def has_element(name: str, at: int) -> str:
     """Documents of which a field is a list with an element at a place."""
-    return f"exists {_field(name)}[{at}]"
+    return f"(exists {_field(name)}[{at}])"  # Milvus joins no bare ones by "or"
 
 
 def both(*expressions: str) -> str:
