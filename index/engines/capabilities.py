@@ -27,7 +27,7 @@ class Capabilities:
             stays.
         recommend: histories and interactions.
         examples: questions and what answers them can be stored.
-        train: projections can be learned from what is stored.
+        train: the parts of a version that can be learned from examples in place.
         jobs: trainings can be asked for over HTTP.
         snapshots: a collection can be written to a file while it serves.
         text_bytes, content_bytes: the most of a document's texts, and of its value and payload
@@ -47,7 +47,7 @@ class Capabilities:
     insertion_order: bool = True
     recommend: bool = True
     examples: bool = True
-    train: bool = True
+    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words", "additive")
     jobs: bool = True
     snapshots: bool = True
     text_bytes: int | None = None
@@ -84,7 +84,10 @@ REFUSALS = {
         "search by documents ({'ids': […]}), or use a data folder",
     ),
     "examples": ("Examples", "keep them in a data folder"),
-    "train": ("Trainings", "train in a data folder, and import its projection"),
+    "train": (
+        "Trainings of anything but matrices for rankings",
+        "train with parts ['matrices'], or in a data folder",
+    ),
     "jobs": ("Jobs", "train in a data folder, and import its projection"),
     "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
 }

@@ -107,6 +107,7 @@ class Milvus:
         self._registry.forget(known)
         for table in (
             tables.documents_table(self._client, known.uuid),
+            f"{self._client.address.library}_{known.uuid}_examples",
             *(
                 tables.keys_table(self._client, known.uuid, layout)
                 for layout in (schema.RAW, *known.layouts)

@@ -4,6 +4,7 @@
 LIBRARY_meta                 settings, versions, aliases: few rows, by name
 LIBRARY_UUID_documents       a row a document; its version says which keys are its own
 LIBRARY_UUID_keys_LAYOUT     a row a key, with the version of the document that it was made of
+LIBRARY_UUID_examples        a row for each question that a document answers
 ```
 Milvus has no transaction over several rows. So keys are written first, under a version of their
 own; then the document's row, which names that version: with it the document is another; then the
@@ -30,15 +31,16 @@ NOTHING = b"\0"
 
 def row_of(id: str) -> int:
     """A document's row: 63 bits of a hash, so that every process knows it without asking."""
-    return _hashed("document", id)
+    return hashed("document", id)
 
 
 def key_of(row: int, version: int, at: int) -> int:
     """The primary key of a document's key, by its place among them."""
-    return _hashed("key", str(row), str(version), str(at))
+    return hashed("key", str(row), str(version), str(at))
 
 
-def _hashed(*parts: str) -> int:
+def hashed(*parts: str) -> int:
+    """63 bits of a hash, never 0."""
     # "surrogatepass": ids may hold what no UTF-8 does, and are refused elsewhere.
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     found = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) & (2**63 - 1)
@@ -91,6 +93,27 @@ def make_keys(client: Client, name: str, width: int, shards: int) -> None:
         index = milvus.prepare_index_params()
         index.add_index("vector", index_type="FLAT", metric_type="IP")
         _create(milvus, name, (schema, index), shards)
+
+    client.call(create)
+
+
+def make_examples(client: Client, name: str, width: int) -> None:
+    def create(milvus: Any) -> None:
+        if milvus.has_collection(name):
+            return
+        schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("example", DataType.INT64, is_primary=True)
+        for field in ("id", "question", "document", "position"):
+            schema.add_field(field, DataType.INT64)
+        for field, size in (("text", MAX_TEXT_BYTES), ("name", ID_BYTES), ("key_hash", 64)):
+            schema.add_field(field, DataType.VARCHAR, max_length=size)
+        for field in ("source", "created"):
+            schema.add_field(field, DataType.VARCHAR, max_length=ID_BYTES)
+        schema.add_field("weight", DataType.DOUBLE)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
+        index = milvus.prepare_index_params()
+        index.add_index("vector", index_type="FLAT", metric_type="IP")
+        _create(milvus, name, (schema, index), 1)
 
     client.call(create)
 

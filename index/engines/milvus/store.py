@@ -15,20 +15,24 @@ from index.consistency import reading
 from index.engines.capabilities import unsupported
 from index.engines.milvus import schema
 from index.engines.milvus.capabilities import CAPABILITIES
+from index.engines.milvus.examples import Examples
 from index.engines.milvus.expressions import (
     ELEMENTS,
     Expression,
     expression,
     has_element,
 )
-from index.engines.milvus.tables import Read, Tables
+from index.engines.milvus.tables import Head, Read, Tables
 from index.engines.milvus.versions import Versions
 from index.engines.milvus.writing import Writer
 from index.store import (
     Entry,
     Hashes,
     KeyBatch,
+    Learned,
+    NewExample,
     Predicate,
+    Question,
     Role,
     StaleEntries,
     State,
@@ -37,6 +41,7 @@ from index.store import (
     StoredProjection,
     StoredVersion,
 )
+from index.store.examples import StoredExample
 from index.types import Document, Float32, Int64, Json
 
 DELETED = 10_000
@@ -44,6 +49,9 @@ DELETED = 10_000
 
 REVISIONS = 5
 """How often a revision is made anew when another came between."""
+
+
+NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
 class RemoteStore:
@@ -57,6 +65,7 @@ class RemoteStore:
         self._tables = tables
         self._versions = versions
         self._writer = Writer(tables, versions.of)
+        self._examples = Examples(tables, int(tables.known().settings["dimension"]))
         self._planned = threading.local()
         self._wrote = 0
         self.connections = _Connections(read_only)
@@ -209,13 +218,18 @@ class RemoteStore:
             StaleEntries: an entry that keeps its keys finds others.
             LimitExceeded: a document that no row can hold; nothing was written.
         """
-        ids = [entry.document.id for entry in entries]
-        asked, heads = getattr(self._planned, "heads", (frozenset(), {}))
-        self._planned.heads = frozenset(), {}
-        if not asked >= set(ids):
-            heads = self._tables.heads(ids, "strong")
+        heads = self._heads([entry.document.id for entry in entries])
         self._writer.write(entries, heads)
+        # What was taught of a text is not true of another.
+        other = [entry.document.id for entry in entries if entry.keys is not None]
+        self._examples.forget([heads[id].row for id in other if id in heads])
         self._written()
+
+    def _heads(self, ids: Sequence[str]) -> Mapping[str, Head]:
+        """What is stored of documents, as this thread read it when it planned their writing."""
+        asked, heads = getattr(self._planned, "heads", NOTHING_PLANNED)
+        self._planned.heads = NOTHING_PLANNED
+        return heads if asked >= set(ids) else self._tables.heads(ids, "strong")
 
     def revise(
         self,
@@ -243,6 +257,7 @@ class RemoteStore:
     def delete(self, ids: Sequence[str]) -> int:
         heads = list(self._tables.heads(list(dict.fromkeys(ids)), "strong").values())
         self._writer.delete(heads)
+        self._examples.forget([head.row for head in heads])
         self._written()
         return len(heads)
 
@@ -285,13 +300,35 @@ class RemoteStore:
     def version(self, version: int) -> StoredVersion:
         return self._versions.stored(version)
 
-    # -- what there is none of --------------------------------------------------------------
+    # -- examples ---------------------------------------------------------------------------
+
+    def add_examples(
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+    ) -> tuple[int, int]:
+        return self._examples.add(questions, examples, forget=forget)
+
+    def learned(self) -> Learned:
+        return self._examples.learned()
 
     def example_count(self) -> int:
-        return 0
+        return self._examples.count()
 
     def question_count(self) -> int:
-        return 0
+        return self._examples.question_count()
+
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+        return self._examples.latest(limit, before)
+
+    def delete_examples(
+        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+    ) -> int:
+        return self._examples.delete(ids, documents)
+
+    # -- what there is none of --------------------------------------------------------------
 
     def interaction_counts(self) -> tuple[int, int]:
         return 0, 0
@@ -306,6 +343,12 @@ class _Connections:
     def check_writable(self) -> None:
         """What may not be written to is refused by whoever opened it."""
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads within the block are strong, though not of one moment."""
+        with reading("strong"):
+            yield
+
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -317,11 +360,6 @@ _WANTED = {
     "lexical": "lexical",
     "lexical_many": "lexical",
     "facets": "facets",
-    "add_examples": "examples",
-    "latest_examples": "examples",
-    "delete_examples": "examples",
-    "some_questions": "examples",
-    "learned": "train",
     "matching": "train",
     "changes_since": "train",
     "interactions": "recommend",

@@ -24,7 +24,7 @@ from index.engines.milvus.registry import Known
 from index.engines.milvus.tables import Tables
 from index.engines.milvus.writing import projected
 from index.errors import Conflict
-from index.store import Role, StoredProjection, StoredVersion
+from index.store import Role, StoredProjection, StoredVersion, Terms
 from index.types import Float32, Int64, Json
 from index.versions import Version
 
@@ -87,14 +87,15 @@ class Versions:
         *,
         tuning: Mapping[str, Json] | None = None,
         report: Mapping[str, Json] | None = None,
-        offsets: object = None,
-        terms: object = None,
+        offsets: tuple[Int64, Float32] | None = None,
+        terms: Terms | None = None,
         last_key: int | None = None,
         role: Role = "search",
         activate: bool = False,
     ) -> int:
         """Store a projection. Returns its number; as `Store.add_projection`."""
-        if offsets is not None or terms or role != "search" or (tuning or {}).get("examples"):
+        moved = offsets is not None and len(offsets[0]) > 0
+        if moved or terms or role != "search" or (tuning or {}).get("examples"):
             raise unsupported(
                 CAPABILITIES.engine,
                 "Versions that move single keys, or that answer anything but searches,",

@@ -52,7 +52,7 @@ class Writer:
         """
         contents = [contents_of(entry.document) for entry in entries]
         kept = self._kept([entry for entry in entries if entry.keys is None], heads)
-        version = _version_now()
+        version = version_now()
         written = [
             _Written(
                 entry,
@@ -120,7 +120,7 @@ def projected(rows: Sequence[Row], made: Version) -> list[Row]:
     return [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
 
 
-def _version_now() -> int:
+def version_now() -> int:
     """Microseconds since 1970 and ten random bits: later writes have larger ones, as far as clocks
     agree; two at once have different ones."""
     return (time.time_ns() // 1000) << 10 | random.getrandbits(10)
