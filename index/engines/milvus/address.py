@@ -18,13 +18,15 @@ EXAMPLE = "milvus://127.0.0.1:19530/library"
 
 
 class Address(NamedTuple):
-    """`milvus://USER:PASSWORD@HOST:PORT/LIBRARY?consistency=strong`; only the host is
+    """`milvus://USER:PASSWORD@HOST:PORT/LIBRARY?consistency=strong&replicas=2`; only the host is
     needed.
 
     Attributes:
         library: begins the names of everything that is kept on the server.
         consistency: of reads that do not say.
         patience: for how many seconds a call is tried again before it fails.
+        replicas: in memory, of each table that is made, on as many query nodes: while one is lost
+            another answers.
     """
 
     host: str
@@ -32,6 +34,7 @@ class Address(NamedTuple):
     library: str = DEFAULT_LIBRARY
     consistency: Consistency = "bounded"
     patience: float = PATIENCE
+    replicas: int = 1
     token: str = ""
 
     @property
@@ -56,7 +59,7 @@ class Address(NamedTuple):
             raise _refused(written, "it names no host")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,31}", library):
             raise _refused(written, "a library's name is up to 32 letters and digits")
-        if unknown := asked.keys() - {"consistency", "patience"}:
+        if unknown := asked.keys() - {"consistency", "patience", "replicas"}:
             raise _refused(written, f"{', '.join(sorted(unknown))} is not known")
         consistency = asked.get("consistency", "bounded")
         if consistency not in get_args(Consistency):
@@ -64,6 +67,9 @@ class Address(NamedTuple):
         patience = asked.get("patience", str(PATIENCE))
         if not re.fullmatch(r"\d{1,4}(\.\d+)?", patience):
             raise _refused(written, "patience is a number of seconds")
+        replicas = asked.get("replicas", "1")
+        if not re.fullmatch(r"[1-9]\d?", replicas):
+            raise _refused(written, "replicas is a number from 1 to 99")
         names = [unquote(each) for each in (parts.username, parts.password) if each]
         return cls(
             parts.hostname,
@@ -71,6 +77,7 @@ class Address(NamedTuple):
             library,
             cast(Consistency, consistency),
             float(patience),
+            int(replicas),
             ":".join(names),
         )
 

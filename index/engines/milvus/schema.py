@@ -49,20 +49,16 @@ def hashed(*parts: str) -> int:
 
 def make_meta(client: Client, name: str) -> None:
     def create(milvus: Any) -> None:
-        if milvus.has_collection(name):
-            return
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("name", DataType.VARCHAR, is_primary=True, max_length=1024)
         schema.add_field("body", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
-        _create(milvus, name, _with_nothing(milvus, schema), 1)
+        _create(client, milvus, name, _with_nothing(milvus, schema), 1)
 
     client.call(create)
 
 
 def make_documents(client: Client, name: str, shards: int) -> None:
     def create(milvus: Any) -> None:
-        if milvus.has_collection(name):
-            return
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("row", DataType.INT64, is_primary=True)
         schema.add_field("id", DataType.VARCHAR, max_length=ID_BYTES)
@@ -73,15 +69,13 @@ def make_documents(client: Client, name: str, shards: int) -> None:
         schema.add_field("texts", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
         schema.add_field("content", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
         schema.add_field("facts", DataType.JSON)
-        _create(milvus, name, _with_nothing(milvus, schema), shards)
+        _create(client, milvus, name, _with_nothing(milvus, schema), shards)
 
     client.call(create)
 
 
 def make_keys(client: Client, name: str, width: int, shards: int) -> None:
     def create(milvus: Any) -> None:
-        if milvus.has_collection(name):
-            return
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("key", DataType.INT64, is_primary=True)
         schema.add_field("document", DataType.INT64)
@@ -92,7 +86,7 @@ def make_keys(client: Client, name: str, width: int, shards: int) -> None:
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
         index = milvus.prepare_index_params()
         index.add_index("vector", index_type="FLAT", metric_type="IP")
-        _create(milvus, name, (schema, index), shards)
+        _create(client, milvus, name, (schema, index), shards)
 
     client.call(create)
 
@@ -125,8 +119,12 @@ def _with_nothing(milvus: Any, schema: Any) -> tuple[Any, Any]:
     return schema, index
 
 
-def _create(milvus: Any, name: str, made: tuple[Any, Any], shards: int) -> None:
+def _create(client: Client, milvus: Any, name: str, made: tuple[Any, Any], shards: int) -> None:
+    """Each step again, where it was interrupted, is the same step."""
     schema, index = made
-    milvus.create_collection(
-        name, schema=schema, index_params=index, num_shards=shards, consistency_level="Bounded"
-    )
+    if not milvus.has_collection(name):
+        milvus.create_collection(
+            name, schema=schema, num_shards=shards, consistency_level="Bounded"
+        )
+    milvus.create_index(name, index)
+    milvus.load_collection(name, replica_number=client.address.replicas)
