@@ -93,8 +93,6 @@ def make_keys(client: Client, name: str, width: int, shards: int) -> None:
 
 def make_examples(client: Client, name: str, width: int) -> None:
     def create(milvus: Any) -> None:
-        if milvus.has_collection(name):
-            return
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("example", DataType.INT64, is_primary=True)
         for field in ("id", "question", "document", "position"):
@@ -107,7 +105,7 @@ def make_examples(client: Client, name: str, width: int) -> None:
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
         index = milvus.prepare_index_params()
         index.add_index("vector", index_type="FLAT", metric_type="IP")
-        _create(milvus, name, (schema, index), 1)
+        _create(client, milvus, name, (schema, index), 1)
 
     client.call(create)
 
