@@ -43,7 +43,7 @@ $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-$(VENV)/installed-tests: tests/requirements.txt $(VENV)/installed
+$(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
 

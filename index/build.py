@@ -7,21 +7,24 @@ the rest by its hashes and goes on.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from index.collection import Collection
-from index.errors import AttendError, SourceError
+from index.errors import AttendError, InvalidRequest, SourceError
 from index.ingest import Written
 from index.source import FieldMap, Placed, Problem, Source, documents
 from index.types import Document
 
 WINDOW = 256
-"""Documents that are encoded and stored together: enough to sort by length, and what a
-killed build has to repeat (about five seconds of work)."""
+"""Documents that are encoded and stored together, where the engine names no other number: enough
+to sort by length, and what a killed build has to repeat (about five seconds of work)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,29 @@ class Built:
     seconds: float
 
 
+class Shard(NamedTuple):
+    """The documents of one of several processes that build together: each takes one of `parts`,
+    by a hash of its id, so that none is taken twice, whatever its source and place there."""
+
+    at: int
+    parts: int
+
+    def takes(self, id: str) -> bool:
+        """Whether a document is one of this shard's."""
+        hashed = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(hashed) % self.parts == self.at - 1
+
+    @classmethod
+    def of(cls, written: str) -> Shard:
+        """`2/8` is the second of eight. Raises InvalidRequest for what is none."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", written)
+        if not found or not 1 <= int(found[1]) <= int(found[2]):
+            raise InvalidRequest(
+                f"{written[:40]!r} is no shard; write 2/8 for the second of eight.", field="shard"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+
 class Refused(SourceError):
     """A row could not be used, and the build was told to be strict."""
 
@@ -64,6 +90,7 @@ def build(
     sync: bool = False,
     strict: bool = False,
     publish: bool = False,
+    shard: Shard | None = None,
     on_problem: Callable[[Problem], None] = lambda problem: None,
     on_progress: Report = lambda rows: None,
 ) -> Built:
@@ -74,6 +101,7 @@ def build(
             row could not be used: what it would have said is not known.
         strict: stop at the first row that cannot be used; what was stored stays.
         publish: write the index even if nothing changed.
+        shard: take a part of the documents only, as one of several processes at once.
         on_problem: told of every row that cannot be used; and, by a problem that refuses
             none, of a part of the source that is left out of the rows.
 
@@ -82,14 +110,21 @@ def build(
         Refused: a row could not be used, and `strict` was set.
     """
     check_ids(sources)
+    if sync and shard is not None:
+        raise InvalidRequest(
+            "A shard sees a part of the documents only, and cannot tell which no source has; build "
+            "without sync, or without a shard.",
+            field="shard",
+        )
     started = time.perf_counter()
-    build = _Build(collection, strict, on_problem, on_progress)
+    build = _Build(collection, strict, shard, on_problem, on_progress)
     for mapped in sources:
         build.take(mapped)
     removed = build.remove_others() if sync and not build.refused else 0
-    base, delta = collection.views.current().keys.segments
-    if publish or delta.keys or base.living < len(base.rows):
+    if publish:
         collection.publish()
+    else:
+        collection.publish_fresh()
     count, keys = collection.store.counts()
     return Built(
         read=build.read,
@@ -109,11 +144,13 @@ class _Build:
         self,
         collection: Collection,
         strict: bool,
+        shard: Shard | None,
         on_problem: Callable[[Problem], None],
         on_progress: Report,
     ) -> None:
         self._collection = collection
         self._strict = strict
+        self._shard = shard
         self._on_problem = on_problem
         self._on_progress = on_progress
         self._ids: dict[str, str] = {}  # id -> the source it came from
@@ -122,13 +159,13 @@ class _Build:
         self.refused = 0
 
     def take(self, mapped: Mapped) -> None:
-        before = self.read
+        before, size = len(self._ids), self._collection.capabilities.window or WINDOW
         with closing(self._usable(mapped)) as usable:
-            while window := list(islice(usable, WINDOW)):
+            while window := list(islice(usable, size)):
                 self.written += self._collection.write(window)
                 self.read += len(window)
                 self._on_progress(len(window))
-        if self.read == before:
+        if len(self._ids) == before:
             raise SourceError(
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
                 f"its fields, and the problems reported above."
@@ -147,7 +184,10 @@ class _Build:
                 self._tell(problem)
             elif isinstance(item, Placed):
                 self._ids[item.document.id] = mapped.source.name
-                yield item.document
+                if self._shard is None or self._shard.takes(item.document.id):
+                    yield item.document
+                else:
+                    self._on_progress(1)
 
     def _problem_with(self, placed: Placed, mapped: Mapped) -> Problem | None:
         """What this collection, or another source, has against a document."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 from index.encoder import Encoder
+from index.engines.parts import Parts
 from index.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from index.ingest import Ingest, Written, value_hash
 from index.keys import Wanted
@@ -31,10 +31,8 @@ from index.search.requests import (
     parse,
 )
 from index.search.searching import Found, Searcher
-from index.settings import Settings
-from index.store import Role, Store, StoredDocument, StoredProjection, compile_filter
+from index.store import Role, StoredDocument, StoredProjection, compile_filter
 from index.types import Document, Json
-from index.views import Views
 
 log = logging.getLogger("attend")
 
@@ -42,7 +40,8 @@ log = logging.getLogger("attend")
 @dataclass(frozen=True)
 class Info:
     """A collection in figures; `questions` are those that the `examples` are about, and `users`
-    those of whom there are `interactions`."""
+    those of whom there are `interactions`. `capabilities` is what the engine can do
+    (`index.engines.Capabilities`)."""
 
     name: str
     documents: int
@@ -57,6 +56,7 @@ class Info:
     generation: int
     index: Mapping[str, Json]
     settings: Mapping[str, Json]
+    capabilities: Mapping[str, Json]
 
 
 class Page(NamedTuple):
@@ -77,29 +77,13 @@ class Collection:
     {'gzip': 0.61, 'zipfile': 0.24, ...}
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        encoders: Callable[[str], Encoder],
-        *,
-        read_only: bool = False,
-    ) -> None:
+    def __init__(self, name: str, parts: Parts, encoders: Callable[[str], Encoder]) -> None:
         self.name = name
-        self.folder = folder
-        self.store = Store(folder / "documents.db", read_only=read_only)
-        self.settings = Settings.of(self.store.settings())
+        self.folder, self.settings, self.store, self.views = parts[:4]
+        self.capabilities = parts.capabilities
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder)
-        self.views = Views(
-            self.store,
-            folder / "keys",
-            scorer=self.settings.scorer,
-            encoder=self.settings.encoder or "none",
-            unit=self.settings.unit_embeddings,
-            wanted=Wanted(self.settings.recall, self.settings.exact_below),
-        )
-        self._searcher = Searcher(self.store, self.settings, self.views, self.encoder)
+        self._searcher = Searcher(self.store, self.settings, parts.select, self.encoder)
         histories = Histories(self.store, self._searcher.asking)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
@@ -354,6 +338,11 @@ class Collection:
         """Write the index of all keys to disk, so that the next start need not."""
         self.views.publish()
 
+    def publish_fresh(self) -> None:
+        """The same, unless nothing was written since the last time."""
+        if self.views.has_fresh():
+            self.publish()
+
     def tune(self, recall: float | None = None, exact_below: int | None = None) -> bool:
         """Ask more or less of the index from its next publication on.
 
@@ -401,7 +390,6 @@ class Collection:
     def info(self) -> Info:
         documents, keys = self.store.counts()
         view = self.views.current()
-        base, delta = view.keys.segments
         interactions, users = self.store.interaction_counts()
         return Info(
             name=self.name,
@@ -415,14 +403,9 @@ class Collection:
             encoder=self.settings.encoder,
             projection=view.version,
             generation=view.change,
-            index={
-                **{name: told for name, told in view.keys.index.items() if name != "points"},
-                "exact": view.keys.promises() == 1,
-                "published": view.keys.generation,
-                "keys": base.keys,
-                "fresh": delta.keys,
-            },
+            index=self.views.told(view),
             settings=self.settings.stored(),
+            capabilities=self.capabilities.json(),
         )
 
     def _unknown(self, id: str) -> UnknownDocument:

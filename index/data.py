@@ -1,29 +1,20 @@
-"""The data folder: collections by name, each in a folder of its own.
-
-```
-DIR/collections/NAME/documents.db    the truth
-DIR/collections/NAME/keys/           published indexes, which can be built again
-DIR/collections/ALIAS -> NAME        another name of a collection
-```
-"""
+"""A library: collections by name, wherever an engine keeps them, and the encoders they share."""
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
-import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from index import encoder as encoders
-from index.aliases import Aliases, name_taken
+from index.aliases import name_taken
 from index.collection import Collection
 from index.encoder import CachedEncoder, EmbeddingCache, Encoder
+from index.engines.capabilities import Capabilities
+from index.engines.opening import SCHEME, engine_of
 from index.errors import (
     CollectionExists,
     Conflict,
@@ -31,25 +22,20 @@ from index.errors import (
     InvalidRequest,
     ReadOnly,
     UnknownCollection,
+    Unsupported,
 )
-from index.projection import identity
 from index.search.across import Across, AcrossRequest, search_across
 from index.search.requests import NAME_PATTERN, CollectionSettings, parse
 from index.settings import Settings
-from index.store import Store
 from index.values import parse_type
+
+__all__ = ["DEFAULT_COLLECTION", "Data", "open_data"]
 
 DEFAULT_COLLECTION = "default"
 
-LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
-"""Folders on their way to a collection, or from one: there for a moment, unless it was killed."""
-
-MAKING_SECONDS = 3600.0
-"""After which nobody can still be making a collection, which takes a fraction of one second."""
-
 
 class Data:
-    """A folder of collections, and the encoders that they share.
+    """The collections in a folder or on a server, and the encoders that they share.
 
     >>> data = Data("library")  # doctest: +SKIP
     >>> books = data.create("books")  # doctest: +SKIP
@@ -63,31 +49,55 @@ class Data:
         load_encoder: Callable[[str], Encoder] | None = None,
         cache_bytes: int = 0,
         read_only: bool = False,
+        engine: str | None = None,
     ) -> None:
         """
         Args:
+            folder: a data folder, or the address of another engine, `milvus://HOST:PORT/LIBRARY`.
             cache_bytes: what embeddings of queries may take in memory, to be used again.
             read_only: write nothing, not even an index; the folder may be one that cannot be
                 written to. What others write is seen all the same.
+            engine: the address of an engine that keeps the collections, where `folder` is to keep
+                what is this process's own: keys of access and jobs.
+
+        Raises:
+            InvalidRequest: an address that is none, or what it needs is not installed.
+            Unavailable: no server answers there.
         """
         self.read_only = read_only
         self.embeddings = EmbeddingCache(cache_bytes)
-        self.folder = Path(folder)
+        self._own = None if str(folder).startswith(SCHEME) else Path(folder)
+        self._engine = engine_of(engine or folder, read_only=read_only)
         self._load = load_encoder or encoders.load
         self._encoders: dict[str, Encoder] = {}
-        self._open: dict[str, tuple[int, Collection]] = {}
-        self._aliases = Aliases(self.folder)
+        self._open: dict[str, tuple[object, Collection]] = {}
+        self._aliases = self._engine.aliases
         self._lock = threading.RLock()
         # A lock of its own: loading takes seconds, and vectors need no encoder.
         self._loading = threading.Lock()
-        if not read_only:
-            _sweep(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        """Of this library's files; of one on a server, of what is this process's own.
+
+        Raises:
+            Unsupported: it was opened by its address alone.
+        """
+        if self._own is None:
+            raise Unsupported(
+                f"A library of the engine {self.capabilities.engine} that is opened by its address "
+                f"alone has no folder; name one with --data as well."
+            )
+        return self._own
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return self._engine.capabilities
 
     def names(self) -> list[str]:
         """The collections there are, without their aliases, in alphabetical order."""
-        found = (self.folder / "collections").glob("*/documents.db")
-        names = (path.parent.name for path in found)
-        return sorted(name for name in names if self._aliases.target(name) is None)
+        return self._engine.names()
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
         """An existing collection, by its name or an alias.
@@ -96,17 +106,14 @@ class Data:
             UnknownCollection: there is none of this name; the sentence names those there are.
         """
         given, name = name, self.resolve(name)
-        path = os.path.join(self._folder(name), "documents.db")
+        identity = self._engine.identity(name)
+        if identity is None:
+            raise self._unknown(name, given)
         with self._lock:
-            try:
-                inode = os.stat(path).st_ino
-            except FileNotFoundError:
-                raise self._unknown(name, given) from None
             opened = self._open.get(name)
             # Another process may have dropped the collection and made one of the same name.
-            if opened is None or opened[0] != inode:
-                made = Collection(name, self._folder(name), self.encoder, read_only=self.read_only)
-                opened = inode, made
+            if opened is None or opened[0] != identity:
+                opened = identity, Collection(name, self._engine.open(name), self.encoder)
                 self._open[name] = opened
             return opened[1]
 
@@ -118,7 +125,7 @@ class Data:
             CollectionExists: there is one of this name, made with other settings, or an alias.
             EncoderError: the encoder cannot be loaded.
         """
-        folder = self._folder(name)
+        check_name(name)
         leads_to = self._aliases.target(name)
         if leads_to is not None:
             raise CollectionExists(
@@ -129,8 +136,8 @@ class Data:
         self.check_writable()
         wanted = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._lock:
-            if not (folder / "documents.db").exists():
-                self._make(folder, wanted)
+            if self._engine.identity(name) is None:
+                self._engine.make(name, wanted)
             collection = self.collection(name)
         if collection.settings != wanted:
             raise _differs(name, collection.settings, wanted)
@@ -162,19 +169,15 @@ class Data:
     def drop(self, name: str) -> None:
         """Delete a collection with everything in it.
 
-        The folder is renamed first: a killed deletion leaves no half a collection.
-
         Raises:
             Conflict: the name is an alias, or the collection has one.
         """
         self.check_writable()
         with self._lock:
-            collection = self.collection(name)
+            self.collection(name)
             self.check_droppable(name)
             self._open.pop(name, None)
-            doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
-            collection.folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+            self._engine.drop(name)
 
     def check_droppable(self, name: str) -> None:
         """Raises Conflict for an alias, and for a collection that has one."""
@@ -215,7 +218,7 @@ class Data:
 
     def resolve(self, name: str) -> str:
         """The collection that a name stands for, whether it is there or not."""
-        self._folder(name)  # refuses what is no name
+        check_name(name)
         return self._aliases.target(name) or name
 
     def set_alias(self, alias: str, collection: str) -> bool:
@@ -229,8 +232,7 @@ class Data:
             InvalidRequest: an alias of an alias, or a name that is not allowed.
         """
         self.check_writable()
-        folder = self._folder(alias)
-        self.check_writable()
+        check_name(alias)
         leads_to = self._aliases.target(collection)
         if leads_to is not None:
             raise InvalidRequest(
@@ -238,7 +240,7 @@ class Data:
                 field="collection",
             )
         self.collection(collection)
-        if folder.is_dir() and self._aliases.target(alias) is None:
+        if self._engine.identity(alias) is not None and self._aliases.target(alias) is None:
             raise name_taken(alias)
         return self._aliases.put(alias, collection)
 
@@ -249,16 +251,15 @@ class Data:
             UnknownAlias: there is none of this name.
         """
         self.check_writable()
-        self._folder(alias)
-        self.check_writable()
+        check_name(alias)
         self._aliases.remove(alias)
 
     def check_writable(self) -> None:
         """Raises ReadOnly where the folder was opened to be read only."""
         if self.read_only:
             raise ReadOnly(
-                f"{self.folder} was opened to be read only, and nothing was changed. Open it "
-                f"without --read-only to write to it."
+                f"{self._own or 'The library'} was opened to be read only, and nothing was "
+                f"changed. Open it without --read-only to write to it."
             )
 
     def encoder(self, name: str) -> Encoder:
@@ -275,6 +276,7 @@ class Data:
             for _, collection in self._open.values():
                 collection.close()
             self._open.clear()
+        self._engine.close()
 
     def _settings(self, given: CollectionSettings) -> Settings:
         plain = given.model_dump(exclude={"encoder", "dimension"})
@@ -286,36 +288,6 @@ class Data:
         if given.overlap is not None:
             encoder.passages([], given.overlap)  # refuses one that leaves a passage nothing new
         return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
-
-    def _make(self, folder: Path, settings: Settings) -> None:
-        """Make the folder under another name first: a killed creation leaves nothing behind."""
-        making = self.folder / f"making-{secrets.token_hex(8)}"
-        making.mkdir(parents=True)
-        cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
-        projection = identity(settings.dimension, normalize=cosine_of_raw)
-        store = Store(making / "documents.db")
-        store.initialise(
-            settings.stored(), (projection.kind, projection.to_bytes(), projection.fingerprint)
-        )
-        store.close()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists() and not (folder / "documents.db").exists():
-            shutil.rmtree(folder)  # indexes without their database are of no use
-        try:
-            making.rename(folder)
-        except OSError:
-            shutil.rmtree(making, ignore_errors=True)
-            if not (folder / "documents.db").exists():
-                raise
-
-    def _folder(self, name: str) -> Path:
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise InvalidRequest(
-                f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
-                f"beginning with -.",
-                field="collection",
-            )
-        return self.folder / "collections" / name
 
     def _unknown(self, name: str, given: str) -> UnknownCollection:
         if given != name:
@@ -332,19 +304,23 @@ class Data:
         )
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what killed creations and deletions left behind.
+def open_data(where: str | Path, **options: Any) -> Data:
+    """The library at an address: a folder, or `milvus://HOST:PORT/LIBRARY`.
 
-    A dropped folder is nobody's, whoever drops it; one that is being made may be another
-    process's, and is left alone until it is old.
+    Args:
+        options: as `Data` takes them.
     """
-    made_before = time.time() - MAKING_SECONDS
-    for path in folder.glob("*-*"):
-        found = LEFT_BEHIND.fullmatch(path.name)
-        if found and path.is_dir() and not path.is_symlink():
-            if found[1] == "making" and path.stat().st_mtime > made_before:
-                continue
-            shutil.rmtree(path, ignore_errors=True)
+    return Data(where, **options)
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for what is no name of a collection."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
+            f"beginning with -.",
+            field="collection",
+        )
 
 
 def _differs(name: str, has: Settings, wanted: Settings) -> CollectionExists:

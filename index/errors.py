@@ -4,6 +4,7 @@
 AttendError
 ├── InvalidRequest        what was asked cannot be done as asked (a field, a value, a range)
 │   ├── UnknownField      a value, payload or text field that no document has
+│   ├── Unsupported       what another engine can do, but this one cannot
 │   └── DimensionMismatch a vector of another width than the collection's
 ├── NotFound
 │   ├── UnknownCollection
@@ -16,6 +17,7 @@ AttendError
 │   ├── ReadOnly          it was opened to be read only
 │   └── ManifestMismatch  an index file and the database disagree
 ├── CannotWrite           the disk does not take it: full, or not to be written to
+├── Unavailable           a server that it needs does not answer, or not in time
 ├── LimitExceeded         larger than a stated limit
 ├── SourceError           a source that cannot be read at all
 ├── EncoderError          a model that cannot be loaded or is not the one expected
@@ -57,6 +59,10 @@ class InvalidRequest(AttendError):
 
 class UnknownField(InvalidRequest):
     """A field that no document of the collection has."""
+
+
+class Unsupported(InvalidRequest):
+    """What another engine can do, but not the one that keeps the collection."""
 
 
 class DimensionMismatch(InvalidRequest):
@@ -114,6 +120,13 @@ class ManifestMismatch(Conflict):
 
 class CannotWrite(AttendError):
     """The disk does not take it; nothing of it was stored."""
+
+
+class Unavailable(AttendError):
+    """A server that the engine needs does not answer, or not in time; later it may."""
+
+    retry_after = 5
+    """Seconds to wait before asking again."""
 
 
 class LimitExceeded(AttendError):

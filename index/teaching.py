@@ -118,6 +118,7 @@ def teach(
     >>> teach(collection, [{"query": "a whale hunt", "id": "moby-dick"}])  # doctest: +SKIP
     Taught(added=1, replaced=0, examples=1, questions=1)
     """
+    collection.capabilities.check("examples")
     examples = [_example(at, item) for at, item in enumerate(items)]
     _refuse(unfit(collection, examples), len(examples))
     keys = [same_question(example.query) for example in examples]

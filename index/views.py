@@ -19,7 +19,7 @@ from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment
 from index.projection import RAW_KEYS, Projection, identity
 from index.store import ROLES, Forgotten, Role, State, Store
 from index.tuning import Tuning
-from index.types import Float32
+from index.types import Float32, Json
 from index.versions import Version
 
 log = logging.getLogger("attend")
@@ -169,6 +169,22 @@ class Views:
             with self._publishing:
                 if self._is_due(version):  # nobody else has done it meanwhile
                     self._publish(version)
+
+    def has_fresh(self) -> bool:
+        """Whether the active version's keys are other than those last published."""
+        base, delta = self.current().keys.segments
+        return bool(delta.keys) or base.living < len(base.rows)
+
+    def told(self, view: View) -> dict[str, Json]:
+        """How a view's keys are searched, in figures."""
+        base, delta = view.keys.segments
+        return {
+            **{name: told for name, told in view.keys.index.items() if name != "points"},
+            "exact": view.keys.promises() == 1,
+            "published": view.keys.generation,
+            "keys": base.keys,
+            "fresh": delta.keys,
+        }
 
     def discard(self, version: int | None = None) -> None:
         """Forget the published index of a version (the active one if None)."""

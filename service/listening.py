@@ -41,6 +41,7 @@ class ServerOptions:
         picture_origins: origins from which pages show the pictures that documents name.
         max_collections: collections that clients may make.
         read_only: write nothing, and refuse who wants to.
+        engine: the address of the engine that keeps the collections; the folder itself if None.
         log_texts: also log what is sent with a request.
     """
 
@@ -58,6 +59,7 @@ class ServerOptions:
     picture_origins: tuple[str, ...] = ()
     max_collections: int = ServiceSettings.max_collections
     read_only: bool = False
+    engine: str | None = None
     log_texts: bool = False
 
 

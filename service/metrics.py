@@ -267,7 +267,7 @@ class _State(Collector):
 
     def _figures(self, collection: Collection) -> dict[str, float]:
         view = collection.views.current()
-        base, delta = view.keys.segments
+        told = collection.views.told(view)
         documents, keys = self._counts.of(collection, view.change)
         folder = collection.folder
         return {
@@ -276,8 +276,8 @@ class _State(Collector):
             "attend_generation": view.change,
             "attend_projection": view.version,
             "attend_index_generation": view.keys.generation,
-            "attend_index_keys": base.keys,
-            "attend_index_fresh_keys": delta.keys,
+            "attend_index_keys": float(str(told["keys"])),
+            "attend_index_fresh_keys": float(str(told["fresh"])),
             "attend_index_bytes": _bytes(folder / "keys"),
             "attend_database_bytes": sum(map(_size, folder.glob("documents.db*"))),
             "attend_last_merge_timestamp_seconds": _last_merge(folder),

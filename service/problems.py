@@ -27,6 +27,7 @@ from index.errors import (
     LimitExceeded,
     NotFound,
     ReadOnly,
+    Unavailable,
     UnknownCollection,
 )
 from service.replies import HTML, PROBLEM, reply, wants_page
@@ -69,6 +70,7 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
     (CannotWrite, Kind(507, "cannot-write", "The disk does not take it")),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
+    (Unavailable, Kind(503, "engine-unavailable", "The engine does not answer")),
     (AttendError, INTERNAL),
 )
 HTTP = {
@@ -147,6 +149,8 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    if isinstance(error, Unavailable):
+        response.headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, TooManyRequests):
         response.headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, Unauthorized):
@@ -173,6 +177,8 @@ def _errors(error: AttendError) -> Sequence[Detail]:
 def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
+    if isinstance(error, Unavailable):
+        return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):
         return "The server's disk does not take it, and nothing of it was stored; try again later."
     return "The data on the server's disk cannot be used."

@@ -80,7 +80,12 @@ def serve(
         begun: called once nothing stands in the way any more.
         warm_first: take no connection before everything is open, for others do meanwhile.
     """
-    data = Data(folder, cache_bytes=options.cache_mib * MEBIBYTE, read_only=options.read_only)
+    data = Data(
+        folder,
+        cache_bytes=options.cache_mib * MEBIBYTE,
+        read_only=options.read_only,
+        engine=options.engine,
+    )
     settings, readiness = settings_of(options, listener), Readiness()
     jobs = Jobs(data, trainer, limit=settings.max_jobs)
     app = create_app(data, settings, readiness, jobs)

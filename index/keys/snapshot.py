@@ -71,6 +71,8 @@ class Snapshot:
     last_removal: int
     generation: int
     index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
+    scans = True
+    """Whether all keys may be scored for one search, where that is cheap."""
 
     @property
     def keys(self) -> int:

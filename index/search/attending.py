@@ -115,7 +115,7 @@ def attend(
     if focus.reranks:
         return _proposed(focus, rows, options.attend, options.attend)
     worded = overlaps is not None and any(len(overlap.rows) for overlap in overlaps)
-    cheap = view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
+    cheap = view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS
     if cheap and (worded or not focus.native):
         return Attention(_scanned(focus, rows, options.attend), True, focus)
     if overlaps is not None and worded and focus.native:

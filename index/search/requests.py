@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
+from index.consistency import Consistency
 from index.search.queries import AnyQuery, Query, QueryPart
 from index.store.facets import MAX_FACETS
 from index.tuning import MAX_LEXICAL
@@ -191,6 +192,12 @@ class SearchOptions(Request):
         max_length=MAX_FACETS,
         description="Fields of value or payload whose most frequent values are counted, over all "
         "documents that filter and mask let pass.",
+    )
+    consistency: Consistency | None = Field(
+        None,
+        description="bounded: what others wrote in the last seconds may be missing; strong: what "
+        "was acknowledged is there, which takes a server some 200 ms. The engine's default if "
+        "absent; a data folder is always strong.",
     )
     exclude_self: bool = Field(
         True,

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from index.attention import Attended
+from index.consistency import Consistency, reading
 from index.errors import Conflict, InvalidRequest, LimitExceeded
 from index.search.answering import Reading
 from index.search.answers import Answer, Facets, Matrix
-from index.search.asking import Asked, Asking, QueryEncoder, known
+from index.search.asking import Asked, Asking, QueryEncoder
 from index.search.attending import Attention, attend, attend_matrix
 from index.search.company import Company
 from index.search.explaining import Vanished
@@ -25,14 +26,15 @@ from index.search.lexicon import Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
 from index.search.queries import Query
-from index.search.requests import MAX_BATCH, Mask, SearchOptions, SearchRequest
+from index.search.requests import MAX_BATCH, SearchOptions, SearchRequest
+from index.search.selecting import Selects
 from index.search.value_types import ValueTypes
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.timings import collecting, tell, timed
 from index.types import Float32, Float64, Int64, Json
 from index.versions import Version
-from index.views import View, Views
+from index.views import View
 
 ATTEMPTS = 5
 """How often a search starts again when a document it found goes before its value is read."""
@@ -95,12 +97,12 @@ class Searcher:
         self,
         store: Store,
         settings: Settings,
-        views: Views,
+        select: Selects,
         encoder: Callable[[], QueryEncoder],
     ) -> None:
         self._store = store
         self._settings = settings
-        self._views = views
+        self._select = select
         self.asking = Asking(store, settings, encoder)
         self._types = ValueTypes(store, settings)
         self._company: Company[Batch, list[Found]] = Company(
@@ -131,7 +133,8 @@ class Searcher:
 
     def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
         started = time.perf_counter()
-        asked = self.asking.asked([request.query for request in requests])
+        with reading(_strictest(requests)):
+            asked = self.asking.asked([request.query for request in requests])
         groups = defaultdict(list)
         for at, request in enumerate(requests):
             # Without text there are no words, and what was fitted with them does not fit.
@@ -163,7 +166,8 @@ class Searcher:
             began=[began for batch in batches for began in batch.began],
             parts=[each for batch in batches for each in batch.parts],
         )
-        found = iter(until_whole(partial(self._found, whole)))
+        with reading(first.options.consistency):
+            found = iter(until_whole(partial(self._found, whole)))
         return [list(islice(found, len(batch.asked))) for batch in batches]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
@@ -192,8 +196,9 @@ class Searcher:
         return until_whole(partial(self._matrix, batch))
 
     def _matrix(self, batch: Batch) -> Matrix:
-        view = self._views.current(batch.options.projection)
-        rows = self._rows(batch)
+        view, rows, store = self._select(
+            batch.options.model_copy(update={"attend": "all"}), batch.own
+        )
         width = view.keys.documents if rows is None else len(rows)
         if len(batch.asked) * width > MAX_CELLS:
             raise LimitExceeded(
@@ -206,7 +211,7 @@ class Searcher:
         )
         attended = found.attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
-        documents = self._store.values(columns)
+        documents = store.values(columns)
         if len(documents) < len(columns):
             raise Vanished
         by_query = [_by_column(found, columns) for found in attended]
@@ -222,8 +227,7 @@ class Searcher:
     def _found(self, batch: Batch) -> list[Found]:
         options = batch.options
         with timed("search"):
-            view = self._views.current(options.projection)
-            rows = self._rows(batch)
+            view, rows, store = self._select(options, batch.own)
             words = self._overlaps(view, batch)
         with timed("attend"):
             attention = attend(
@@ -236,12 +240,12 @@ class Searcher:
                 batch.weights,
             )
         with timed("fetch"):
-            return self._read(batch, view, attention)
+            return self._read(batch, view, store, attention)
 
-    def _read(self, batch: Batch, view: View, attention: Attention) -> list[Found]:
+    def _read(self, batch: Batch, view: View, store: Store, attention: Attention) -> list[Found]:
         options = batch.options
         reading = Reading(
-            self._store,
+            store,
             attention,
             options,
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
@@ -306,28 +310,16 @@ class Searcher:
         predicate = compile_filter({"$and": parts}) if any(parts) else None
         return self._store.facets(options.facets, predicate)
 
-    def _rows(self, batch: Batch) -> Int64 | None:
-        """Rows that filter and mask let pass, ascending; None for all."""
-        options, mask, rows = batch.options, batch.options.mask or Mask(), None
-        if options.filter:
-            rows = self._store.matching(compile_filter(options.filter))
-        named = known(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        masked = {named[id] for id in mask.exclude}
-        if mask.only is None:
-            masked |= set(batch.own)
-        else:
-            only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
-            rows = only if rows is None else np.intersect1d(rows, only)
-        if not masked:
-            return rows
-        if rows is None:
-            rows = self._store.matching(compile_filter({}))
-        return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
-
 
 def _options(request: SearchRequest) -> str:
     """What is to be the same for requests to be answered together."""
     return request.model_dump_json(exclude={"query"})
+
+
+def _strictest(requests: Sequence[SearchRequest]) -> Consistency | None:
+    """What suits all of them, as their queries are read together."""
+    said = {request.consistency for request in requests}
+    return "strong" if "strong" in said else None if None in said else "bounded"
 
 
 def _fingerprint(request: SearchRequest) -> str:

@@ -52,6 +52,7 @@ def restore(
         CollectionExists: a collection or an alias has a name that is wanted.
         InvalidRequest: it does not hold what is wanted.
     """
+    data.capabilities.check("snapshots")
     data.check_writable()
     making = data.folder / f"making-{secrets.token_hex(8)}"
     try:

@@ -48,6 +48,7 @@ def save(
         UnknownCollection: there is none of a name.
         Conflict: the target exists.
     """
+    data.capabilities.check("snapshots")
     if target.exists() and not force:
         raise Conflict(f"{target} exists; choose another file, or add --force to replace it.")
     chosen = data.names() if names is None else [data.resolve(name) for name in names]

@@ -19,8 +19,30 @@ NULL, BOOLEAN, NUMBER, WORDS = 0, 1, 2, 3
 comparisons are within one kind."""
 
 
+class IsNull(NamedTuple):
+    """The field is missing or null."""
+
+
+class Among(NamedTuple):
+    """An element of the field equals one of the values, of which none is null."""
+
+    values: Sequence[Json]
+
+
+class Within(NamedTuple):
+    """One element of the field meets all bounds: pairs of a sign and a value, all of a kind."""
+
+    bounds: Sequence[tuple[str, str | int | float]]
+
+
+class HasWords(NamedTuple):
+    """A text field of the document, or with `@text` all of them together, has all the words."""
+
+    words: Sequence[str]
+
+
 class Leaf(NamedTuple):
-    """One condition on one field.
+    """One condition on one field, and as SQL.
 
     Attributes:
         field: its name.
@@ -28,12 +50,15 @@ class Leaf(NamedTuple):
         lookup: SQL that selects rows of documents, perhaps some twice, from `{source}`: a table
             of (row, kind, value) that an index serves.
         parameters: of either form, in the same order.
+        asked: the condition itself, for engines without SQL, on the field `named`.
     """
 
     field: str
     scan: str
     lookup: str
     parameters: tuple[str, ...]
+    named: str
+    asked: IsNull | Among | Within | HasWords
 
 
 class All(NamedTuple):
@@ -115,6 +140,8 @@ def is_null(name: str) -> Leaf:
         f"coalesce(json_type({located(name)}, '$'), 'null') = 'null'",
         f"SELECT row FROM {{source}} WHERE kind = {NULL}",
         (),
+        name,
+        IsNull(),
     )
 
 
@@ -130,6 +157,8 @@ def among(name: str, values: Sequence[Json]) -> Leaf:
         f"SELECT entry.row AS row FROM json_each(?) AS given CROSS JOIN {{source}} AS entry "
         f"ON entry.kind = {kind_of('given.type')} AND entry.value = given.value",
         (json.dumps(list(values)),),
+        name,
+        Among(values),
     )
 
 
@@ -143,6 +172,8 @@ def within(name: str, bounds: Sequence[tuple[str, str | int | float]]) -> Leaf:
         _any_element(name, f"{kind_of('element.type')} = {kind} AND {element}"),
         f"SELECT row FROM {{source}} WHERE kind = {kind} AND {signs.replace('{value}', 'value')}",
         tuple(json.dumps(value) for _, value in bounds),
+        name,
+        Within(bounds),
     )
 
 
@@ -155,9 +186,9 @@ def starts_with(name: str, prefix: str) -> Leaf:
 def has_words(name: str, words: Sequence[str]) -> Leaf:
     """A text field of the document, or with `@text` all of them together, has all the words."""
     found = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
-    query = " ".join(f'"{word}"' for word in words)
+    query, asked = " ".join(f'"{word}"' for word in words), HasWords(words)
     if name == TEXT:
-        return Leaf(name, f"documents.row IN ({found})", found, (query,))
+        return Leaf(name, f"documents.row IN ({found})", found, (query,), name, asked)
     # The index does not tell one text field from another: where there are others, look closer.
     path = f"$.{json.dumps(name)}".replace("'", "''")
     # NUL, at which SQLite's JSON ends a text, is a blank as in the index.
@@ -168,7 +199,7 @@ def has_words(name: str, words: Sequence[str]) -> Leaf:
         f"has_words(json_extract({fields}, '{path}'), ?))"
     )
     lookup = f"SELECT row FROM documents WHERE {scan}"
-    return Leaf(TEXT, f"ifnull({scan}, 0)", lookup, (query, query))
+    return Leaf(TEXT, f"ifnull({scan}, 0)", lookup, (query, query), name, asked)
 
 
 def _any_element(name: str, condition: str) -> str:

@@ -85,7 +85,7 @@ def add(
         InvalidRequest: a weight, position or place that is none; DimensionMismatch: an
             embedding of another width. UnknownDocument: an id that no document has.
     """
-    _check(questions, examples, statements.dimension(db))
+    check(questions, examples, statements.dimension(db))
     rows = statements.known_rows(db, [each.document for each in examples], "examples")
     asked = {each.question for each in examples}
     if forget:
@@ -165,7 +165,8 @@ def sample(db: Database, count: int) -> Float32:
     return stacked([row[0] for row in rows])
 
 
-def _check(questions: Sequence[Question], examples: Sequence[NewExample], width: int) -> None:
+def check(questions: Sequence[Question], examples: Sequence[NewExample], width: int) -> None:
+    """Raises InvalidRequest for a weight, position or place that is none, or an embedding."""
     for at, question in enumerate(questions):
         _check_question(f"questions.{at}", question, width)
     for at, example in enumerate(examples):
@@ -211,7 +212,7 @@ def _question_ids(db: Database, questions: Mapping[int, Question]) -> dict[int, 
 
 def _question_id(db: Database, question: Question) -> int:
     embedding = np.asarray(question.embedding, dtype=np.float32)
-    hash = _hash(question.text, embedding)
+    hash = same(question.text, embedding)
     row = db.execute("SELECT id, embedding FROM questions WHERE hash = ?", [hash]).fetchone()
     if row is None:
         row = db.execute(
@@ -223,8 +224,8 @@ def _question_id(db: Database, question: Question) -> int:
     return int(row[0])
 
 
-def _hash(text: str | None, embedding: Float32) -> bytes:
-    """A question is its text, or where it has none its embedding."""
+def same(text: str | None, embedding: Float32) -> bytes:
+    """Of equal questions the same bytes. A question is its text, or without one its embedding."""
     content = b"embedding " + embedding.tobytes() if text is None else b"text " + text.encode()
     return hashlib.blake2b(content, digest_size=16).digest()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from index.collection import Collection
+from index.engines.capabilities import REFUSALS, unsupported
 from index.search.requests import parse
 from index.training.request import (
     FEWEST_QUESTIONS,
@@ -50,7 +51,7 @@ def train(
         InvalidRequest: a field out of range, or a collection that cannot be learned.
         Cancelled: `cancelled` said so.
     """
-    request = parse(TrainRequest, fields)
+    request = _within(collection, parse(TrainRequest, fields))
     watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
     task = Task.of(collection, request, watch)
     if request.objective == "interactions":
@@ -69,3 +70,19 @@ def train(
     from index.training.ranking import train_ranking
 
     return train_ranking(task)
+
+
+def _within(collection: Collection, request: TrainRequest) -> TrainRequest:
+    """The request, with the parts that the collection's engine can hold where it names none.
+
+    Raises:
+        Unsupported: it names others, or an objective that needs them.
+    """
+    able = collection.capabilities
+    parts = [part for part in request.parts if part in able.train]
+    if parts == list(request.parts):
+        return request
+    named = "parts" in request.model_fields_set
+    if named or request.objective != "ranking" or not parts:
+        raise unsupported(able.engine, *REFUSALS["train"], field="parts")
+    return request.model_copy(update={"parts": parts})

@@ -13,7 +13,7 @@ from index.collection import Collection
 from index.errors import InvalidRequest
 from index.examples import propensity
 from index.learn.data import Memory, Questions, Sparse
-from index.store import Learned, compile_filter
+from index.store import Learned, Lexical, compile_filter
 from index.training.request import TrainRequest
 from index.types import Bool, Float32, Float64, Int64, Json
 
@@ -144,6 +144,11 @@ def _debiased(learned: Learned) -> Float64:
     return weights
 
 
+def _wordless(text: str, limit: int | None = None) -> Lexical:
+    """Of an engine that does not know which words documents have."""
+    return Lexical(np.empty(0, dtype=np.int64), np.empty(0), 0.0, 0.0, ())
+
+
 def _lexical(
     collection: Collection, texts: Sequence[str | None], memory: Memory
 ) -> tuple[Sparse, Float32]:
@@ -152,9 +157,10 @@ def _lexical(
     Of each question the best documents by words, as many as there is room for.
     """
     room = max(FEWEST_MATCHES, MOST_MATCHES // max(1, len(texts)))
+    words = collection.store.lexical if collection.capabilities.lexical else _wordless
     pointers, columns, shares, coverage = [0], [], [], []
     for text in texts:
-        found = collection.store.lexical(text or "", room)
+        found = words(text or "", room)
         some = len(found.rows) > 0 and found.maximum > 0
         at = np.minimum(np.searchsorted(memory.rows, found.rows), memory.documents - 1)
         kept = (memory.rows[at] == found.rows) & some

@@ -8,6 +8,7 @@ from typing import Any
 from flask import Response
 
 from index import Collection
+from index.consistency import reading
 from index.errors import UnknownDocument
 from index.search.answers import facets_json
 from index.search.requests import Revision
@@ -15,7 +16,7 @@ from index.store import StoredDocument
 from service.context import context
 from service.operations import Operations
 from service.replies import reply
-from service.schemas.asked import Counting, Deletion, Listing, Upsert
+from service.schemas.asked import Counting, Deletion, Listing, Showing, Upsert
 from service.schemas.stored import (
     DeletedReply,
     DocumentReply,
@@ -70,15 +71,17 @@ def upsert_documents(collection: str, body: Upsert) -> Response:
 @operations.add("GET", ALL, query=Listing, returns={200: DocumentsReply})
 def list_documents(collection: str, query: Listing) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
-    found = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
+    with reading(query.consistency):
+        found = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(each) for each in found.documents]
     return reply({"documents": documents, "next": found.next, "total": found.total})
 
 
-@operations.add("GET", ONE, returns={200: DocumentReply})
-def show_document(collection: str, id: str) -> Response:
+@operations.add("GET", ONE, query=Showing, returns={200: DocumentReply})
+def show_document(collection: str, id: str, query: Showing) -> Response:
     """Show a document."""
-    return reply(_document(_collection(collection).document(id)))
+    with reading(query.consistency):
+        return reply(_document(_collection(collection).document(id)))
 
 
 @operations.add(

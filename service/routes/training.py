@@ -113,6 +113,7 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     the job is done; otherwise nothing changes, and the job's result says why.
     """
     jobs = context().jobs
+    context().data.capabilities.check("jobs")
     try:
         job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
     except QueueFull as error:

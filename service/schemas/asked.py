@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, model_validator
 
 from index import DEFAULT_COLLECTION
+from index.consistency import Consistency
 from index.search.requests import (
     MAX_BATCH,
     MAX_CURSOR,
@@ -61,6 +62,12 @@ class Deletion(Request):
         return self
 
 
+CONSISTENCY = (
+    "bounded: what others wrote in the last seconds may be missing; strong: it is there. A data "
+    "folder is always strong."
+)
+
+
 class Listing(Request):
     """Which documents to list."""
 
@@ -72,6 +79,13 @@ class Listing(Request):
         "pages moves nothing: no document comes twice, and none that stays is passed over.",
     )
     filter: Filter | None = None
+    consistency: Consistency | None = Field(None, description=CONSISTENCY)
+
+
+class Showing(Request):
+    """How to read a document."""
+
+    consistency: Consistency | None = Field(None, description=CONSISTENCY)
 
 
 class Counting(Request):

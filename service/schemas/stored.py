@@ -37,6 +37,7 @@ class CollectionReply(Reply):
     generation: int = Field(description="Grows with every write.")
     index: dict[str, JsonValue]
     settings: dict[str, JsonValue]
+    capabilities: dict[str, JsonValue] = Field(description="What the engine can do.")
 
 
 class WrittenReply(Reply):

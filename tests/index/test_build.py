@@ -8,11 +8,11 @@ from contextlib import closing
 
 import pytest
 
-from index.build import Built, Mapped, Refused, build
+from index.build import Built, Mapped, Refused, Shard, build
 from index.cli.build import _width
 from index.cli.common import SHOWN_PROBLEMS, Problems
 from index.data import Data
-from index.errors import SourceError
+from index.errors import InvalidRequest, SourceError
 from index.source import Problem, guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
@@ -32,6 +32,22 @@ def run(collection, *paths, problems: list | None = None, **options) -> Built:
         mapped.append(Mapped(source, guess(sample(source), source=source, **fields)))
     told = problems if problems is not None else []
     return build(collection, mapped, on_problem=lambda p: told.append(str(p)), **options)
+
+
+def test_shards_take_every_document_once(collection, tmp_path):
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"id": f"d{at}", "text": f"t {at}"} for at in range(30)]
+    )
+    added = [run(collection, path, shard=Shard(at, 3)).added for at in (1, 2, 3)]
+    assert sum(added) == 30
+    assert all(added)
+    assert run(collection, path, shard=Shard.of("2/3")).unchanged == added[1]
+    assert run(collection, path).unchanged == 30
+    with pytest.raises(InvalidRequest, match="cannot tell which no source has"):
+        run(collection, path, shard=Shard(1, 3), sync=True)
+    for wrong in ("0/3", "4/3", "1", "a/b"):
+        with pytest.raises(InvalidRequest, match="is no shard; write 2/8"):
+            Shard.of(wrong)
 
 
 def ids(collection) -> list[str]:

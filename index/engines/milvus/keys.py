@@ -1,0 +1,184 @@
+"""What one search sees of a collection on the server: keys that are proposed, then read exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from index.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
+from index.engines.milvus.expressions import both
+from index.engines.milvus.tables import Read, Tables
+from index.keys import Candidates, Proposed
+from index.keys.snapshot import EXTRA, OVERFETCH
+from index.types import Float32, Int64, Json
+
+
+class Size(NamedTuple):
+    """How large a collection was when it was last counted."""
+
+    documents: int
+    keys: int
+
+    @property
+    def crowd(self) -> float:
+        """Keys a document."""
+        return self.keys / self.documents if self.documents else 1.0
+
+
+class RemoteKeys:
+    """The documents of a collection that a filter lets pass, under one layout of keys.
+
+    Made for one request, which reads each document once: what is found, attended and returned is
+    one state of it. Offers what `index.keys.Snapshot` does, but for scans of everything.
+
+    Args:
+        passing: the filter, for keys and for documents alike.
+        exclude, only: the mask, as rows.
+    """
+
+    scans = False
+    """All keys are not read for one search."""
+    generation = 0
+    index: Mapping[str, Json]
+
+    def __init__(
+        self,
+        tables: Tables,
+        layout: str,
+        width: int,
+        size: Size,
+        passing: str = "",
+        exclude: Sequence[int] = (),
+        only: Sequence[int] | None = None,
+    ) -> None:
+        self._tables = tables
+        self._layout = layout
+        self._size = size
+        self._of_keys = both(passing, *_masked("document", exclude, only))
+        self._of_documents = both(passing, *_masked("row", exclude, only))
+        self.width = width
+        self.index = {"kind": "flat", "engine": "milvus"}
+        self.documents_read: dict[int, Read] = {}
+        self._vectors: dict[int, Float32] = {}
+
+    @property
+    def keys(self) -> int:
+        return self._size.keys
+
+    @property
+    def documents(self) -> int:
+        return self._size.documents
+
+    @property
+    def most_keys(self) -> int:
+        """Of one document, of those that were read."""
+        return max((read.keys for read in self.documents_read.values()), default=1)
+
+    @property
+    def largest_block(self) -> int:
+        return self.most_keys
+
+    def promises(self, recall: float | None = None) -> float:
+        """The share of the true nearest keys that searches find."""
+        return 1.0
+
+    def search(
+        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
+    ) -> Proposed:
+        """As `index.keys.Snapshot.search`; rows that filter and mask let pass are the server's to
+        choose."""
+        q, heads, _ = queries.shape
+        flat = queries.reshape(q * heads, -1)
+        found = self._nearest(flat, attend + EXTRA)
+        by_query = [
+            np.unique(np.concatenate(found[at : at + heads])) for at in range(0, len(found), heads)
+        ]
+        alive = self._settled(np.unique(np.concatenate(by_query)))
+        return Proposed([rows[np.isin(rows, alive)] for rows in by_query], self.promises(recall))
+
+    def lookup(self, rows: Int64) -> Candidates:
+        """The documents of `rows` that are there, with all of their keys."""
+        alive = self._settled(rows)
+        reads = [self.documents_read[row] for row in alive.tolist()]
+        ids = [key for read in reads for key in read.key_ids()]
+        counts = np.array([read.keys for read in reads], dtype=np.int64)
+        keys = (
+            np.stack([self._vectors[key] for key in ids])
+            if ids
+            else np.empty((0, self.width), dtype=np.float32)
+        )
+        return Candidates(alive, np.cumsum(counts) - counts, keys, np.array(ids, dtype=np.int64))
+
+    def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
+        """The documents of `rows`, in one block."""
+        if rows is None:
+            CAPABILITIES.check("attend_all", field="attend")
+            return
+        found = self.lookup(rows)
+        if len(found.documents):
+            yield found
+
+    def _nearest(self, queries: Float32, wanted: int) -> list[Int64]:
+        """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
+        different ones, or all there are."""
+        fetch = min(MAX_RESULTS, int(wanted * self._size.crowd * OVERFETCH) + 1)
+        found: list[Int64 | None] = [None] * len(queries)
+        pending = list(range(len(queries)))
+        while pending:
+            hits = self._hits(queries[pending], fetch)
+            for at, each in zip(pending, hits, strict=True):
+                distinct = list(dict.fromkeys(hit["entity"]["document"] for hit in each))
+                if len(distinct) >= wanted or len(each) < fetch or fetch == MAX_RESULTS:
+                    found[at] = np.array(distinct, dtype=np.int64)
+            pending = [at for at in pending if found[at] is None]
+            fetch = min(MAX_RESULTS, fetch * 2)
+        return [each for each in found if each is not None]
+
+    def _hits(self, queries: Float32, fetch: int) -> Iterator[list[Any]]:
+        """Hits of each query; the keys among them are kept."""
+        row_bytes = 4 * self.width + 200
+        step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
+        for at in range(0, len(queries), step):
+            found = self._tables.client.search(
+                self._tables.keys(self._layout),
+                list(queries[at : at + step]),
+                fetch,
+                self._of_keys,
+                ["document", "vector"],
+                {},
+            )
+            for hits in found:
+                for hit in hits:
+                    entity = hit["entity"]
+                    if hit["id"] not in self._vectors:
+                        self._vectors[hit["id"]] = np.asarray(entity["vector"], dtype=np.float32)
+                yield hits
+
+    def _settled(self, rows: Int64) -> Int64:
+        """Those of the rows whose documents are there and pass, read with their keys; ascending.
+
+        A key that was found under another version than its document's is not its document's.
+        """
+        unknown = [row for row in rows.tolist() if row not in self.documents_read]
+        read = self._tables.read(unknown, passing=self._of_documents)
+        missing = [
+            key for each in read.values() for key in each.key_ids() if key not in self._vectors
+        ]
+        self._vectors |= self._tables.vectors(missing, self._layout) if missing else {}
+        self.documents_read |= {
+            row: each
+            for row, each in read.items()
+            if all(key in self._vectors for key in each.key_ids())
+        }
+        return np.array(
+            sorted(row for row in rows.tolist() if row in self.documents_read), dtype=np.int64
+        )
+
+
+def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:
+    if exclude:
+        yield f"not ({field} in [{', '.join(map(str, exclude))}])"
+    if only is not None:
+        yield f"{field} in [{', '.join(map(str, only))}]"

@@ -1,0 +1,218 @@
+"""Versions of a collection's projection: stored, made active, and their keys rewritten.
+
+Where W_K folds into the query, keys stay the embeddings as they are and a promotion moves none.
+Otherwise all keys are written again under the layout of the version, into a table of their own:
+what is written meanwhile enters both; the version answers once the table is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from index.engines.capabilities import unsupported
+from index.engines.milvus import schema
+from index.engines.milvus.capabilities import CAPABILITIES
+from index.engines.milvus.registry import Known
+from index.engines.milvus.tables import Tables
+from index.engines.milvus.writing import projected
+from index.errors import Conflict
+from index.store import Role, StoredProjection, StoredVersion, Terms
+from index.types import Float32, Int64, Json
+from index.versions import Version
+
+MARGIN_SECONDS = 60
+"""By how much the clocks of processes may differ, and a write last."""
+
+NO_OFFSETS: tuple[Int64, Float32] = (
+    np.empty(0, dtype=np.int64),
+    np.empty((0, 0), dtype=np.float32),
+)
+
+REWRITTEN = 2000
+"""Keys projected and written at once."""
+
+
+class Versions:
+    """The versions of one collection."""
+
+    def __init__(self, tables: Tables, scorer: str) -> None:
+        self._tables = tables
+        self._scorer = scorer
+        self._made: dict[int, Version] = {}  # a version never changes
+        self._lock = threading.Lock()
+
+    def of(self, number: int) -> Version:
+        """Raises UnknownProjection where there is none of this number."""
+        if number not in self._made:
+            self._made[number] = Version.of(number, self.stored(number), self._scorer)
+        return self._made[number]
+
+    def stored(self, number: int) -> StoredVersion:
+        told, weights = self._tables.registry.version(self._tables.uuid, number)
+        return StoredVersion(
+            weights, told["tuning"], NO_OFFSETS, told["fingerprint"], "search", {}, 0
+        )
+
+    def listed(self) -> list[StoredProjection]:
+        known = self._tables.known(fresh=True)
+        return [
+            StoredProjection(
+                number,
+                told["kind"],
+                told["fingerprint"],
+                told["created"],
+                told["note"],
+                told["tuning"],
+                told["report"],
+                _before(known, number),
+                number == known.version,
+            )
+            for number, told in self._tables.registry.versions(self._tables.uuid).items()
+        ]
+
+    def add(
+        self,
+        kind: str,
+        weights: bytes,
+        fingerprint: str,
+        note: Mapping[str, Json],
+        *,
+        tuning: Mapping[str, Json] | None = None,
+        report: Mapping[str, Json] | None = None,
+        offsets: tuple[Int64, Float32] | None = None,
+        terms: Terms | None = None,
+        last_key: int | None = None,
+        role: Role = "search",
+        activate: bool = False,
+    ) -> int:
+        """Store a projection. Returns its number; as `Store.add_projection`."""
+        moved = offsets is not None and len(offsets[0]) > 0
+        if moved or terms or role != "search" or (tuning or {}).get("examples"):
+            raise unsupported(
+                CAPABILITIES.engine,
+                "Versions that move single keys, or that answer anything but searches,",
+                "store matrices and their tuning alone, or use a data folder",
+            )
+        told = {
+            "kind": kind,
+            "fingerprint": fingerprint,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "note": dict(note),
+            "tuning": dict(tuning or {}),
+            "report": dict(report or {}),
+        }
+        with self._lock:
+            taken = self._tables.registry.versions(self._tables.uuid)
+            number = max(taken, default=0) + 1
+            self._tables.registry.add_version(self._tables.uuid, number, told, weights)
+        if activate:
+            self.activate(number)
+        return number
+
+    def activate(self, number: int, expected: int | None = None) -> None:
+        """Let a version answer, once its keys are there; as `Store.activate_projection`."""
+        self.prepare(number)
+        known = self._tables.known(fresh=True)
+        if expected is not None and known.version != expected:
+            raise Conflict(
+                f"Projection {known.version} is active by now, where {expected} was expected, so "
+                f"that {number} was not activated; look at both, then activate one by its number.",
+                field="projection",
+            )
+        if number != known.version:
+            self._tables.registry.put(replace(known, active=(*known.active, number)))
+
+    def rollback(self) -> int:
+        """Undo the last activation. Returns the version that answers now."""
+        known = self._tables.known(fresh=True)
+        if len(known.active) < 2:
+            raise Conflict(
+                f"Projection {known.version} is active, and none was before it that could be gone "
+                f"back to; activate a version by its number instead.",
+                field="projection",
+            )
+        self.prepare(known.active[-2])
+        self._tables.registry.put(replace(known, active=known.active[:-1]))
+        return known.active[-2]
+
+    # -- layouts ----------------------------------------------------------------------------
+
+    def is_ready(self, made: Version, known: Known) -> bool:
+        """Whether the keys of a version can be searched."""
+        return made.layout == schema.RAW or known.layouts.get(made.layout, (0, False))[1]
+
+    def prepare(self, number: int) -> None:
+        """Write the keys of a version, where they are others than those there are."""
+        made = self.of(number)
+        known = self._tables.known(fresh=True)
+        if self.is_ready(made, known):
+            return
+        schema.make_keys(
+            self._tables.client, self._tables.keys(made.layout), made.width, known.shards
+        )
+        self._tell(made, False)
+        # Others learn within a second that they are to write to it as well.
+        began = time.time()
+        self._rewrite(made, 0)
+        while self._rewrite(made, int((began - MARGIN_SECONDS) * 1e6) << 10):
+            continue
+        self._tell(made, True)
+
+    def _tell(self, made: Version, complete: bool) -> None:
+        known = self._tables.known(fresh=True)
+        layouts = {**known.layouts, made.layout: (made.number, complete)}
+        self._tables.registry.put(replace(known, layouts=layouts))
+
+    def _rewrite(self, made: Version, since: int) -> int:
+        """Project the keys of versions from one on, if the table lacks them; returns how many."""
+        client, table, written = self._tables.client, self._tables.keys(made.layout), 0
+        for rows in self.raw(since):
+            there = {
+                row["key"]
+                for row in client.by_keys(
+                    table, "key", [row["key"] for row in rows], ["key"], consistency="strong"
+                )
+            }
+            lacking = [row for row in rows if row["key"] not in there]
+            if lacking:
+                client.insert(table, projected(lacking, made))
+                written += len(lacking)
+        return written
+
+    def raw(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
+        """All keys as embeddings, in blocks; of documents' versions from one on."""
+        fields = ["key", "document", "version", "id", "place", "facts", "vector"]
+        after = 0
+        while True:
+            passing = f"key > {after}" + (f" and version >= {since}" if since else "")
+            rows = self._tables.client.query(
+                self._tables.keys(), passing, fields, self._block, "strong"
+            )
+            if not rows:
+                return
+            after = max(row["key"] for row in rows)
+            yield [_plain(row) for row in rows]
+
+    @property
+    def _block(self) -> int:
+        """Facts may take 64 KiB a key."""
+        return min(REWRITTEN, 500)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    facts = row["facts"]
+    return {**row, "facts": json.loads(facts) if isinstance(facts, str | bytes) else facts}
+
+
+def _before(known: Known, number: int) -> int | None:
+    """The version that answered before one was last activated."""
+    at = [place for place, each in enumerate(known.active) if each == number]
+    return known.active[at[-1] - 1] if at and at[-1] else None

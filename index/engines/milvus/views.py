@@ -1,0 +1,145 @@
+"""What searches of one collection look at, made anew for each of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import NoReturn, cast
+
+from index.consistency import reading
+from index.engines.capabilities import unsupported
+from index.engines.milvus import schema
+from index.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
+from index.engines.milvus.keys import RemoteKeys, Size
+from index.engines.milvus.reader import Reader
+from index.engines.milvus.store import RemoteStore
+from index.engines.milvus.tables import Tables
+from index.engines.milvus.versions import Versions
+from index.errors import InvalidRequest
+from index.keys import Snapshot, Wanted
+from index.search.asking import known
+from index.search.requests import Mask, SearchOptions
+from index.search.selecting import Selected
+from index.store import Role, Store, compile_filter
+from index.types import Json
+from index.versions import Version
+from index.views import View
+
+COUNTED_SECONDS = 10.0
+"""For so long a count of documents and keys is good enough to plan a search with."""
+
+
+class RemoteViews:
+    """As `index.views.Views`, over a server's tables: there is nothing to bring up to date."""
+
+    def __init__(self, tables: Tables, store: RemoteStore, versions: Versions) -> None:
+        self.wanted = Wanted()
+        self._tables = tables
+        self._store = store
+        self._versions = versions
+        self._size: tuple[float, Size] | None = None
+        self._sizing = threading.Lock()
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """The view of a version, or of the active one; its keys are written first, if need be."""
+        _check_role(role)
+        known = self._tables.known()
+        number = version or known.version
+        self._versions.prepare(number)
+        return self.view(self._versions.of(number))
+
+    def view(
+        self,
+        made: Version,
+        passing: str = "",
+        exclude: tuple[int, ...] = (),
+        only: list[int] | None = None,
+    ) -> View:
+        """A version's keys, those that may be found."""
+        layout = made.layout
+        keys = RemoteKeys(self._tables, layout, made.width, self.size(), passing, exclude, only)
+        return View(made, cast(Snapshot, keys), self._store.generation)
+
+    def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
+        """What a search looks at; see `index.search.selecting`."""
+        _check(options)
+        there = self._tables.known()
+        made = self._versions.of(options.projection or there.version)
+        if not self._versions.is_ready(made, there):
+            raise InvalidRequest(
+                f"Projection {made.number} has keys of its own, which are not written yet; "
+                f"activate it first.",
+                field="projection",
+            )
+        mask = options.mask or Mask()
+        store = cast(Store, self._store)
+        named = known(store, [*mask.exclude, *(mask.only or [])], "mask")
+        exclude = {named[id] for id in mask.exclude} | (set(own) if mask.only is None else set())
+        only = None if mask.only is None else [named[id] for id in mask.only]
+        given = options.filter
+        passing = self._store.passing(compile_filter(given)) if given else ""
+        view = self.view(made, passing, tuple(sorted(exclude)), only)
+        reader = Reader(self._store, cast(RemoteKeys, view.keys))
+        return Selected(view, None, cast(Store, reader))
+
+    def size(self) -> Size:
+        """How large the collection is, as counted some seconds ago at most."""
+        counted = self._size
+        if counted is None or time.monotonic() - counted[0] > COUNTED_SECONDS:
+            with self._sizing, reading("bounded"):
+                self._size = counted = time.monotonic(), Size(*self._store.counts())
+        return counted[1]
+
+    def publish(self) -> View:
+        """Write what is in memory to the server's storage; it does so by itself in time."""
+        for table in (self._tables.documents, *map(self._tables.keys, self._layouts())):
+            self._tables.client.flush(table)
+        return self.current()
+
+    def merge_if_due(self) -> None:
+        """The server does so by itself."""
+
+    def has_fresh(self) -> bool:
+        return False
+
+    def told(self, view: View) -> dict[str, Json]:
+        return {
+            **view.keys.index,
+            "exact": True,
+            "published": 0,
+            "keys": view.keys.keys,
+            "fresh": 0,
+        }
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        CAPABILITIES.check("train" if name == "mean" else "snapshots")
+        raise AttributeError(name)
+
+    def _layouts(self) -> list[str]:
+        return [schema.RAW, *self._tables.known().layouts]
+
+
+def _check_role(role: Role) -> None:
+    if role != "search":
+        CAPABILITIES.check("recommend")
+
+
+def _check(options: SearchOptions) -> None:
+    """Raises Unsupported for what a search cannot ask here."""
+    if options.attend == "all":
+        CAPABILITIES.check("attend_all", field="attend")
+    elif options.attend > MAX_ATTENDED:
+        raise unsupported(
+            CAPABILITIES.engine,
+            f"Attended sets of {options.attend:,} documents",
+            f"attend to at most {MAX_ATTENDED:,}",
+            field="attend",
+        )
+    if options.decode:
+        CAPABILITIES.check("attend_all", field="decode")
+    if options.lexical:
+        CAPABILITIES.check("lexical", field="lexical")
+    if options.facets is not None:
+        CAPABILITIES.check("facets", field="facets")
