@@ -17,13 +17,12 @@ from pydantic import Field
 
 from index.collection import Collection
 from index.errors import InvalidRequest
-from index.projection.arrays import Floats
 from index.search.answers import Answer
 from index.search.asking import Asking
 from index.search.queries import AnyQuery, Query
 from index.search.requests import Path, Request
 from index.store import KeyBatch, StoredDocument
-from index.types import Float64, Json
+from index.types import Float64, Floats, Json
 from index.values import only
 from index.versions import Version
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from index.attention.reduce import by_document
 from index.attention.settings import Mechanism
-from index.attention.types import Block, Floats, check_block
+from index.attention.types import Block, check_block
 from index.errors import InvalidRequest
-from index.types import Bool, Float64, Int64
+from index.types import Bool, Floats, Int64
 
 Allowed: TypeAlias = Callable[[Int64], Bool]
 """A mask: of documents (n,), those that may be attended to, as (n,) or (q, n)."""
@@ -38,8 +38,10 @@ def block_logits(
     *,
     allowed: Allowed | None = None,
     shift: Floats | None = None,
-) -> Float64:
+) -> Floats:
     """Queries (q, H, d) against a block: the matrix z (q, H, n), -inf where masked.
+
+    In the precision of queries and keys, or of the bias if that is finer.
 
     `shift` (q, H) is what a folded projection adds to the logits of each query and head.
     Raises InvalidRequest for shapes that disagree and for logits that are not finite.
@@ -63,7 +65,7 @@ def block_logits(
     return logits
 
 
-def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Float64:
+def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Floats:
     """Queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m).
 
     Hk is 1, H, or what divides H: then each run of Hk heads meets the keys' heads in turn, as the
@@ -72,8 +74,8 @@ def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Float64:
     q, heads, d = queries.shape
     by_key = queries if keys.shape[1] == 1 else queries.reshape(-1, keys.shape[1], d)
     found = mechanism.score(by_key, keys).reshape(q, heads, len(keys))
-    scaled: Float64 = found * mechanism.scale[:, None]
-    return scaled
+    scaled = np.empty(found.shape, found.dtype)  # by query, however the product lies in memory
+    return np.multiply(found, mechanism.scale[:, None].astype(found.dtype), out=scaled)
 
 
 def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -> None:
@@ -90,9 +92,9 @@ def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -
         )
 
 
-def _check_size(logits: Float64) -> None:
+def _check_size(logits: Floats) -> None:
     # Written so that NaN fails too; and -inf would pass for a mask.
-    if logits.size and not (logits.min() >= -LARGEST and logits.max() <= LARGEST):
+    if logits.size and not (float(logits.min()) >= -LARGEST and float(logits.max()) <= LARGEST):
         raise InvalidRequest(
             "A query and a key have no finite score; one of them holds NaN, infinity or "
             "numbers too large to multiply."

@@ -8,17 +8,17 @@ from typing import TypeAlias
 import numpy as np
 
 from index.errors import InvalidRequest
-from index.types import Float64, Int64
+from index.types import Floats, Int64
 
-Pool: TypeAlias = Callable[[Float64, Int64], Float64]
+Pool: TypeAlias = Callable[[Floats, Int64], Floats]
 
 
-def best(logits: Float64, starts: Int64) -> Float64:
+def best(logits: Floats, starts: Int64) -> Floats:
     """Each document's best key: (..., m) -> (..., n)."""
     return np.maximum.reduceat(logits, starts, axis=-1)
 
 
-def log_sum_exp(logits: Float64, starts: Int64) -> Float64:
+def log_sum_exp(logits: Floats, starts: Int64) -> Floats:
     """log sum exp over each document's keys: as if each key were attended to by itself."""
     counts = np.diff(starts, append=logits.shape[-1])
     peak = best(logits, starts)  # (..., n)
@@ -39,7 +39,7 @@ def pool(name: str) -> Pool:
     return POOLS[name]
 
 
-def by_document(logits: Float64, starts: Int64, how: Pool) -> Float64:
+def by_document(logits: Floats, starts: Int64, how: Pool) -> Floats:
     """(..., m) -> (..., n), the same array where every document has one key."""
     if len(starts) == logits.shape[-1]:
         return logits

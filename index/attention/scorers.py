@@ -14,14 +14,22 @@ from typing import TypeAlias
 
 import numpy as np
 
-from index.attention.types import Floats
 from index.errors import InvalidRequest
+from index.types import Floats
 
 Scorer: TypeAlias = Callable[[Floats, Floats], Floats]
 
 MANY_KEYS = 4096
 """From here on the keys come first in a product, which is a third faster for a few queries. It
 rounds the last of them otherwise, so that equals among a few would not stay in order."""
+
+TILE_PRODUCTS = 1_000_000
+"""Multiplications up to which OpenBLAS reads a matrix where it lies, and does not copy it into
+panels first (its interface/gemm.c: M N K up to 100 cubed). For 16 queries a copy costs as much as
+their product with what is copied."""
+
+LEAST_TILE = 16
+"""Keys in a tile; so many queries that it would be smaller share the panels well."""
 
 PAIR_VALUES = 1 << 18
 """Numbers held at once where each query meets each key one by one: 2 MiB, within cache."""
@@ -67,9 +75,23 @@ def dot(queries: Floats, keys: Floats) -> Floats:
         asked, offered = queries.reshape(q * heads, width), keys[:, 0, :]
         if len(keys) < MANY_KEYS:
             return (asked @ offered.T).reshape(q, heads, len(keys))
-        return np.ascontiguousarray((offered @ asked.T).T).reshape(q, heads, len(keys))
+        return _tiled(offered, asked).T.reshape(q, heads, len(keys))
     by_head = queries.transpose(1, 0, 2) @ keys.transpose(1, 2, 0)  # (H, q, d) @ (H, d, m)
     return by_head.transpose(1, 0, 2)  # (q, H, m)
+
+
+def _tiled(keys: Floats, queries: Floats) -> Floats:
+    """Keys (m, d) @ queries (q, d)ᵀ: (m, q), in tiles of keys that few queries read but once."""
+    count, width = keys.shape
+    tile = TILE_PRODUCTS // max(1, len(queries) * width) // LEAST_TILE * LEAST_TILE
+    if len(queries) == 1 or tile == 0:
+        return np.asarray(keys @ queries.T)
+    asked, whole = np.ascontiguousarray(queries.T), count - count % tile
+    tiles = keys[:whole].reshape(-1, tile, width)
+    found = np.empty((count, len(queries)), np.result_type(keys, queries))
+    np.matmul(tiles, asked, out=found[:whole].reshape(-1, tile, len(queries)))
+    np.matmul(keys[whole:], asked, out=found[whole:])
+    return found
 
 
 def cosine(queries: Floats, keys: Floats) -> Floats:

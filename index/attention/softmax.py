@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from index.errors import InvalidRequest
-from index.types import Float64
+from index.types import Float64, Floats
 
 COLDEST = 1e-9
 """Below it every softmax is one-hot already, and quotients come to overflow."""
@@ -65,14 +65,15 @@ def softmax(
     return Softmax(weigh(z, whole), null_weight, whole.log)
 
 
-def partition(z: Float64, null: Float64 | None = None) -> Partition:
+def partition(z: Floats, null: Float64 | None = None) -> Partition:
     """The sum of exponentials over the last axis and the null: (..., n) -> (...,)."""
     maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
-    rows = Partition(maximum, _relative(z, maximum[..., None]).sum(axis=-1))
+    total = np.asarray(_relative(z, maximum[..., None]).sum(axis=-1))
+    rows = Partition(maximum.astype(np.float64), total.astype(np.float64))
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
 
 
-def cooled(z: Float64, temperature: float) -> Float64:
+def cooled(z: Floats, temperature: float) -> Floats:
     """Logits over a temperature; at 1 the same array."""
     return z if temperature == 1 else z / temperature
 
@@ -84,7 +85,7 @@ def join(one: Partition, other: Partition) -> Partition:
     return Partition(maximum, parts[0] + parts[1])
 
 
-def weigh(z: Float64, whole: Partition) -> Float64:
+def weigh(z: Floats, whole: Partition) -> Float64:
     """Logits (..., n) as shares of a partition (...,); zero where nothing was attended to."""
     shares = _relative(z, whole.maximum[..., None])
     return np.asarray(shares / np.where(whole.total == 0, 1, whole.total)[..., None])
@@ -126,7 +127,7 @@ def check_temperature(temperature: float) -> float:
     return float(temperature)
 
 
-def check_finite(peak: Float64) -> Float64:
+def check_finite(peak: Floats) -> Floats:
     """The largest logits, if none is NaN or +inf: either would spread to all weights."""
     if np.isnan(peak).any() or np.isposinf(peak).any():
         raise InvalidRequest(
@@ -136,7 +137,8 @@ def check_finite(peak: Float64) -> Float64:
     return peak
 
 
-def _relative(z: Float64, maximum: Float64) -> Float64:
+def _relative(z: Floats, maximum: Floats) -> Floats:
     """exp(z - maximum), which is 0 for masked logits, also where nothing else is left."""
     with np.errstate(over="ignore"):  # a difference that overflows weighs nothing
-        return np.asarray(np.exp(z - np.where(np.isneginf(maximum), 0, maximum)))
+        apart = np.asarray(z - np.where(np.isneginf(maximum), np.zeros_like(maximum), maximum))
+        return np.exp(apart, out=apart)

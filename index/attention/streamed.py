@@ -17,9 +17,9 @@ from index.attention.logits import Allowed, block_logits, check_queries
 from index.attention.settings import Mechanism
 from index.attention.softmax import Partition, cooled, join, partition, weigh
 from index.attention.top import Logits, mixed, rank, scores, unmasked, weighed
-from index.attention.types import Attended, Block, Floats
+from index.attention.types import Attended, Block
 from index.errors import InvalidRequest
-from index.types import Float64, Int64
+from index.types import Float64, Floats, Int64
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ LOST = 1e-290
 ROUNDED = 1e-9
 """Of a score, by which sums in another order may differ, and far more."""
 
-_Scored: TypeAlias = tuple[Block, Float64]
+_Scored: TypeAlias = tuple[Block, Floats]
 """A block with its logits (q, H, n)."""
 
 
@@ -147,7 +147,7 @@ class _Reader:
     allowed: Allowed | None
     shift: Floats | None
 
-    def __iter__(self) -> Iterator[tuple[Block, Float64]]:
+    def __iter__(self) -> Iterator[tuple[Block, Floats]]:
         last = None
         for block in self.blocks:
             if len(block.documents) == 0:
@@ -176,7 +176,7 @@ def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Rea
     only: list[_Scored] = []
     for number, (block, z) in enumerate(reader):
         whole = join(whole, partition(cooled(z, mechanism.temperature)))
-        documents += (~np.isneginf(z[:, 0])).sum(axis=-1)  # a mask is the same for all heads
+        documents += np.count_nonzero(z[:, 0] > -np.inf, axis=-1)  # masks are the same for heads
         if mechanism.heads == 1:
             best = _merged(best, block, z, whole, mechanism, keep)
         only = [] if number else [(block, z)]
@@ -195,16 +195,26 @@ def _second_reading(
 def _merged(
     best: list[Logits],
     block: Block,
-    z: Float64,
+    z: Floats,
     whole: Partition,
     mechanism: Mechanism,
     keep: int,
 ) -> list[Logits]:
     """Each query's best so far with a block's logits (q, H, n)."""
+    peaks = z.max(axis=-1)  # (q, H)
     return [
-        _merge(old, Logits(block.documents, logits), part, mechanism, keep)
-        for old, logits, part in zip(best, z, _by_query(whole), strict=True)
+        old
+        if _hopeless(old, peak, mechanism, keep)
+        else _merge(old, Logits(block.documents, logits), part, mechanism, keep)
+        for old, peak, logits, part in zip(best, peaks, z, _by_query(whole), strict=True)
     ]
+
+
+def _hopeless(old: Logits, peak: Floats, mechanism: Mechanism, keep: int) -> bool:
+    """Whether the largest logit of a block (H,) is below all that are kept, as it mostly is."""
+    if mechanism.heads > 1 or keep == 0 or len(old.documents) < keep:
+        return False
+    return bool(peak[0] < old.z[0, -1])
 
 
 def _merge(old: Logits, new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:

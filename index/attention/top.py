@@ -10,9 +10,9 @@ import numpy as np
 from index.attention.logits import Allowed, block_logits
 from index.attention.settings import Mechanism
 from index.attention.softmax import Partition, cooled, log_mix, mix, partition, weigh, weigh_one
-from index.attention.types import Attended, Block, Floats
+from index.attention.types import Attended, Block
 from index.errors import InvalidRequest
-from index.types import Float64, Int64
+from index.types import Float64, Floats, Int64
 
 
 class Logits(NamedTuple):
@@ -20,7 +20,7 @@ class Logits(NamedTuple):
 
     documents: Int64
     """(n,)"""
-    z: Float64
+    z: Floats
     """(H, n)"""
 
 
@@ -70,7 +70,7 @@ def weighed(
     """The weights of listed documents, best first, given each head's partition (H,)."""
     score = scores(listed.z, whole, mechanism)
     order = rank(listed.documents, score)
-    z = listed.z[:, order]
+    z = listed.z[:, order].astype(np.float64, copy=False)
     heads = weigh(z / mechanism.temperature, whole)  # (H, n)
     return Attended(
         documents=listed.documents[order],
@@ -84,16 +84,16 @@ def weighed(
     )
 
 
-def scores(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
+def scores(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
     """Logits (H, n) as scores (n,): z for one head, log of the mixed weight for several."""
     if mechanism.heads == 1:
-        only: Float64 = z[0]
-        return only
+        return np.asarray(z[0], dtype=np.float64)
     log = np.where(whole.total == 0, 0, whole.log)
-    return log_mix(cooled(z, mechanism.temperature) - log[:, None], mechanism.gates)
+    shares = cooled(z, mechanism.temperature) - log[:, None]
+    return log_mix(np.asarray(shares, dtype=np.float64), mechanism.gates)
 
 
-def mixed(z: Float64, whole: Partition, mechanism: Mechanism) -> Float64:
+def mixed(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
     """Logits (H, n) as mixed weights (n,), each too small to be told as 0."""
     with np.errstate(over="ignore"):  # what is beyond a partition has not been summed yet
         shares = np.exp(cooled(z, mechanism.temperature) - _peaks(whole)[:, None])
@@ -105,7 +105,7 @@ def _peaks(whole: Partition) -> Float64:
     return np.where(np.isneginf(whole.maximum), 0, whole.maximum)
 
 
-def _mixed(z: Float64, mechanism: Mechanism) -> Float64:
+def _mixed(z: Floats, mechanism: Mechanism) -> Float64:
     return scores(z, _whole(z, mechanism), mechanism)
 
 
@@ -140,7 +140,7 @@ def _joined(parts: list[Logits], heads: int) -> Logits:
     )
 
 
-def _whole(z: Float64, mechanism: Mechanism) -> Partition:
+def _whole(z: Floats, mechanism: Mechanism) -> Partition:
     """The partition (H,) of logits (H, n) with the null."""
     null, tau = mechanism.null_logit, mechanism.temperature
     return partition(z / tau, None if null is None else null / tau)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.attention.softmax import Partition
 from index.errors import InvalidRequest
-from index.types import Float64, Int64
-
-Floats: TypeAlias = NDArray[np.floating[Any]]
+from index.types import Float64, Floats, Int64
 
 
 class Block(NamedTuple):

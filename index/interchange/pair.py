@@ -13,8 +13,7 @@ import numpy as np
 
 from index.errors import InvalidRequest
 from index.projection import Projection, mean_gates
-from index.projection.arrays import Floats
-from index.types import Float32, Float64
+from index.types import Float32, Float64, Floats
 
 
 class Layer(NamedTuple):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from index.errors import DimensionMismatch, InvalidRequest
-
-Floats: TypeAlias = NDArray[np.floating[Any]]
+from index.types import Floats
 
 
 def floating(values: ArrayLike) -> Floats:

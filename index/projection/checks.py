@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from index.errors import InvalidRequest
-from index.projection.arrays import Floats, floating
-from index.types import Float64
+from index.projection.arrays import floating
+from index.types import Float64, Floats
 
 KINDS = ("identity", "pca", "lsi", "lsi-scaled", "given", "learned")
 

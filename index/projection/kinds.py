@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from index.errors import InvalidRequest
-from index.projection.arrays import Floats, floating
+from index.projection.arrays import floating
 from index.projection.checks import check_count, check_heads_divide
 from index.projection.projection import Projection
-from index.types import Float64
+from index.types import Float64, Floats
 
 
 def mean_gates(heads: int) -> Float64:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from index.errors import InvalidRequest
-from index.projection.arrays import Floats
-from index.types import Float64
+from index.types import Float64, Floats
 
 
 class Output(NamedTuple):

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from index.errors import Damaged
-from index.projection.arrays import Floats
+from index.types import Floats
 
 FORMAT = 1
 METADATA_KEY = "attend.projection"

@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 
 from index.errors import Damaged, InvalidRequest
 from index.projection import arrays, checks, persist
-from index.projection.arrays import Floats
 from index.projection.output import Output, output
-from index.types import Float64
+from index.types import Float64, Floats
 
 RAW_KEYS = "raw"
 """The key fingerprint of every projection that leaves embeddings as they are."""

@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from index.errors import InvalidRequest
-from index.projection.arrays import Floats, floating, rows
+from index.projection.arrays import floating, rows
 from index.projection.checks import check_count
 from index.projection.kinds import mean_gates
 from index.projection.projection import Projection
-from index.types import Float64
+from index.types import Float64, Floats
 
 Embeddings: TypeAlias = Floats | Iterable[Floats]
 """A matrix (m, d_in), or its rows in blocks (b, d_in)."""
