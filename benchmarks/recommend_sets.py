@@ -18,9 +18,6 @@ from index.store import Interaction
 HELD_OUT = 0.2
 """Of each user's training interactions, to tune peers and in a rehearsal."""
 
-TAGS = 6
-"""Tags of a book that are part of its text: the rest are shelves more than subjects."""
-
 
 class Books(NamedTuple):
     """Books, and interactions with them.
@@ -97,7 +94,7 @@ def collection_of(data: Data, name: str, given: Books) -> Collection:
 
 
 def _text(row: dict[str, Any]) -> str:
-    return f"{row['title']} {row.get('authors', '')} {', '.join(row.get('tags', [])[:TAGS])}"
+    return f"{row['title']} {row.get('authors', '')} {', '.join(row.get('tags', []))}"
 
 
 def _pairs(path: Path) -> list[Interaction]:

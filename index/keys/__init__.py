@@ -1,18 +1,20 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
-from index.keys.candidates import Candidates, divided, joined
+from index.keys.candidates import Candidates, at_places, divided, joined
 from index.keys.choose import Wanted
 from index.keys.published import FILES, Manifest, Origin, Progress, PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.keys.snapshot import Drawn, Proposed, Snapshot
+from index.keys.snapshot import NONE, Drawn, Near, Proposed, Snapshot
 
 __all__ = [
     "FILES",
+    "NONE",
     "Candidates",
     "DenseVectors",
     "Drawn",
     "Keys",
     "Manifest",
+    "Near",
     "Origin",
     "Progress",
     "Proposed",
@@ -20,6 +22,7 @@ __all__ = [
     "Segment",
     "Snapshot",
     "Wanted",
+    "at_places",
     "divided",
     "joined",
 ]

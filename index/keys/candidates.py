@@ -35,6 +35,11 @@ def joined(parts: Sequence[Candidates]) -> Candidates:
     )
 
 
+def at_places(found: Candidates, places: Int64) -> Candidates:
+    """Some of the documents that were found, in the order of their places."""
+    return _part(found, places, np.diff(found.starts, append=len(found.keys)))
+
+
 def divided(found: Candidates, parts: Sequence[Int64]) -> Iterator[Candidates]:
     """Of documents that were looked up together, those of each part, in the same order.
 

@@ -103,6 +103,15 @@ class QuantisedVectors:
             return self.exact.search(queries, k, allowed)
         return self.search_at(point, queries, k, allowed)
 
+    def propose(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        """As many candidates by their codes as are asked for, in the order of their bytes."""
+        point = self.point(recall)
+        if point is None:
+            return self.exact.search(queries, k, allowed)
+        return self.search_at(point._replace(factor=1), queries, k, allowed)
+
     def search_at(
         self, point: Point, queries: Float32, k: int, allowed: Bool | None = None
     ) -> Nearest:

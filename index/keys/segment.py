@@ -42,6 +42,11 @@ class Vectors(Protocol):
         `recall` is the share of the true ones that is to be found; None for what was promised.
         """
 
+    def propose(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        """About the k nearest: of many, few are worth ordering better than the codes do."""
+
     def promises(self, recall: float | None) -> float:
         """The share that a search finds which was asked for so much: 1 where it is exact."""
 
@@ -64,6 +69,16 @@ class Exact:
 
     def __init__(self, vectors: Float32) -> None:
         self.vectors = vectors
+
+    def propose(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        return self.search(queries, k, allowed, recall)
+
+    def search(
+        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+    ) -> Nearest:
+        raise NotImplementedError
 
     def promises(self, recall: float | None) -> float:
         return 1.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.keys.candidates import Candidates, joined
+from index.keys.candidates import Candidates, at_places, joined
 from index.keys.choose import FLAT
 from index.keys.segment import DenseVectors, Keys, Segment
 from index.types import Bool, Float32, Int64, Json
@@ -33,19 +33,38 @@ QUERIES = 64
 SCANNED = 4_000_000
 """Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
 
+NONE = -1
+"""No row: those of documents begin at 1."""
+
 FEW = 8
 """Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
-DRAWN = 16_384
-"""Documents that stand for all of them: 25 MB at 384 dimensions."""
+DRAWN = 32_768
+"""Documents that stand for all of them: 50 MB at 384 dimensions."""
 
 
-class Drawn(NamedTuple):
-    """Documents drawn at random, and of how many."""
+@dataclass(frozen=True)
+class Drawn:
+    """Documents drawn at random, ascending, and of how many.
+
+    Attributes:
+        kept: what was found out about them, by what was asked; whoever asks keeps it small.
+    """
 
     some: Candidates
     of: int
+    kept: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
+
+
+class Near(NamedTuple):
+    """Documents near each query, best first, by the scores that the index itself has of them.
+
+    `NONE` fills up where there are too few, with a score of -inf.
+    """
+
+    rows: Int64  # (q, k)
+    scores: Float32  # (q, k) inner products with the best key, of quantised keys by their bytes
 
 
 class Proposed(NamedTuple):
@@ -127,6 +146,34 @@ class Snapshot:
         ]
         return Proposed(merged, min(each.recall for each in found))
 
+    def near(
+        self,
+        queries: Float32,
+        rows: Int64 | None,
+        keys: int,
+        recall: float | None = None,
+        *,
+        roughly: bool = False,
+    ) -> Near:
+        """The documents of about so many of the nearest keys of each segment.
+
+        Nothing is scored again: this is for queries that together propose what is.
+
+        Args:
+            queries: (q, d) in the space of the keys.
+            rows, recall: as of `search`.
+            roughly: whether as many candidates by their codes will do as are asked for.
+        """
+        found = [_near(segment, queries, rows, keys, recall, roughly) for segment in self.segments]
+        filled = [each for each in found if each.rows.shape[1]] or found[:1]
+        if len(filled) == 1:
+            return filled[0]
+        documents = np.concatenate([each.rows for each in filled], axis=1)
+        scores = np.concatenate([each.scores for each in filled], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered = (np.take_along_axis(each, order, axis=1) for each in (documents, scores))
+        return Near(*ordered)
+
     def promises(self, recall: float | None = None) -> float:
         """The share of the true nearest keys that searches find; 1 where they are exact."""
         return min(segment.vectors.promises(recall) for segment in self.segments)
@@ -168,7 +215,11 @@ class Snapshot:
                 self.segments, chosen, parts, begins, strict=True
             )
         ]
-        return Drawn(joined(some), total)
+        found = joined(some)
+        # What changed lies in the delta, whatever its row.
+        if (np.diff(found.documents) < 0).any():
+            found = at_places(found, np.argsort(found.documents))
+        return Drawn(found, total)
 
     def advanced(self, added: Keys, removed: Int64, last_key: int, last_removal: int) -> Snapshot:
         """The snapshot after a change: documents that lost or gained keys move to the delta.
@@ -217,6 +268,43 @@ def _nearest(
     scanned = _scanned(segment, queries[short], allowed, wanted)
     named = [segment.rows[next(scanned) if each is None else each] for each in found]
     return Proposed(named, 1.0 if len(short) == len(queries) else promised)
+
+
+def _near(
+    segment: Segment,
+    queries: Float32,
+    rows: Int64 | None,
+    keys: int,
+    recall: float | None,
+    roughly: bool,
+) -> Near:
+    """Those of one segment, by so many keys or all that it has."""
+    allowed = segment.allowed(rows)
+    of_keys = None if allowed is None else allowed[segment.ordinals]
+    k = min(keys, segment.keys if of_keys is None else int(np.count_nonzero(of_keys)))
+    if not k:
+        return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
+    step = max(1, min(QUERIES, FETCHED // k))
+    search = segment.vectors.propose if roughly else segment.vectors.search
+    found = [
+        search(queries[at : at + step], k, of_keys, recall) for at in range(0, len(queries), step)
+    ]
+    scores, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+    near = np.where(positions >= 0, segment.rows[segment.ordinals[positions]], NONE)
+    if segment.keys > len(segment.rows):
+        near[_repeated(near)] = NONE
+    scores[near == NONE] = -np.inf
+    return Near(near, scores)
+
+
+def _repeated(rows: Int64) -> Bool:
+    """Where a row stands a second time among those of its query (q, k)."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ascending = np.take_along_axis(rows, order, axis=1)
+    found = np.zeros(rows.shape, dtype=bool)
+    again = ascending[:, 1:] == ascending[:, :-1]
+    np.put_along_axis(found, order[:, 1:], again, axis=1)
+    return found
 
 
 def _fetched(

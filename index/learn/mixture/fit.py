@@ -2,7 +2,8 @@
 
 Every document of a history is a target, with itself left out of the sources. Offsets are left out
 at random, on either side by itself: so W_Q and W_K learn to do without, which is what documents
-need that nobody has met yet. In large catalogues softmaxes are over a sample (Jean et al. 2015).
+need that nobody has met yet. Those take no part in the softmaxes: that nobody met them says nothing
+of what their texts are about. In large catalogues softmaxes are over a sample (Jean et al. 2015).
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class _Fit:
         scale = recipe.scale * memory.scale * self._squared()
         self.log_scale = torch.tensor(math.log(scale), requires_grad=True)
         self.log_gates = torch.zeros(memory.documents, requires_grad=recipe.gates)
+        self.known = np.unique(met.indices).astype(np.int64)
         self.offset_keys = self._movable()
         self.offset_at = np.full(len(memory.embeddings), -1, dtype=np.int64)
         self.offset_at[self.offset_keys] = np.arange(len(self.offset_keys))
@@ -160,7 +162,7 @@ class _Fit:
 
     def _batches(self) -> list[Int64]:
         """Users of each step, about equally many interactions in each."""
-        users, whole = self.met.shape[0], self.memory.documents <= MOST_WHOLE
+        users, whole = self.met.shape[0], len(self.known) <= MOST_WHOLE
         size = self.recipe.met[0 if whole else 1]
         mean = float(np.minimum(lengths(self.met), MOST_MET).mean())
         each = max(1, min(users, round(size / mean)))
@@ -201,13 +203,12 @@ class _Fit:
 
     def _candidates(self, documents: Int64) -> tuple[Int64, Float32]:
         """Documents of one step, ascending, and the log of how many each stands for."""
-        count = self.memory.documents
-        if count <= MOST_WHOLE:
-            return np.arange(count), np.zeros(count, dtype=np.float32)
-        rest = np.setdiff1d(np.arange(count), documents, assume_unique=True)
+        if len(self.known) <= MOST_WHOLE:
+            return self.known, np.zeros(len(self.known), dtype=np.float32)
+        rest = np.setdiff1d(self.known, documents, assume_unique=True)
         drawn = self.random.choice(rest, min(SAMPLED, len(rest)), replace=False)
-        stands = np.zeros(count, dtype=np.float32)
-        stands[drawn] = math.log(len(rest) / max(1, len(drawn)))
+        stands = np.zeros(self.memory.documents, dtype=np.float32)
+        stands[drawn] = math.log(max(1, len(rest)) / max(1, len(drawn)))
         candidates = np.sort(np.concatenate([documents, drawn]))
         return candidates, stands[candidates]
 
@@ -222,9 +223,10 @@ class _Fit:
         scores = self.log_scale.exp() * queries @ keys.T  # (i, m')
         if self.memory.single:
             return scores
-        owner = torch.from_numpy(
-            np.repeat(np.arange(len(candidates)), self.memory.counts[candidates])
-        )
+        counts = self.memory.counts[candidates]
+        if (counts == counts[0]).all():  # as where texts have the same fields: far faster
+            return scores.view(len(documents), len(candidates), int(counts[0])).amax(dim=2)
+        owner = torch.from_numpy(np.repeat(np.arange(len(candidates)), counts))
         best = torch.full((len(documents), len(candidates)), -math.inf)
         return best.scatter_reduce(1, owner.expand(len(documents), -1), scores, "amax")
 
