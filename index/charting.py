@@ -22,6 +22,7 @@ from index.search.answers import Answer
 from index.search.asking import Asking
 from index.search.queries import AnyQuery, Query
 from index.search.requests import Path, Request
+from index.search.titles import title_of
 from index.store import KeyBatch, StoredDocument
 from index.types import Float64, Json
 from index.values import only
@@ -58,10 +59,12 @@ class MapRequest(Request):
 class Point(NamedTuple):
     """A document where the mean of its keys is; `was`: where it was under the version before.
 
-    `weight` is its share of the query's attention; None where it was not attended to.
+    `title` is what to call it before people; `weight` its share of the query's attention, and None
+    where it was not attended to.
     """
 
     id: str
+    title: str
     place: Place
     was: Place | None
     weight: float | None
@@ -124,6 +127,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
         points=[
             Point(
                 each.id,
+                title_of(each),
                 there[each.row],
                 before.get(each.row),
                 weights.get(each.id),

@@ -7,7 +7,8 @@ import { bar, byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
 import { number, percent, plural } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
-import { onReturn, write } from "./state.js";
+import { explain, queryOf } from "./queries.js";
+import { reopenOnReturn, write } from "./state.js";
 import { isAnswered, weigh } from "./weigh.js";
 
 const ATTEND = 100;
@@ -22,9 +23,10 @@ const temperature = () => Number(byId("temperature").value) || 1;
 const filter = () => (byId("filter").value ? JSON.parse(byId("filter").value) : undefined);
 
 /** What the server is asked: everything attended, with logits, so that the rest is done here. */
-function request() {
+function request(query) {
   return {
-    query: field("q").value,
+    query,
+    title: true,
     k: ATTEND,
     attend: ATTEND,
     mode: "soft",
@@ -39,11 +41,12 @@ function request() {
 }
 
 const ask = latest(async () => {
-  remember();
   if (!field("q").value.trim()) return clear();
   try {
     const began = performance.now();
-    answer = await post(of(field("collection").value, "search"), request());
+    const collection = field("collection").value;
+    const query = await queryOf(collection, field("q").value.trim());
+    answer = await post(of(collection, "search"), request(query));
     answer.took = performance.now() - began;
     delete form.dataset.start;
     byId("start")?.remove();
@@ -168,15 +171,21 @@ function remember() {
 async function openCollection() {
   try {
     const current = filter();
+    explain(field("q"), field("collection").value, "Ask in your own words");
     const fields = await drawFilters(byId("filters"), field("collection").value, current, (chosen) => {
       byId("filter").value = chosen ? JSON.stringify(chosen) : "";
-      ask();
+      changed();
     });
     const options = ["@id", "@key", ...fields.map((each) => each.name)];
     byId("values").replaceChildren(...options.map((value) => h("option", { value })));
   } catch (error) {
     tell(status, error);
   }
+}
+
+function changed() {
+  remember();
+  ask();
 }
 
 function repaint() {
@@ -193,14 +202,14 @@ function start() {
   said();
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    ask();
+    changed();
   });
-  field("q").addEventListener("input", ask);
-  field("value").addEventListener("change", ask);
+  field("q").addEventListener("input", changed);
+  field("value").addEventListener("change", changed);
   field("collection").addEventListener("change", () => {
     byId("filter").value = "";
     openCollection();
-    ask();
+    changed();
   });
   byId("heat").addEventListener("input", (event) => {
     byId("temperature").value = String(Number((10 ** Number(event.target.value)).toPrecision(6)));
@@ -209,8 +218,8 @@ function start() {
   field("k").addEventListener("input", repaint);
   for (const each of field("mode")) each.addEventListener("change", repaint);
   if (field("collection").value && field("collection").options.length) openCollection();
-  if (field("q").value) ask();
+  if (field("q").value) changed();
 }
 
-onReturn(() => location.reload());
+reopenOnReturn();
 start();
