@@ -1,6 +1,6 @@
 // The heat map: several queries over the documents that they attend to, or documents over each other.
 
-import { of, post, latest } from "./api.js";
+import { batch, latest } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { number, percent } from "./format.js";
 import { cells, lines } from "./heat.js";
@@ -31,7 +31,7 @@ const ask = latest(async () => {
 async function attended(collection, said, documents, n) {
   let queries = await Promise.all(said.map((each) => (documents ? { id: each } : queryOf(collection, each))));
   const names = new Map();
-  let listed = await best(collection, queries, n, names);
+  let listed = await best(collection, queries, n, names, said);
   if (documents && said.length === 1) {
     // One document is shown among its neighbours, each of which attends too.
     queries = [...listed[0].slice(0, MOST_ROWS)].map((id) => ({ id }));
@@ -39,8 +39,7 @@ async function attended(collection, said, documents, n) {
   }
   const only = [...new Set(listed.flat())].slice(0, MOST_COLUMNS);
   const searches = queries.map((query) => ({ query, k: 1, fields: [], mask: { only } }));
-  const { answers, matrix } = await post(`${of(collection, "search")}/batch`, { searches, matrix: true });
-  refuse(answers);
+  const { matrix } = await batch(collection, searches, queries.map((query, at) => query.id ?? said[at]), { matrix: true });
   const at = only.map((id) => matrix.documents.indexOf(id));
   const pick = (list) => at.map((place) => list[place]);
   return {
@@ -54,17 +53,11 @@ async function attended(collection, said, documents, n) {
 }
 
 /** The ids that each query attends to most; `names` learns what they are called. */
-async function best(collection, queries, n, names) {
+async function best(collection, queries, n, names, said) {
   const searches = queries.map((query) => ({ query, k: n, exclude_self: false, fields: [], title: true }));
-  const { answers } = await post(`${of(collection, "search")}/batch`, { searches });
-  refuse(answers);
+  const { answers } = await batch(collection, searches, said);
   for (const answer of answers) for (const hit of answer.hits) names.set(hit.id, hit.title);
   return answers.map((answer) => answer.hits.map((hit) => hit.id));
-}
-
-function refuse(answers) {
-  const failed = answers.find((answer) => answer.error);
-  if (failed) throw new Error(failed.error.detail);
 }
 
 function show(next) {
@@ -149,6 +142,12 @@ function restore() {
   }
 }
 
+function hint() {
+  const documents = field("of").value === "documents";
+  if (documents) field("q").placeholder = "A document's id on each line";
+  else explain(field("q"), field("collection").value, "A query on each line");
+}
+
 function start() {
   restore();
   const repaint = () => {
@@ -156,6 +155,7 @@ function start() {
     remember();
   };
   const changed = () => {
+    hint();
     remember();
     ask();
   };

@@ -1,6 +1,6 @@
 // Two projections side by side, for one query or for a set.
 
-import { get, latest, of, post } from "./api.js";
+import { batch, get, latest, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { percent, short } from "./format.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
@@ -91,9 +91,7 @@ async function ranked(queries, projection) {
   const k = Number(field("n").value);
   const asked = await Promise.all(queries.map((line) => queryOf(field("collection").value, line)));
   const searches = asked.map((query) => ({ query, k, projection, fields: [], title: true }));
-  const { answers } = await post(`${of(field("collection").value, "search")}/batch`, { searches });
-  const failed = answers.find((answer) => answer.error);
-  if (failed) throw new Error(failed.error.detail);
+  const { answers } = await batch(field("collection").value, searches, queries);
   return answers.map(({ hits }) => hits.map((hit) => ({ id: hit.id, title: hit.title, weight: hit.weight })));
 }
 

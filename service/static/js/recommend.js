@@ -9,6 +9,7 @@ import { read, reopenOnReturn, write } from "./state.js";
 
 const FOUND = 8;
 const BECAUSE = 4;
+const MOST_NAMED = 256;
 const form = byId("recommend");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
@@ -61,11 +62,12 @@ const ask = latest(async () => {
   byId("diversity-said").textContent = number(Number(field("diversity").value), 2);
   if (!those(true).length) return byId("results").replaceChildren(h("p", { class: "quiet" }, "Like at least one document."));
   await tried(async () => {
-    const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, title: true, explain: true };
-    const { hits } = await post(path("recommend"), body);
+    const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, title: true, explain: true, on_missing: "skip" };
+    const { hits, missing } = await post(path("recommend"), body);
     const full = fullBar(hits.map((hit) => hit.weight));
     const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, full, because(hit)));
     byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Recommended" }, items));
+    if (missing.length) throw new Error(`${missing.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document here has this id. The list is without.`);
   });
 });
 
@@ -93,8 +95,9 @@ async function restore() {
   const ids = [...picked.keys()];
   if (!ids.length) return;
   await tried(async () => {
-    const { hits } = await post(path("search"), { query: { ids }, mask: { only: ids }, k: ids.length, attend: ids.length, fields: [], title: true });
-    for (const hit of hits) names.set(hit.id, hit.title);
+    const searches = ids.map((id) => ({ query: { id }, mask: { only: [id] }, k: 1, fields: [], title: true }));
+    const { answers } = await post(path("search", "batch"), { searches: searches.slice(0, MOST_NAMED) });
+    answers.forEach(({ hits = [] }) => hits.forEach((hit) => names.set(hit.id, hit.title)));
   });
 }
 

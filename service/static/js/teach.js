@@ -16,6 +16,7 @@ const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let answer = null;
+let asked = null; // the query of it, as the API takes it
 let said = new Map(); // document → label, of the query that is shown
 let at = 0;
 let known = null;
@@ -26,7 +27,8 @@ const ask = latest(async () => {
   const query = field("q").value.trim();
   if (!query) return byId("results").replaceChildren();
   await tried(async () => {
-    answer = await post(path("search"), { query: await queryOf(field("collection").value, query), k: K, highlight: true, title: true });
+    asked = await queryOf(field("collection").value, query);
+    answer = await post(path("search"), { query: asked, k: K, highlight: true, title: true });
     said = await judged(query);
     at = 0;
     paint();
@@ -66,7 +68,7 @@ async function judge(rank, label) {
       await forget(id, query);
       said.delete(id);
     } else {
-      await post(path("feedback"), { items: [{ query, id, label, position: rank + 1, source: "page" }] });
+      await post(path("feedback"), { items: [{ query: asked, id, label, position: rank + 1, source: "page" }] });
       said.set(id, label);
     }
     at = rank;

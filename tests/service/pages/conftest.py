@@ -15,7 +15,7 @@ from tests.service.test_server import Server, running, wait_until_ready
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds that anything here may take on a busy machine."""
 
 VIEWS = {

@@ -92,6 +92,16 @@ def test_a_document_attends_to_its_neighbours_and_they_to_it(tab: Tab) -> None:
     assert "Sea" in tab.text("#readout")
 
 
+def test_an_id_that_nothing_has_is_told_as_a_sentence(tab: Tab) -> None:
+    tab.open("/attention?collection=books&of=documents&q=sea-3%0Asea-nil")
+    tab.page.wait_for_selector("#status.problem")
+    assert tab.text("#status") == "No document here has the id “sea-nil”."
+    tab.open('/recommend?collection=books&like=["sea-3","sea-nil"]')
+    tab.page.wait_for_selector("#status.problem")
+    assert "“sea-nil”: no document here has this id" in tab.text("#status")
+    assert count(tab, "#results .hit h3") == 10
+
+
 @pytest.mark.parametrize("view", SHOWN)
 def test_a_picture_is_saved_as_svg_and_png(tab: Tab, view: str, tmp_path: Path) -> None:
     tab.open(view)
