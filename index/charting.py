@@ -1,13 +1,11 @@
 """A map of a collection: its keys in two dimensions, a query among them, and how far both moved.
 
 Principal components (Pearson 1901) are there at once and need nothing besides numpy. UMAP
-(McInnes, Healy and Melville 2018) keeps neighbourhoods better, takes seconds, and is there where
-the package umap-learn is installed; it is no requirement of this one.
+(McInnes, Healy and Melville 2018) keeps neighbourhoods better, and takes seconds.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from index import umap
 from index.collection import Collection
 from index.errors import InvalidRequest
 from index.projection.arrays import Floats
@@ -52,7 +51,9 @@ class MapRequest(Request):
         None, ge=1, le=2**63 - 1, description="A version from which movement is told."
     )
     limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
-    method: Literal["pca", "umap"] = Field("pca", description="umap where umap-learn is installed.")
+    method: Literal["pca", "umap"] = Field(
+        "pca", description="pca at once; umap keeps neighbourhoods better, and takes seconds."
+    )
     fields: list[Path] = Field([], max_length=16, description="Of the payload, to return.")
 
 
@@ -107,7 +108,8 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
 
     Raises:
         UnknownProjection: there is no such version.
-        InvalidRequest: the versions have keys of different widths; UMAP is not installed.
+        InvalidRequest: the versions have keys of different widths, or there are too few documents
+            for UMAP.
     """
     store = collection.store
     active = request.projection or store.state().projection
@@ -215,17 +217,9 @@ def _umap(keys: Float64) -> Plane:
             f"{FEWEST}. Ask for method pca.",
             field="method",
         )
-    try:
-        umap = importlib.import_module("umap")
-    except ImportError:
-        raise InvalidRequest(
-            "UMAP is not installed with this server. Ask for method pca, or have umap-learn "
-            "installed beside it.",
-            field="method",
-        ) from None
-    neighbours = min(15, len(keys) - 1)
-    fitted: Any = umap.UMAP(n_neighbors=neighbours, random_state=0, n_jobs=1).fit(keys)
-    return lambda given: np.asarray(fitted.transform(given), dtype=np.float64)
+    start, _ = _principal(keys)
+    fitted = umap.fit(keys, start(keys))
+    return lambda given: fitted.transform(np.asarray(given, dtype=np.float64))
 
 
 def _query(

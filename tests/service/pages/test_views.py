@@ -293,15 +293,16 @@ def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None
     assert best["payload"]["title"] in tab.text("#readout")
 
 
-def test_umap_is_asked_for_in_a_sentence(tab: Tab) -> None:
-    pytest.importorskip("sklearn")
-    try:
-        import umap  # noqa: F401
-    except ImportError:
-        tab.open("map")
-        tab.page.select_option("[name=method]", "umap")
-        tab.page.wait_for_selector("#status.problem")
-        assert "umap-learn" in tab.text("#status")
+def test_umap_is_drawn_when_asked_for(tab: Tab) -> None:
+    tab.open("map")
+    tab.page.select_option("[name=method]", "umap")
+    tab.page.wait_for_selector("#said:not(:has-text('axes'))")
+    assert count(tab, "#picture circle") == 80
+    told = tab.ask(f"{BOOKS}/map", {"method": "umap", "query": "a white whale", "projection": 2})
+    assert told["explained"] is None
+    tab.open("map", collection="of-number")
+    tab.page.select_option("[name=method]", "umap")
+    tab.page.wait_for_selector("#status:has-text('6 documents do not have; it takes 8')")
 
 
 # -- add --------------------------------------------------------------------------------------
@@ -375,6 +376,10 @@ def test_what_the_server_holds_and_does(tab: Tab) -> None:
     assert "exact" in row
     stages = {each.inner_text().split()[0] for each in tab.page.query_selector_all("#stages th")}
     assert {"search", "attend", "fetch"} <= stages
+    assert "Since the server started" in tab.text("#since")
+    for _ in range(3):
+        tab.ask(f"{BOOKS}/search", {"query": "a white whale"})
+    tab.page.wait_for_selector("#since:has-text('In the last minute.')")
     assert int(tab.text("#figures div:has-text('Collections') dd")) >= 9
 
 
