@@ -1,13 +1,11 @@
 """A map of a collection: its keys in two dimensions, a query among them, and how far both moved.
 
 Principal components (Pearson 1901) are there at once and need nothing besides numpy. UMAP
-(McInnes, Healy and Melville 2018) keeps neighbourhoods better, takes seconds, and is there where
-the package umap-learn is installed; it is no requirement of this one.
+(McInnes, Healy and Melville 2018) keeps neighbourhoods better, and takes seconds.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,12 +13,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from index import umap
 from index.collection import Collection
 from index.errors import InvalidRequest
 from index.search.answers import Answer
 from index.search.asking import Asking
 from index.search.queries import AnyQuery, Query
 from index.search.requests import Path, Request
+from index.search.titles import title_of
 from index.store import KeyBatch, StoredDocument
 from index.types import Float64, Floats, Json
 from index.values import only
@@ -50,17 +50,21 @@ class MapRequest(Request):
         None, ge=1, le=2**63 - 1, description="A version from which movement is told."
     )
     limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
-    method: Literal["pca", "umap"] = Field("pca", description="umap where umap-learn is installed.")
+    method: Literal["pca", "umap"] = Field(
+        "pca", description="pca at once; umap keeps neighbourhoods better, and takes seconds."
+    )
     fields: list[Path] = Field([], max_length=16, description="Of the payload, to return.")
 
 
 class Point(NamedTuple):
     """A document where the mean of its keys is; `was`: where it was under the version before.
 
-    `weight` is its share of the query's attention; None where it was not attended to.
+    `title` is what to call it before people; `weight` its share of the query's attention, and None
+    where it was not attended to.
     """
 
     id: str
+    title: str
     place: Place
     was: Place | None
     weight: float | None
@@ -103,7 +107,8 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
 
     Raises:
         UnknownProjection: there is no such version.
-        InvalidRequest: the versions have keys of different widths; UMAP is not installed.
+        InvalidRequest: the versions have keys of different widths, or there are too few documents
+            for UMAP.
     """
     store = collection.store
     active = request.projection or store.state().projection
@@ -123,6 +128,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
         points=[
             Point(
                 each.id,
+                title_of(each),
                 there[each.row],
                 before.get(each.row),
                 weights.get(each.id),
@@ -210,17 +216,9 @@ def _umap(keys: Float64) -> Plane:
             f"{FEWEST}. Ask for method pca.",
             field="method",
         )
-    try:
-        umap = importlib.import_module("umap")
-    except ImportError:
-        raise InvalidRequest(
-            "UMAP is not installed with this server. Ask for method pca, or have umap-learn "
-            "installed beside it.",
-            field="method",
-        ) from None
-    neighbours = min(15, len(keys) - 1)
-    fitted: Any = umap.UMAP(n_neighbors=neighbours, random_state=0, n_jobs=1).fit(keys)
-    return lambda given: np.asarray(fitted.transform(given), dtype=np.float64)
+    start, _ = _principal(keys)
+    fitted = umap.fit(keys, start(keys))
+    return lambda given: fitted.transform(np.asarray(given, dtype=np.float64))
 
 
 def _query(

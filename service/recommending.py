@@ -83,6 +83,7 @@ class RecommendationReply(Reply):
         description="When asked to explain: the parts of the history (`id`, `text`, `fact` or "
         "`vector`) with their shares of the weight, which sum to one.",
     )
+    title: str | None = Field(None, description="What to call it before people, when asked for.")
 
 
 class PredictionReply(Reply):

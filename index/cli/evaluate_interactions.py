@@ -23,7 +23,7 @@ from index.evaluating.interactions import (
     protocol_of,
     read_ids,
 )
-from index.evaluating.ratings import RatingErrors, rating_errors
+from index.evaluating.ratings import RatingErrors, numbers_by_user, rating_errors
 from index.recommend.answers import Recommended
 from index.store import Interaction
 
@@ -61,8 +61,12 @@ def evaluate_interactions(
     with tqdm(total=len(protocol.asked), unit="user", file=sys.stderr) as progress:
         found = evaluate(protocol, recommend, catalogue, progress.update)
     asked = [each for each in later if withheld is None or each.document in withheld]
-    with tqdm(unit="user", desc="predicting", file=sys.stderr) as progress:
-        ratings = rating_errors(collection, protocol.histories, asked, progress.update)
+    raters = numbers_by_user(asked)
+    # None of them, as after plain meetings, is nothing to show progress of.
+    with tqdm(
+        total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=not raters
+    ) as progress:
+        ratings = rating_errors(collection, protocol.histories, raters, progress.update)
     _show(found, protocol, ratings, as_json)
 
 

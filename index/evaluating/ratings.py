@@ -40,17 +40,27 @@ class RatingErrors(NamedTuple):
         return {"rmse": roots, "mae": mean_interval(by_group(np.abs(self.errors), self.users))}
 
 
+def numbers_by_user(later: Iterable[Interaction]) -> dict[str, dict[str, float]]:
+    """The numbers among what users gave: user → document → number."""
+    asked: dict[str, dict[str, float]] = defaultdict(dict)
+    for each in later:
+        if np.isfinite(as_number(each.value)):
+            asked[each.user][each.document] = as_number(each.value)
+    return dict(asked)
+
+
 def rating_errors(
     collection: Collection,
     histories: Mapping[str, Sequence[Interaction]],
-    later: Iterable[Interaction],
+    later: Mapping[str, Mapping[str, float]],
     on_progress: Callable[[int], object] = lambda users: None,
 ) -> RatingErrors | None:
     """Predict the numbers among what users gave later.
 
     Args:
         histories: user → what they met before.
-        later: what they met then; users without a number in their history are passed over.
+        later: user → document → the number given then; users without a number in their history
+            are passed over.
         on_progress: called with the number of users who were done since.
 
     Returns: None where there is nothing to predict, or nothing to predict it from.
@@ -58,13 +68,9 @@ def rating_errors(
     Raises:
         InvalidRequest: a number out of the range of what was learned from.
     """
-    asked: dict[str, dict[str, float]] = defaultdict(dict)
-    for each in later:
-        if np.isfinite(as_number(each.value)):
-            asked[each.user][each.document] = as_number(each.value)
     errors: list[Float64] = []
     users: list[str] = []
-    for user, truth in asked.items():
+    for user, truth in later.items():
         known = _numbers(histories.get(user, ()))
         if known:
             said = _predicted(collection, known, list(truth))

@@ -19,6 +19,7 @@ class Recommendation:
         weight: its share of the history's attention.
         because: each part of the history with its share of that weight, the largest first; they
             sum to one. None where it was not asked for.
+        title: what to call it before people, when asked for.
     """
 
     id: str
@@ -27,12 +28,13 @@ class Recommendation:
     value: Json
     payload: Mapping[str, Json]
     because: Sequence[Mapping[str, Json]] | None = None
+    title: str | None = None
 
     def json(self) -> dict[str, Any]:
+        """Plain data, without what was not asked for."""
         plain = {name: getattr(self, name) for name in self.__slots__}
-        if self.because is None:
-            del plain["because"]
-        return plain
+        absent = [name for name in ("because", "title") if plain[name] is None]
+        return {name: each for name, each in plain.items() if name not in absent}
 
 
 @dataclass(frozen=True, slots=True)

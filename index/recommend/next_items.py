@@ -20,6 +20,7 @@ from index.search.explaining import Vanished, because
 from index.search.focus import Focus
 from index.search.requests import SearchOptions
 from index.search.searching import until_whole
+from index.search.titles import title_of
 from index.settings import Settings
 from index.store import Store, compile_filter
 from index.types import Float32, Float64, Int64
@@ -209,7 +210,8 @@ class Recommender:
 
     def _hits(self, asked: Asked, focus: Focus, ranked: Ranked, at: Int64) -> list[Recommendation]:
         found, fields = ranked.found, asked.request.fields
-        documents = self._store.values(found.documents[at])
+        read = self._store.documents if asked.request.title else self._store.values
+        documents = read(found.documents[at])
         if len(documents) < len(at):
             raise Vanished
         parts = [part.name for part in asked.history.parts if part.weight > 0]
@@ -223,6 +225,7 @@ class Recommender:
                 value=document.value,
                 payload=document.payload if fields is None else only(document.payload, fields),
                 because=why,
+                title=title_of(document) if asked.request.title else None,
             )
             for place, row, why in zip(at.tolist(), found.documents[at].tolist(), told, strict=True)
         ]

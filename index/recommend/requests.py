@@ -178,6 +178,9 @@ class RecommendRequest(Request):
         description="The share of its nearest that each part of the history is to find, where keys "
         "are quantised; 1 is exact.",
     )
+    title: bool = Field(
+        False, description="Add to each hit what to call it before people, as a search has it."
+    )
     explain: bool = Field(
         False, description="Add to each hit what of the history put it there, and how much."
     )

@@ -17,6 +17,7 @@ from index.search.attending import Attention
 from index.search.explaining import Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
 from index.search.requests import SearchOptions
+from index.search.titles import title_of
 from index.search.value_types import KEY, value_of
 from index.store import Store, StoredDocument
 from index.types import Float64, Int64, Json
@@ -161,6 +162,13 @@ class Reading:
         except KeyError:
             raise Vanished from None
 
+    def _whole(self, rows: Int64) -> list[StoredDocument]:
+        """With their texts, which are not read ahead of what is blended."""
+        documents = self.store.documents(rows)
+        if len(documents) < len(rows):
+            raise Vanished
+        return [documents[row] for row in rows.tolist()]
+
     def _read(self, rows: Int64) -> Mapping[int, StoredDocument]:
         read = self.store.values if self.options.value in (None, KEY) else self.store.documents
         return read(rows)
@@ -181,10 +189,7 @@ class Reading:
         path = self.options.group_by
         if path is None:
             return None
-        documents = self.store.documents(found.documents)
-        if len(documents) < len(found.documents):
-            raise Vanished
-        return [value_of(documents[row], path) for row in found.documents.tolist()]
+        return [value_of(each, path) for each in self._whole(found.documents)]
 
     def _payload(self, document: StoredDocument) -> Mapping[str, Json]:
         fields = self.options.fields
@@ -197,8 +202,10 @@ class Reading:
         if listing.groups is not None:
             for extra, position in zip(extras, at.tolist(), strict=True):
                 extra |= _group(listing.groups, position)
+        rows = self.attention.attended[query].documents[at]
+        if options.title:
+            _add(extras, "title", [title_of(each) for each in self._whole(rows)])
         if options.highlight or options.explain:
-            rows = self.attention.attended[query].documents[at]
             found = matches(self.store, self.attention, query, rows)
             if options.highlight:
                 marked = highlights(found, self.texts[query])

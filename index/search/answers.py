@@ -62,6 +62,7 @@ class Hit(NamedTuple):
         explanation: logits and weights by head, the shares of words and keys in the logit, and
             the key that matched, when asked for.
         highlight: the passage that matched, where it lies, and the query's words in it.
+        title: what to call it before people, when asked for.
         group, group_size, group_weight: where hits are grouped, the value by which they are, and
             how many of the attended documents have it with what weight together.
     """
@@ -76,6 +77,7 @@ class Hit(NamedTuple):
     group: Json = None
     group_size: int | None = None
     group_weight: float | None = None
+    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,8 @@ def hit_json(hit: Hit) -> dict[str, Any]:
         plain["explanation"] = hit.explanation
     if hit.highlight is not None:
         plain["highlight"] = hit.highlight._asdict()
+    if hit.title is not None:
+        plain["title"] = hit.title
     if hit.group_size is not None:
         plain |= {name: getattr(hit, name) for name in ("group", "group_size", "group_weight")}
     return plain

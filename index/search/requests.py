@@ -204,6 +204,11 @@ class SearchOptions(Request):
         description="Whether documents that are the query (or part of it) are masked; those that "
         "`mask.only` names are not.",
     )
+    title: bool = Field(
+        False,
+        description="Add what to call a document before people: a title, name, headline or "
+        "question of payload, value or texts, else the first line of a text, else the id.",
+    )
     highlight: bool = Field(
         False,
         description="Add the passage that matched, where it lies in its text, and which parts of "

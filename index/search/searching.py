@@ -45,7 +45,7 @@ MAX_CELLS = 1_000_000
 TOGETHER = 64
 """Queries of different callers that are searched at once."""
 
-PAGE = {"k", "offset", "cursor", "fields", "facets", "highlight", "explain"}
+PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
 """Which page is asked for, and what besides."""
 
 

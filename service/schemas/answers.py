@@ -32,6 +32,7 @@ class HitReply(Reply):
     payload: dict[str, JsonValue]
     explanation: dict[str, JsonValue] = Field(default={}, description="When asked for.")
     highlight: HighlightReply | None = Field(None, description="When asked for.")
+    title: str | None = Field(None, description="What to call it before people, when asked for.")
     group: JsonValue = Field(None, description="The value of `group_by`, when asked for.")
     group_size: int | None = Field(None, description="The attended documents that have it.")
     group_weight: float | None = Field(None, description="Their weights together.")
@@ -129,6 +130,7 @@ class PointReply(Reply):
     """A document on a map, where the mean of its keys is."""
 
     id: str
+    title: str = Field(description="What to call it before people.")
     place: tuple[float, float]
     was: tuple[float, float] | None = Field(description="Its place under the version before.")
     weight: float | None = Field(description="Its share of the query's attention, if it has one.")

@@ -86,6 +86,45 @@ def test_a_passage_is_marked_by_offsets(tiny_encoder_folder: Any, client: FlaskC
     assert words == ["whales", "a", "whale"]
 
 
+def test_hits_have_titles_when_asked(tiny_encoder_folder: Any, client: FlaskClient) -> None:
+    put(client, "/v1/collections/notes", {"encoder": str(tiny_encoder_folder)}, 201)
+    wanted = {
+        "payload": "Of the payload",
+        "value": "Of the value",
+        "texts": "Of the texts",
+        "none": "The first line of a text",
+        "long": "w" * 119 + "…",
+        "blank": "a whale",
+    }
+    documents = [
+        {"id": "payload", "text": "a whale", "payload": {"title": wanted["payload"]}},
+        {"id": "value", "text": "a whale", "value": {"name": wanted["value"], "n": 1}},
+        {"id": "texts", "fields": {"body": "a whale", "headline": wanted["texts"]}},
+        {"id": "none", "text": f"  {wanted['none']}\nand a whale", "payload": {"title": 7}},
+        {"id": "long", "text": "w" * 5000},
+        {"id": "blank", "text": "a whale", "payload": {"title": " "}},
+    ]
+    post(client, "/v1/collections/notes/documents", documents)
+    for more in ({}, {"mode": "soft"}, {"value": "n", "fields": []}):
+        body = {"query": "a whale", "title": True, **more}
+        hits = post(client, "/v1/collections/notes/search", body)["hits"]
+        assert {hit["id"]: hit["title"] for hit in hits} == wanted
+    plain = post(client, "/v1/collections/notes/search", {"query": "a whale"})["hits"]
+    assert not any("title" in hit for hit in plain)
+    body = {"positive": ["none"], "title": True}
+    liked = post(client, "/v1/collections/notes/recommend", body)["hits"]
+    assert {hit["id"]: hit["title"] for hit in liked} == {
+        id: title for id, title in wanted.items() if id != "none"
+    }
+    points = post(client, "/v1/collections/notes/map", {})["points"]
+    assert {each["id"]: each["title"] for each in points} == wanted
+
+
+def test_a_vector_without_a_title_goes_by_its_id(books: FlaskClient) -> None:
+    hits = post(books, SEARCH, {"query": [1, 0, 0], "title": True})["hits"]
+    assert [hit["title"] for hit in hits] == [hit["id"] for hit in hits]
+
+
 def test_the_life_of_an_alias(books: FlaskClient) -> None:
     put(books, "/v1/collections/films", {"dimension": 3}, 201)
     assert put(books, ALIAS, {"collection": "books"}, 201) == {

@@ -18,6 +18,23 @@ export function of(collection, ...parts) {
   return ["/v1/collections", ...[collection, ...parts].map(encodeURIComponent)].join("/");
 }
 
+/**
+ * Searches together; `lines` are what was typed for each. Of one that cannot be answered the
+ * sentence says which it was.
+ */
+export async function batch(collection, searches, lines, more = {}) {
+  const found = await post(`${of(collection, "search")}/batch`, { searches, ...more });
+  found.answers.forEach(({ error }, at) => {
+    if (error) throw new Problem(refused(error, lines[at]), error.status);
+  });
+  return found;
+}
+
+function refused({ status, detail }, line) {
+  const said = `“${line.length > 60 ? `${line.slice(0, 59)}…` : line}”`;
+  return status === 404 ? `No document here has the id ${said}.` : `${said}: ${detail}`;
+}
+
 /** Plain text, such as the server's figures. */
 export async function text(path) {
   return (await sent(path, {})).text();

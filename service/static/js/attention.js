@@ -1,12 +1,12 @@
 // The heat map: several queries over the documents that they attend to, or documents over each other.
 
-import { of, post, latest } from "./api.js";
+import { batch, latest } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { number, percent } from "./format.js";
 import { cells, lines } from "./heat.js";
-import { titleOf } from "./hits.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
-import { onReturn, read, write } from "./state.js";
+import { explain, queryOf } from "./queries.js";
+import { read, reopenOnReturn, write } from "./state.js";
 
 const MOST_ROWS = 16;
 const MOST_COLUMNS = 40;
@@ -16,7 +16,6 @@ const field = (name) => form.elements[name];
 let found = null;
 
 const ask = latest(async () => {
-  remember();
   const said = field("q").value.split("\n").map((line) => line.trim()).filter(Boolean).slice(0, MOST_ROWS);
   if (!said.length) return show(null);
   try {
@@ -30,22 +29,21 @@ const ask = latest(async () => {
 
 /** Rows, columns and the matrix between them, over the `n` best documents of each row. */
 async function attended(collection, said, documents, n) {
-  let queries = said.map((each) => (documents ? { id: each } : each));
+  let queries = await Promise.all(said.map((each) => (documents ? { id: each } : queryOf(collection, each))));
   const names = new Map();
-  let listed = await best(collection, queries, n, names);
+  let listed = await best(collection, queries, n, names, said);
   if (documents && said.length === 1) {
     // One document is shown among its neighbours, each of which attends too.
     queries = [...listed[0].slice(0, MOST_ROWS)].map((id) => ({ id }));
     listed = [listed[0]];
   }
   const only = [...new Set(listed.flat())].slice(0, MOST_COLUMNS);
-  const searches = queries.map((query) => ({ query, k: 1, mask: { only } }));
-  const { answers, matrix } = await post(`${of(collection, "search")}/batch`, { searches, matrix: true });
-  refuse(answers);
+  const searches = queries.map((query) => ({ query, k: 1, fields: [], mask: { only } }));
+  const { matrix } = await batch(collection, searches, queries.map((query, at) => query.id ?? said[at]), { matrix: true });
   const at = only.map((id) => matrix.documents.indexOf(id));
   const pick = (list) => at.map((place) => list[place]);
   return {
-    rows: queries.map((query) => (query.id ? (names.get(query.id) ?? query.id) : query)),
+    rows: queries.map((query, at) => (query.id ? (names.get(query.id) ?? query.id) : said[at])),
     columns: only.map((id) => names.get(id) ?? id),
     ids: only,
     combined: matrix.weights.map(pick),
@@ -55,17 +53,11 @@ async function attended(collection, said, documents, n) {
 }
 
 /** The ids that each query attends to most; `names` learns what they are called. */
-async function best(collection, queries, n, names) {
-  const searches = queries.map((query) => ({ query, k: n, exclude_self: false }));
-  const { answers } = await post(`${of(collection, "search")}/batch`, { searches });
-  refuse(answers);
-  for (const answer of answers) for (const hit of answer.hits) names.set(hit.id, titleOf(hit));
+async function best(collection, queries, n, names, said) {
+  const searches = queries.map((query) => ({ query, k: n, exclude_self: false, fields: [], title: true }));
+  const { answers } = await batch(collection, searches, said);
+  for (const answer of answers) for (const hit of answer.hits) names.set(hit.id, hit.title);
   return answers.map((answer) => answer.hits.map((hit) => hit.id));
-}
-
-function refuse(answers) {
-  const failed = answers.find((answer) => answer.error);
-  if (failed) throw new Error(failed.error.detail);
 }
 
 function show(next) {
@@ -150,15 +142,25 @@ function restore() {
   }
 }
 
+function hint() {
+  const documents = field("of").value === "documents";
+  if (documents) field("q").placeholder = "A document's id on each line";
+  else explain(field("q"), field("collection").value, "A query on each line");
+}
+
 function start() {
   restore();
   const repaint = () => {
     paint();
     remember();
   };
-  for (const name of ["q", "n"]) field(name).addEventListener("input", ask);
-  field("collection").addEventListener("change", ask);
-  for (const each of field("of")) each.addEventListener("change", ask);
+  const changed = () => {
+    hint();
+    remember();
+    ask();
+  };
+  for (const name of ["q", "n"]) field(name).addEventListener("input", changed);
+  for (const each of [field("collection"), ...field("of")]) each.addEventListener("change", changed);
   for (const each of field("as")) each.addEventListener("change", repaint);
   field("head").addEventListener("change", repaint);
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -167,8 +169,8 @@ function start() {
   byId("svg").addEventListener("click", () => saveSvg(byId("picture").firstChild, "attention"));
   byId("png").addEventListener("click", () => savePng(byId("picture").firstChild, "attention"));
   onTheme(paint);
-  onReturn(() => location.reload());
-  ask();
+  reopenOnReturn();
+  changed();
 }
 
 start();

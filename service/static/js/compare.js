@@ -1,14 +1,14 @@
 // Two projections side by side, for one query or for a set.
 
-import { get, latest, of, post } from "./api.js";
+import { batch, get, latest, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { percent, short } from "./format.js";
-import { titleOf } from "./hits.js";
 import { onTheme, savePng, saveSvg } from "./pictures.js";
 import { drawGains } from "./gains.js";
+import { queryOf } from "./queries.js";
 import { drawReport } from "./report.js";
 import { slopes } from "./slope.js";
-import { onReturn, read, write } from "./state.js";
+import { read, reopenOnReturn, write } from "./state.js";
 
 const MOST = 64;
 const form = byId("compare");
@@ -32,17 +32,21 @@ async function open(given = {}) {
       if (!field(name).value) field(name).value = String(start[name]);
     }
     tell(byId("status"), null);
-    showReport();
-    ask();
+    changed();
   } catch (error) {
     tell(byId("status"), error);
   }
 }
 
+function changed() {
+  remember();
+  showReport();
+  ask();
+}
+
 const label = (each) => `${each.version} · ${each.kind}${each.active ? " (active)" : ""}`;
 
 const ask = latest(async () => {
-  remember();
   const said = lines().map(([query]) => query);
   try {
     const sides = await Promise.all(["before", "after"].map((name) => ranked(said, Number(field(name).value))));
@@ -85,11 +89,10 @@ function paintGains() {
 async function ranked(queries, projection) {
   if (!queries.length) return [];
   const k = Number(field("n").value);
-  const searches = queries.map((query) => ({ query, k, projection }));
-  const { answers } = await post(`${of(field("collection").value, "search")}/batch`, { searches });
-  const failed = answers.find((answer) => answer.error);
-  if (failed) throw new Error(failed.error.detail);
-  return answers.map(({ hits }) => hits.map((hit) => ({ id: hit.id, title: titleOf(hit), weight: hit.weight })));
+  const asked = await Promise.all(queries.map((line) => queryOf(field("collection").value, line)));
+  const searches = asked.map((query) => ({ query, k, projection, fields: [], title: true }));
+  const { answers } = await batch(field("collection").value, searches, queries);
+  return answers.map(({ hits }) => hits.map((hit) => ({ id: hit.id, title: hit.title, weight: hit.weight })));
 }
 
 function paint() {
@@ -150,16 +153,17 @@ function remember() {
 function start() {
   const given = read();
   for (const name of ["q", "n", "collection"]) if (given[name]) field(name).value = given[name];
-  for (const name of ["q", "n", "before"]) field(name).addEventListener("input", ask);
-  field("after").addEventListener("change", () => {
-    showReport();
-    ask();
-  });
+  for (const name of ["q", "n", "before"]) {
+    field(name).addEventListener("input", () => {
+      remember();
+      ask();
+    });
+  }
+  field("after").addEventListener("change", changed);
   field("collection").addEventListener("change", () => open());
   byId("swap").addEventListener("click", () => {
     [field("before").value, field("after").value] = [field("after").value, field("before").value];
-    showReport();
-    ask();
+    changed();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   byId("svg").addEventListener("click", () => saveSvg(byId("picture").firstChild, "ranks"));
@@ -170,7 +174,7 @@ function start() {
     paintGains();
   });
   byId("measure").addEventListener("click", measure);
-  onReturn(() => location.reload());
+  reopenOnReturn();
   open(given);
 }
 

@@ -5,7 +5,6 @@ import { bar, h } from "./dom.js";
 import { number, percent, short } from "./format.js";
 import { isShown, plain, shown } from "./values.js";
 
-const TITLES = ["title", "name", "headline", "question"];
 const META = 6;
 const STEPS = [0.02, 0.05, 0.1, 0.25, 0.5, 1];
 
@@ -15,15 +14,9 @@ export function fullBar(weights) {
   return STEPS.find((each) => each >= most) ?? 1;
 }
 
-/** A hit's name for people: a title it has, or its id. */
-export function titleOf(hit) {
-  const named = TITLES.map((name) => hit.payload?.[name] ?? hit.value?.[name] ?? hit.fields?.[name]);
-  return String(named.find((each) => typeof each === "string" && each) ?? hit.id);
-}
-
 /** One hit as a list item; `extra` goes below it. */
 export function drawHit(collection, hit, weight, rank, full, extra = null) {
-  const title = titleOf(hit);
+  const { title } = hit;
   const link = h("a", { href: of(collection, "documents", hit.id) }, short(title, 140));
   return h(
     "li",
@@ -54,18 +47,21 @@ function scored(hit) {
   return heads === 1 ? "logit" : heads ? "log weight" : "score";
 }
 
+/** The passage that matched, without the title where it begins with that. */
 function passage(highlight, title) {
   if (!highlight?.passage || highlight.passage.trim() === title) return null;
-  return h("p", { class: "passage", dir: "auto" }, marked(highlight.passage, highlight.spans));
+  const begun = title.replace(/…$/, "");
+  const from = highlight.passage.startsWith(begun) ? [...begun].length : 0;
+  return h("p", { class: "passage", dir: "auto" }, marked(highlight.passage, highlight.spans, from));
 }
 
 /** A text with marks around spans; offsets count characters, as Python does, and not UTF-16. */
-export function marked(text, spans) {
+export function marked(text, spans, from = 0) {
   const characters = [...text];
-  const cut = (from, to) => characters.slice(from, to).join("");
+  const cut = (start, stop) => characters.slice(start, stop).join("");
   const parts = [];
-  let at = 0;
-  for (const [start, stop] of spans) {
+  let at = from;
+  for (const [start, stop] of spans.filter(([start]) => start >= from)) {
     parts.push(cut(at, start), h("mark", {}, cut(start, stop)));
     at = stop;
   }

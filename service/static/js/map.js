@@ -4,30 +4,37 @@ import { get, latest, of, post } from "./api.js";
 import { bar, byId, h, tell } from "./dom.js";
 import { fieldsOf } from "./filters.js";
 import { count, percent, plural, short } from "./format.js";
-import { titleOf } from "./hits.js";
 import { KINDS, onTheme, savePng, saveSvg } from "./pictures.js";
 import { scatter } from "./scatter.js";
-import { onReturn, read, write } from "./state.js";
+import { explain, queryOf } from "./queries.js";
+import { read, reopenOnReturn, write } from "./state.js";
 import { plain } from "./values.js";
 
 const LISTED = 10;
-const NAMES = ["title", "name", "headline", "question"];
 const form = byId("map");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let map = null;
 
+function remember() {
+  const given = Object.entries(Object.fromEntries(new FormData(form)));
+  const defaults = { method: "pca", limit: "1000" };
+  write(Object.fromEntries(given.map(([name, value]) => [name, value === defaults[name] ? "" : value])));
+}
+
+const changed = () => {
+  remember();
+  ask();
+};
+
 const ask = latest(async () => {
   const given = Object.fromEntries(new FormData(form));
-  const defaults = { method: "pca", limit: "1000" };
-  write(Object.fromEntries(Object.entries(given).map(([name, value]) => [name, value === defaults[name] ? "" : value])));
-  const colour = given.colour ? [given.colour] : [];
-  const body = { limit: Number(given.limit) || 1000, method: given.method, fields: [...NAMES, ...colour] };
-  if (given.q.trim()) body.query = given.q.trim();
+  const body = { limit: Number(given.limit) || 1000, method: given.method, fields: given.colour ? [given.colour] : [] };
   if (given.projection) body.projection = Number(given.projection);
   if (given.before) body.before = Number(given.before);
   try {
+    if (given.q.trim()) body.query = await queryOf(given.collection, given.q.trim());
     map = await post(path("map"), body);
     tell(byId("status"), null);
     paint();
@@ -78,7 +85,7 @@ function list() {
   const attended = map.points.filter((each) => each.weight !== null).sort((a, b) => b.weight - a.weight);
   const most = attended[0]?.weight ?? 1;
   const items = attended.slice(0, LISTED).map((each) =>
-    h("li", {}, h("span", { class: "name", dir: "auto" }, short(titleOf(each), 60)), bar(each.weight / most), h("span", { class: "number" }, percent(each.weight))),
+    h("li", {}, h("span", { class: "name", dir: "auto" }, short(each.title, 60)), bar(each.weight / most), h("span", { class: "number" }, percent(each.weight))),
   );
   byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "Attends to"), h("ol", { class: "shares" }, items)] : []));
 }
@@ -90,18 +97,19 @@ function point(event) {
   const weight = each.weight === null ? "" : `, ${percent(each.weight)} of the attention`;
   const name = field("colour").value;
   const kind = name && each.payload[name] != null ? `, ${name}: ${plain(each.payload[name])}` : "";
-  byId("readout").textContent = `${short(titleOf(each), 80)}${weight}${kind}`;
+  byId("readout").textContent = `${short(each.title, 80)}${weight}${kind}`;
 }
 
 async function open(given = {}) {
   try {
     const [fields, { active, projections }] = await Promise.all([fieldsOf(field("collection").value), get(path("projections"))]);
+    explain(field("q"), field("collection").value, "Where does it fall?");
     const versions = projections.map((each) => h("option", { value: String(each.version) }, `${each.version} · ${each.kind}`));
     field("projection").replaceChildren(h("option", { value: "" }, `active (${active})`), ...versions);
     field("before").replaceChildren(h("option", { value: "" }, "none"), ...versions.map((each) => each.cloneNode(true)));
     field("colour").replaceChildren(h("option", { value: "" }, "nothing"), ...fields.filter((each) => each.kind !== "number").map((each) => h("option", {}, each.name)));
     for (const name of ["projection", "before", "colour"]) field(name).value = given[name] ?? "";
-    ask();
+    changed();
   } catch (error) {
     tell(byId("status"), error);
   }
@@ -110,8 +118,8 @@ async function open(given = {}) {
 function start() {
   const given = read();
   for (const name of ["q", "collection", "limit", "method"]) if (given[name]) field(name).value = given[name];
-  for (const name of ["q", "limit"]) field(name).addEventListener("input", ask);
-  for (const name of ["projection", "before", "colour", "method"]) field(name).addEventListener("change", ask);
+  for (const name of ["q", "limit"]) field(name).addEventListener("input", changed);
+  for (const name of ["projection", "before", "colour", "method"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => open());
   form.addEventListener("submit", (event) => event.preventDefault());
   byId("picture").addEventListener("pointerover", point);
@@ -119,7 +127,7 @@ function start() {
   byId("png").addEventListener("click", () => savePng(byId("picture").firstChild, "map"));
   addEventListener("resize", paint);
   onTheme(paint);
-  onReturn(() => location.reload());
+  reopenOnReturn();
   open(given);
 }
 

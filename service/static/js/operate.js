@@ -61,7 +61,7 @@ function drawCollections(infos, metrics) {
 
 function drawLatency(now) {
   const then = readings[0] === now ? null : readings[0];
-  const stages = quantiles(now, "attend_stage_seconds", "stage", [0.5, 0.95]);
+  const [stages, since] = stagesOf(now, then);
   const most = Math.max(...stages.map((each) => each.quantiles[1] ?? 0), 1e-9);
   const order = Object.keys(STAGES);
   stages.sort((a, b) => order.indexOf(a.value) - order.indexOf(b.value));
@@ -72,6 +72,7 @@ function drawLatency(now) {
       h("td", { class: "number" }, seconds(half ?? 0)), h("td", { class: "number" }, seconds(most95 ?? 0)), h("td", { class: "number" }, count(total))),
   );
   byId("stages").replaceChildren(...rows);
+  byId("since").textContent = stages.length ? since : "";
   byId("latency-none").hidden = stages.length > 0;
   const searches = quantiles(now, "attend_request_seconds", "route", [0.5, 0.95], then).filter((each) => each.value.includes("search"));
   const recent = searches.reduce((sum, each) => sum + each.total, 0);
@@ -85,6 +86,13 @@ function drawLatency(now) {
     "Memory": bytes(figure(now, "process_resident_memory_bytes") ?? 0),
   };
   byId("figures").replaceChildren(...Object.entries(told).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** What was searched in the last minute, or else since the server started; and which of them it is. */
+function stagesOf(now, then) {
+  const of_ = (earlier) => quantiles(now, "attend_stage_seconds", "stage", [0.5, 0.95], earlier).filter((each) => each.total);
+  const recent = then ? of_(then) : [];
+  return recent.length ? [recent, "In the last minute."] : [of_(null), "Since the server started; nothing was searched in the last minute."];
 }
 
 async function go() {

@@ -1,13 +1,15 @@
 // Recommending: pick what is liked and what is not, and see which of it put each entry there.
 
-import { get, latest, of, post } from "./api.js";
+import { latest, of, post } from "./api.js";
 import { bar, byId, h, tell } from "./dom.js";
 import { number, percent, short } from "./format.js";
-import { drawHit, fullBar, titleOf } from "./hits.js";
-import { onReturn, read, write } from "./state.js";
+import { drawHit, fullBar } from "./hits.js";
+import { queryOf } from "./queries.js";
+import { read, reopenOnReturn, write } from "./state.js";
 
 const FOUND = 8;
 const BECAUSE = 4;
+const MOST_NAMED = 256;
 const form = byId("recommend");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
@@ -19,13 +21,14 @@ const look = latest(async () => {
   const query = field("q").value.trim();
   if (!query) return byId("found").replaceChildren();
   await tried(async () => {
-    const { hits } = await post(path("search"), { query, k: FOUND });
-    byId("found").replaceChildren(...(await whole(hits)).map(candidate));
+    const asked = await queryOf(field("collection").value, query);
+    const { hits } = await post(path("search"), { query: asked, k: FOUND, exclude_self: false, fields: [], title: true });
+    byId("found").replaceChildren(...hits.map(candidate));
   });
 });
 
 function candidate(hit) {
-  names.set(hit.id, titleOf(hit));
+  names.set(hit.id, hit.title);
   const choose = (likes, word) => h("button", { type: "button", "aria-label": `${word} ${short(names.get(hit.id), 60)}`, on: { click: () => pick(hit.id, likes) } }, word);
   return h("li", {}, h("span", { dir: "auto" }, short(names.get(hit.id), 70)), h("span", { class: "row marks" }, choose(true, "Like"), choose(false, "Dislike")));
 }
@@ -40,6 +43,7 @@ function changed() {
     const chosen = [...picked].filter(([, each]) => each === likes).map(([id]) => chip(id));
     byId(place).replaceChildren(...(chosen.length ? chosen : [h("li", { class: "quiet" }, "nothing yet")]));
   }
+  remember();
   ask();
 }
 
@@ -55,23 +59,17 @@ const nameOf = (id) => names.get(id) ?? id;
 const those = (likes) => [...picked].filter(([, each]) => each === likes).map(([id]) => id);
 
 const ask = latest(async () => {
-  remember();
   byId("diversity-said").textContent = number(Number(field("diversity").value), 2);
   if (!those(true).length) return byId("results").replaceChildren(h("p", { class: "quiet" }, "Like at least one document."));
   await tried(async () => {
-    const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, explain: true };
-    const { hits } = await post(path("recommend"), body);
+    const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, title: true, explain: true, on_missing: "skip" };
+    const { hits, missing } = await post(path("recommend"), body);
     const full = fullBar(hits.map((hit) => hit.weight));
-    const items = (await whole(hits)).map((hit, rank) => drawHit(field("collection").value, { ...hit, highlight: null }, hit.weight, rank + 1, full, because(hit)));
+    const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, full, because(hit)));
     byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Recommended" }, items));
+    if (missing.length) throw new Error(`${missing.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document here has this id. The list is without.`);
   });
 });
-
-/** Hits with their texts, of which one is often the title; one deleted since goes by its id. */
-function whole(hits) {
-  const texts = (id) => get(path("documents", id)).catch(() => ({}));
-  return Promise.all(hits.map(async (hit) => ({ ...hit, fields: (await texts(hit.id)).fields })));
-}
 
 /** The attention over the history that put an entry there. */
 function because(hit) {
@@ -94,9 +92,13 @@ async function restore() {
   for (const [name, likes] of [["like", true], ["dislike", false]]) {
     for (const id of idsOf(given[name])) picked.set(id, likes);
   }
-  await tried(() =>
-    Promise.all([...picked.keys()].map(async (id) => names.set(id, titleOf(await get(path("documents", id)))))),
-  );
+  const ids = [...picked.keys()];
+  if (!ids.length) return;
+  await tried(async () => {
+    const searches = ids.map((id) => ({ query: { id }, mask: { only: [id] }, k: 1, fields: [], title: true }));
+    const { answers } = await post(path("search", "batch"), { searches: searches.slice(0, MOST_NAMED) });
+    answers.forEach(({ hits = [] }) => hits.forEach((hit) => names.set(hit.id, hit.title)));
+  });
 }
 
 function idsOf(text) {
@@ -120,14 +122,19 @@ async function tried(work) {
 async function start() {
   await restore();
   field("q").addEventListener("input", look);
-  for (const name of ["diversity", "k"]) field(name).addEventListener("input", ask);
+  for (const name of ["diversity", "k"]) {
+    field(name).addEventListener("input", () => {
+      remember();
+      ask();
+    });
+  }
   field("collection").addEventListener("change", () => {
     picked = new Map();
     look();
     changed();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  onReturn(() => location.reload());
+  reopenOnReturn();
   changed();
 }
 

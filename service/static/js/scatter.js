@@ -3,7 +3,6 @@
 import { s } from "./dom.js";
 import { short } from "./format.js";
 import { colours, frame, KINDS } from "./pictures.js";
-import { titleOf } from "./hits.js";
 
 const EDGE = 26;
 const NAMED = 6;
@@ -91,5 +90,5 @@ function name(each, to, width, c) {
   const [x, y] = to(each.place);
   const left = x > width * 0.66;
   const looks = { x: x + (left ? -11 : 11), y: y + 4, "text-anchor": left ? "end" : "start", fill: c.ink, "font-size": 12, "paint-order": "stroke", stroke: c.panel, "stroke-width": 3 };
-  return s("text", looks, short(titleOf(each), 28));
+  return s("text", looks, short(each.title, 28));
 }

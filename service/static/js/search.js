@@ -1,16 +1,16 @@
 // The search view: as you type, documents with their weights, and above them what they say together.
 
 import { latest, of, post } from "./api.js";
-import { drawn, nothing } from "./answer.js";
-import { blend, hardAnswer } from "./blend.js";
-import { bar, byId, h, tell } from "./dom.js";
+import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
-import { number, percent, plural } from "./format.js";
+import { number, plural } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
-import { onReturn, write } from "./state.js";
-import { isAnswered, weigh } from "./weigh.js";
+import { panel, tail, takesServer } from "./panel.js";
+import { explain, queryOf } from "./queries.js";
+import { reopenOnReturn, write } from "./state.js";
+import { weigh } from "./weigh.js";
 
-const ATTEND = 100;
+const LISTED = 100;
 const form = byId("search");
 const results = byId("results");
 const status = byId("status");
@@ -21,12 +21,13 @@ const field = (name) => form.elements[name];
 const temperature = () => Number(byId("temperature").value) || 1;
 const filter = () => (byId("filter").value ? JSON.parse(byId("filter").value) : undefined);
 
-/** What the server is asked: everything attended, with logits, so that the rest is done here. */
-function request() {
+/** What the server is asked: what is attended, with logits, so that the rest is done here. */
+function request(query) {
   return {
-    query: field("q").value,
-    k: ATTEND,
-    attend: ATTEND,
+    query,
+    title: true,
+    k: LISTED,
+    attend: field("attend").value === "all" ? "all" : LISTED,
     mode: "soft",
     // The version's own threshold is applied here, where the temperature may be another.
     min_confidence: 0,
@@ -39,17 +40,22 @@ function request() {
 }
 
 const ask = latest(async () => {
-  remember();
   if (!field("q").value.trim()) return clear();
   try {
     const began = performance.now();
-    answer = await post(of(field("collection").value, "search"), request());
+    const collection = field("collection").value;
+    const query = await queryOf(collection, field("q").value.trim());
+    const asked = request(query);
+    answer = await post(of(collection, "search"), asked);
     answer.took = performance.now() - began;
+    answer.asked = asked;
+    if (answer.attended > answer.hits.length) answer.others = await others(collection, asked);
     delete form.dataset.start;
     byId("start")?.remove();
     form.querySelector("h1").className = "hidden";
     tell(status, null);
     paint();
+    rest();
   } catch (error) {
     tell(status, error);
   }
@@ -61,85 +67,49 @@ function clear() {
   tell(status, null);
 }
 
+/** The logits of all others that are attended to: (documents, heads). */
+async function others(collection, { query, filter, projection }) {
+  const searches = [{ query, filter, projection, k: 1, attend: "all" }];
+  const { matrix } = await post(`${of(collection, "search")}/batch`, { searches, matrix: true });
+  const listed = new Set(answer.hits.map((hit) => hit.id));
+  const heads = matrix.logits[0];
+  return matrix.documents.flatMap((id, at) => (listed.has(id) ? [] : [heads.map((logits) => logits[at])]));
+}
+
+/** What only the server can blend, once the slider rests. */
+const rest = latest(async () => {
+  const heat = temperature();
+  if (!answer || !takesServer(answer, heat)) return;
+  try {
+    const lean = { k: 1, explain: false, highlight: false, title: false, temperature: heat };
+    const now = answer;
+    const told = await post(of(field("collection").value, "search"), { ...now.asked, ...lean });
+    now.served = { heat, answer: told.answer };
+    paint();
+  } catch (error) {
+    tell(status, error);
+  }
+});
+
 /** Everything that follows from the answer and the sliders; asks nobody. */
 function paint() {
   said();
   if (!answer) return;
   const heat = temperature();
-  const { weights, nothing: none, order } = weigh(answer, heat);
+  const weighed = weigh(answer, heat);
+  const order = weighed.order.filter((at) => at < answer.hits.length);
   const k = Math.min(Number(field("k").value), order.length);
-  const shownAt = order.slice(0, k);
-  const full = fullBar([...weights, none]);
+  const full = fullBar([weighed.nothing, ...order.map((at) => weighed.weights[at])]);
   const collection = field("collection").value;
-  const items = shownAt.map((at, rank) => drawHit(collection, answer.hits[at], weights[at], rank + 1, full));
+  const items = order.slice(0, k).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1, full));
+  const listed = new Set(order.slice(0, k));
+  const served = answer.served?.heat === heat ? answer.served.answer : null;
   results.replaceChildren(
-    panel(heat, weights, none, order),
+    panel(answer, weighed, heat, field("mode").value === "hard", served),
     h("ol", { class: "hits", "aria-label": "Documents" }, items),
-    tail(weights, none, order.slice(k), full),
+    tail(answer, weighed, weighed.order.filter((at) => !listed.has(at)), full),
   );
   status.textContent = `${plural(answer.attended, "document")} attended · ${number(answer.took, 2)} ms`;
-}
-
-function panel(heat, weights, none, order) {
-  const answered = isAnswered(answer, none, heat);
-  const hard = field("mode").value === "hard";
-  return h(
-    "section",
-    { class: "answer", "aria-label": "Answer" },
-    h("h2", {}, hard ? "The best document says" : "Together they say"),
-    answered ? body(hard, weights, order) : nothing(answer.attended ? "Nothing here answers that." : "Nothing was attended."),
-    facts(heat, none),
-  );
-}
-
-function body(hard, weights, order) {
-  const values = answer.hits.map((hit) => hit.value);
-  const ids = answer.hits.map((hit) => hit.id);
-  if (hard) return drawn(hardAnswer(answer.answer, values, order, ids));
-  const list = [...weights];
-  return drawn(isOurs() ? blend(answer.answer, values, list, ids) : answer.answer, { values, weights: list });
-}
-
-/** Whether the page blends as the server did: W_V and W_O, or more attended than listed, it cannot. */
-function isOurs() {
-  if (answer.ours === undefined) {
-    const values = answer.hits.map((hit) => hit.value);
-    const ids = answer.hits.map((hit) => hit.id);
-    const own = blend(answer.answer, values, [...weigh(answer, 1).weights], ids);
-    answer.ours = answer.attended === answer.hits.length && isNear(own, answer.answer);
-  }
-  return answer.ours;
-}
-
-function isNear(own, theirs) {
-  if (!theirs.vector || !own.vector) return true;
-  return theirs.vector.every((each, at) => Math.abs(each - own.vector[at]) < 1e-6 * (1 + Math.abs(each)));
-}
-
-function facts(heat, none) {
-  const calibrated = answer.calibrated && heat === 1;
-  const told = [
-    answer.answer.type === "nothing" ? null : answer.answer.type,
-    `confidence ${percent(answer.attended ? 1 - none : 0)}${calibrated ? "" : ", not calibrated"}`,
-    answer.exact ? "exact" : "approximate",
-    `projection ${answer.projection}`,
-  ];
-  return h("p", { class: "quiet" }, told.filter(Boolean).join(" · "));
-}
-
-function tail(weights, none, rest, full) {
-  const share = rest.reduce((sum, at) => sum + weights[at], 0);
-  const lines = [];
-  if (answer.weighing.null) {
-    lines.push(
-      h("li", { class: "null" },
-        h("div", { class: "weight" }, h("div", { class: "share" }, percent(none)), bar(none / full, "null")),
-        h("div", { class: "hit quiet" }, "The weight of “nothing here answers that”.")),
-    );
-  }
-  const said = rest.length ? `${plural(rest.length, "more document")} share ${percent(share)}. ` : "";
-  const scale = `A full bar is ${percent(full)} of the attention.`;
-  return h("div", {}, lines.length ? h("ul", { class: "hits" }, lines) : null, h("p", { class: "tail" }, said + scale));
 }
 
 function said() {
@@ -157,6 +127,7 @@ function remember() {
     mode: field("mode").value === "hard" ? "" : "soft",
     value: field("value").value,
     k: field("k").value === "10" ? "" : field("k").value,
+    attend: field("attend").value === "all" ? "all" : "",
     temperature: heat === 1 ? "" : heat,
     filter: byId("filter").value,
     projection: field("projection").value,
@@ -168,15 +139,21 @@ function remember() {
 async function openCollection() {
   try {
     const current = filter();
+    explain(field("q"), field("collection").value, "Ask in your own words");
     const fields = await drawFilters(byId("filters"), field("collection").value, current, (chosen) => {
       byId("filter").value = chosen ? JSON.stringify(chosen) : "";
-      ask();
+      changed();
     });
     const options = ["@id", "@key", ...fields.map((each) => each.name)];
     byId("values").replaceChildren(...options.map((value) => h("option", { value })));
   } catch (error) {
     tell(status, error);
   }
+}
+
+function changed() {
+  remember();
+  ask();
 }
 
 function repaint() {
@@ -193,24 +170,25 @@ function start() {
   said();
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    ask();
+    changed();
   });
-  field("q").addEventListener("input", ask);
-  field("value").addEventListener("change", ask);
+  field("q").addEventListener("input", changed);
+  for (const name of ["value", "attend"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => {
     byId("filter").value = "";
     openCollection();
-    ask();
+    changed();
   });
   byId("heat").addEventListener("input", (event) => {
     byId("temperature").value = String(Number((10 ** Number(event.target.value)).toPrecision(6)));
     repaint();
   });
+  byId("heat").addEventListener("change", rest);
   field("k").addEventListener("input", repaint);
   for (const each of field("mode")) each.addEventListener("change", repaint);
   if (field("collection").value && field("collection").options.length) openCollection();
-  if (field("q").value) ask();
+  if (field("q").value) changed();
 }
 
-onReturn(() => location.reload());
+reopenOnReturn();
 start();

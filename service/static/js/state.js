@@ -1,15 +1,44 @@
 // The address holds what is shown, so that it can be kept, sent and gone back to.
+//
+// A choice, or a query that was finished, is an entry of the browser's history. Typing and sliding
+// make one entry together, which a reader goes back to as it was left.
+
+const TYPED = "input:not([type=radio], [type=checkbox], [type=file]), textarea";
+
+let touched = false; // what a view writes before that is the address it was opened with, made plain
+let typing = false;
+let draft = false; // whether typing made the entry that is shown, and still goes on
+
+addEventListener("input", (event) => {
+  touched = true;
+  typing = event.target.matches(TYPED);
+}, true);
+for (const type of ["change", "submit", "click"]) addEventListener(type, finish, true);
+
+function finish(event) {
+  touched = true;
+  // Each arrow key changes a slider; the slide goes on.
+  if (event.type === "change" && event.target.type === "range") return;
+  typing = draft = false;
+}
 
 /** The parameters of the address, as an object of texts. */
 export function read() {
   return Object.fromEntries(new URLSearchParams(location.search));
 }
 
-/** Put parameters into the address; what is empty is left out. */
+/**
+ * Put parameters into the address; what is empty is left out. It is to be called as the reader
+ * does something, and not when an answer comes: by then something else may be typed.
+ */
 export function write(parameters, path = location.pathname) {
   const kept = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
   const query = new URLSearchParams(kept).toString();
-  history.replaceState(null, "", query ? `${path}?${query}` : path);
+  const address = query ? `${path}?${query}` : path;
+  if (address !== location.pathname + location.search) {
+    history[touched && !draft ? "pushState" : "replaceState"](null, "", address);
+    draft = typing;
+  }
   keepCollection(parameters.collection);
 }
 
@@ -22,7 +51,7 @@ function keepCollection(name) {
   }
 }
 
-/** Call with the parameters whenever the reader goes back or forward. */
-export function onReturn(listener) {
-  addEventListener("popstate", () => listener(read()));
+/** Going back or forward shows what the address says, as opening it does. */
+export function reopenOnReturn() {
+  addEventListener("popstate", () => location.reload());
 }

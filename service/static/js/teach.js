@@ -6,7 +6,8 @@ import { number, plural, short } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
 import { drawJob, follow, isOver } from "./jobs.js";
 import { drawReport } from "./report.js";
-import { onReturn, read, write } from "./state.js";
+import { explain, queryOf } from "./queries.js";
+import { read, reopenOnReturn, write } from "./state.js";
 
 const K = 20;
 const PAGE = 30;
@@ -15,16 +16,19 @@ const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let answer = null;
+let asked = null; // the query of it, as the API takes it
 let said = new Map(); // document → label, of the query that is shown
 let at = 0;
 let known = null;
 
+const remember = () => write({ collection: field("collection").value, q: field("q").value });
+
 const ask = latest(async () => {
-  write({ collection: field("collection").value, q: field("q").value });
   const query = field("q").value.trim();
   if (!query) return byId("results").replaceChildren();
   await tried(async () => {
-    answer = await post(path("search"), { query, k: K, highlight: true });
+    asked = await queryOf(field("collection").value, query);
+    answer = await post(path("search"), { query: asked, k: K, highlight: true, title: true });
     said = await judged(query);
     at = 0;
     paint();
@@ -64,7 +68,7 @@ async function judge(rank, label) {
       await forget(id, query);
       said.delete(id);
     } else {
-      await post(path("feedback"), { items: [{ query, id, label, position: rank + 1, source: "page" }] });
+      await post(path("feedback"), { items: [{ query: asked, id, label, position: rank + 1, source: "page" }] });
       said.set(id, label);
     }
     at = rank;
@@ -203,6 +207,8 @@ async function tried(work) {
 
 function open() {
   known = null;
+  remember();
+  explain(field("q"), field("collection").value, "A query people ask");
   byId("job").replaceChildren();
   examples();
   versions();
@@ -213,13 +219,16 @@ function open() {
 function start() {
   const given = read();
   for (const name of ["collection", "q"]) if (given[name]) field(name).value = given[name];
-  field("q").addEventListener("input", ask);
+  field("q").addEventListener("input", () => {
+    remember();
+    ask();
+  });
   field("collection").addEventListener("change", open);
   form.addEventListener("submit", (event) => event.preventDefault());
   byId("results").addEventListener("keydown", onKey);
   byId("train").addEventListener("click", train);
   byId("back").addEventListener("click", () => change(() => post(path("projections", "rollback"))));
-  onReturn(() => location.reload());
+  reopenOnReturn();
   open();
 }
 

@@ -3,17 +3,19 @@
 /**
  * Weights at a temperature relative to the fitted one.
  *
- * `answer` is one of the API with `explain` whose hits are all that was attended to. Returns the
- * weight of each hit, of the null key, and the order of the hits, the heaviest first.
+ * `answer` is one of the API with `explain`; what is attended to and not among its hits has its
+ * logits (documents, heads) in `others`. Returns the weight of each document, the hits first, that
+ * of the null key, and the order of the documents, the heaviest first.
  */
 export function weigh(answer, temperature) {
-  const { weighing, hits } = answer;
-  const weights = new Float64Array(hits.length);
-  const ranks = new Float64Array(hits.length).fill(-Infinity);
+  const { weighing, hits, others = [] } = answer;
+  const logits = [...hits.map((hit) => hit.explanation.logits), ...others];
+  const weights = new Float64Array(logits.length);
+  const ranks = new Float64Array(logits.length).fill(-Infinity);
   let nothing = 0;
   weighing.gates.forEach((gate, head) => {
     const t = weighing.temperature * temperature;
-    const z = hits.map((hit) => hit.explanation.logits[head] / t);
+    const z = logits.map((each) => each[head] / t);
     const null_ = weighing.null ? weighing.null[head] / t : -Infinity;
     const total = logSumExp([...z, null_]);
     z.forEach((each, at) => {
@@ -23,7 +25,7 @@ export function weigh(answer, temperature) {
     nothing += gate * Math.exp(null_ - total);
   });
   // By logs: documents too far off to have a weight still have an order.
-  const order = hits.map((_, at) => at).sort((a, b) => ranks[b] - ranks[a] || a - b);
+  const order = logits.map((_, at) => at).sort((a, b) => ranks[b] - ranks[a] || a - b);
   return { weights, nothing, order };
 }
 
@@ -36,7 +38,7 @@ export function isAnswered(answer, nothing, temperature) {
 }
 
 function logSumExp(values) {
-  const most = Math.max(...values);
+  const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
   if (most === -Infinity) return -Infinity;
   return most + Math.log(values.reduce((sum, each) => sum + Math.exp(each - most), 0));
 }

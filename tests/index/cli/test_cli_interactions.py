@@ -81,6 +81,7 @@ def test_withheld_documents_alone(library, tmp_path):
     ran = invoke("evaluate", "--data", library, *files, "--cold", cold, "--json")
     found = one_object(ran)
     assert "1 ids of" in ran.stderr
+    assert "predicting" not in ran.stderr  # nobody gave a number
     assert 0 < found["coverage"] <= 1
     text = invoke("evaluate", "--data", library, *files, "--cold", cold)
     assert "ndcg@10" in text.stdout

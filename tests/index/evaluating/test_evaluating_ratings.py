@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from index.cli.main import main
 from index.collection import Collection
-from index.evaluating.ratings import rating_errors
+from index.evaluating.ratings import numbers_by_user, rating_errors
 from index.statistics import by_group
 from index.store import Interaction
 from tests.index.helpers import vector_data
@@ -54,7 +54,7 @@ def histories() -> dict[str, list[Interaction]]:
 
 def test_errors_are_those_of_single_predictions(collection: Collection) -> None:
     done: list[int] = []
-    found = rating_errors(collection, histories(), LATER, done.append)
+    found = rating_errors(collection, histories(), numbers_by_user(LATER), done.append)
     assert found is not None
     expected = []
     for user, document, truth in (("ann", "m7", 4), ("ann", "m8", 1), ("bob", "m10", 5)):
@@ -74,8 +74,9 @@ def test_errors_are_those_of_single_predictions(collection: Collection) -> None:
 
 
 def test_without_numbers_there_is_nothing_to_measure(collection: Collection) -> None:
-    assert rating_errors(collection, histories(), [Interaction("ann", "m7")]) is None
-    assert rating_errors(collection, {}, LATER) is None
+    assert numbers_by_user([Interaction("ann", "m7")]) == {}
+    assert rating_errors(collection, histories(), {}) is None
+    assert rating_errors(collection, {}, numbers_by_user(LATER)) is None
 
 
 def test_the_command_tells_errors_where_there_are_numbers(
@@ -93,7 +94,7 @@ def test_the_command_tells_errors_where_there_are_numbers(
     result = CliRunner().invoke(main, [*arguments, *files])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    found = rating_errors(collection, histories(), LATER)
+    found = rating_errors(collection, histories(), numbers_by_user(LATER))
     assert found is not None
     assert told["rmse"] == pytest.approx(found.measures["rmse"], abs=1e-5)
     assert told["mae"] == pytest.approx(found.measures["mae"], abs=1e-5)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.service.pages.world import build
+from tests.service.pages import libraries, world
 from tests.service.test_server import Server, running, wait_until_ready
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed here")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 20_000
+PATIENCE = 60_000
 """Milliseconds that anything here may take on a busy machine."""
 
 VIEWS = {
@@ -47,14 +47,32 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) 
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed here")
     folder = tmp_path_factory.mktemp("pages")
-    build(folder, str(tiny_encoder_folder))
+    world.build(folder, str(tiny_encoder_folder))
     with running(folder) as server:
         wait_until_ready(server)
         yield server
 
 
 @pytest.fixture(scope="session")
-def browser(server: Server) -> Iterator[Any]:
+def library(
+    tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path
+) -> Iterator[Server]:
+    """A server of the demo's collection and SciFact."""
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed here")
+    if not libraries.SCIFACT.is_dir():
+        pytest.skip("SciFact is not beside this project")
+    folder = tmp_path_factory.mktemp("library")
+    libraries.build(folder, str(tiny_encoder_folder))
+    with running(folder) as server:
+        wait_until_ready(server)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed here")
     with playwright.sync_playwright() as started:
         options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         browser = started.chromium.launch(executable_path=CHROMIUM, args=options)
@@ -94,6 +112,20 @@ class Tab:
     def text(self, selector: str) -> str:
         return str(self.page.inner_text(selector))
 
+    def overflow(self) -> int:
+        """Pixels by which the page is wider than its window."""
+        whole = "document.documentElement"
+        return int(self.in_page(f"() => {whole}.scrollWidth - {whole}.clientWidth"))
+
+    def serious(self) -> list[tuple[str, Any]]:
+        """What axe-core finds to be serious or critical; WCAG 2.2 AA and its own best practice."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        return [
+            (each["id"], [node["target"] for node in each["nodes"]][:3])
+            for each in axe.run(self.page).response["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
     def in_page(self, script: str, given: Any = None) -> Any:
         return self.page.evaluate(script, given)
 
@@ -129,6 +161,17 @@ def tab(new_tab: Callable[..., Tab]) -> Iterator[Tab]:
     tab = new_tab()
     yield tab
     assert tab.errors == []
+
+
+@pytest.fixture
+def reader(browser: Any, library: Server) -> Iterator[Tab]:
+    """A tab on the demo's collection and SciFact, in which nothing may go wrong or go elsewhere."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = Tab(context.new_page(), library)
+    yield tab
+    assert tab.errors == []
+    assert [url for url in tab.requests if not url.startswith((tab.base, "data:", "blob:"))] == []
+    context.close()
 
 
 @pytest.fixture(scope="session")

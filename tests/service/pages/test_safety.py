@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from index import Data
 from service.security.keys import KeyFile
@@ -26,12 +25,6 @@ def harmless(tab: Tab) -> None:
     assert foreign == []
 
 
-def overflow(tab: Tab) -> int:
-    """Pixels by which the page is wider than its window."""
-    whole = "document.documentElement"
-    return int(tab.in_page(f"() => {whole}.scrollWidth - {whole}.clientWidth"))
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_hostile_documents_are_text(new_tab: Callable[..., Tab], view: str) -> None:
     tab = new_tab(width=360)
@@ -40,7 +33,7 @@ def test_hostile_documents_are_text(new_tab: Callable[..., Tab], view: str) -> N
     tab.open(path)
     if view in READY:
         tab.page.wait_for_selector(READY[view], state="attached")
-    assert overflow(tab) <= 0
+    assert tab.overflow() <= 0
     harmless(tab)
 
 
@@ -50,12 +43,12 @@ def test_hostile_queries_are_text(new_tab: Callable[..., Tab], query: str) -> No
     tab.open("/search?collection=hostile")
     tab.page.fill("#q", query)
     tab.page.wait_for_selector("#results .hits li")
-    assert overflow(tab) <= 0
+    assert tab.overflow() <= 0
     for view in ("/attention", "/teach", "/map"):
         tab.open(f"{view}?collection=hostile")
         tab.page.fill("[name=q]", query)
         tab.page.wait_for_selector(READY[view[1:]], state="attached")
-        assert overflow(tab) <= 0
+        assert tab.overflow() <= 0
     harmless(tab)
 
 
@@ -66,7 +59,7 @@ def test_a_hostile_file_is_text(new_tab: Callable[..., Tab]) -> None:
     file: Any = {"name": f"{SCRIPT}.csv", "mimeType": "text/csv", "buffer": content}
     tab.page.set_input_files("#file", file)
     tab.page.wait_for_selector("#preview:not([hidden])")
-    assert overflow(tab) <= 0
+    assert tab.overflow() <= 0
     harmless(tab)
 
 
@@ -105,11 +98,11 @@ def test_a_script_that_came_in_would_not_run(tab: Tab) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_accessible_in_both_themes(new_tab: Callable[..., Tab], view: str) -> None:
     tab = new_tab(color_scheme="light").open(view)
-    assert serious(tab) == []
+    assert tab.serious() == []
     if view == "docs":
         return  # long, and of the same parts as the others
     tab.page.emulate_media(color_scheme="dark")
-    assert serious(tab) == []
+    assert tab.serious() == []
 
 
 def test_the_check_of_accessibility_can_fail(new_tab: Callable[..., Tab]) -> None:
@@ -125,17 +118,7 @@ def test_the_check_of_accessibility_can_fail(new_tab: Callable[..., Tab]) -> Non
           document.querySelector("main").append(image, text);
         }"""
     )
-    assert {name for name, _ in serious(tab)} == {"image-alt", "color-contrast"}
-
-
-def serious(tab: Tab) -> list[tuple[str, Any]]:
-    """What axe-core finds to be serious or critical; WCAG 2.2 AA and its own best practice."""
-    found = Axe().run(tab.page).response["violations"]
-    return [
-        (each["id"], [node["target"] for node in each["nodes"]][:3])
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
+    assert {name for name, _ in tab.serious()} == {"image-alt", "color-contrast"}
 
 
 def test_a_page_works_with_the_key_that_the_browser_was_asked_for(

@@ -120,6 +120,43 @@ def test_sliders_repaint_without_a_request(tab: Tab) -> None:
     assert parameters(tab)["k"] == "25"
 
 
+def test_sliders_weigh_all_documents_where_all_are_attended(tab: Tab) -> None:
+    tab.open("search", "many", value="n", attend="all", k="5")
+    tab.page.wait_for_selector("#status:has-text('150 documents attended')")
+    asked = {"query": "a white whale", "attend": "all", "value": "n", "mode": "soft", "k": 5}
+    requests = len(tab.requests)
+    slide(tab, "#heat", 1.0)
+    told = tab.ask("/v1/collections/many/search", asked | {"temperature": 10})
+    rest = 1 - sum(hit["weight"] for hit in told["hits"])
+    assert f"145 more documents share {100 * rest:.0f} %" in tab.text("#results .tail")
+    assert "when the slider rests" in tab.text("#results .answer")
+    assert len(tab.requests) == requests
+    tab.page.eval_on_selector("#heat", "each => each.dispatchEvent(new Event('change'))")
+    tab.page.wait_for_selector("#results .answer .big")
+    assert tab.text("#results .big").split(" ±")[0] == f"{told['answer']['mean']:.4g}"
+
+
+def test_vectors_are_asked_for_by_numbers_or_by_a_document(tab: Tab) -> None:
+    tab.open("/search?collection=spots&mode=soft")
+    tab.page.wait_for_selector("#q[placeholder^='3 numbers, as in 1 0 0']")
+    tab.page.fill("#q", "[0, 1, 0]")
+    found = tab.ask("/v1/collections/spots/search", {"query": [0, 1, 0]})
+    tab.page.wait_for_selector(f"#results .hit h3:has-text('{found['hits'][0]['id']}')")
+    tab.page.fill("#q", "p2")
+    tab.page.wait_for_selector("#results li:first-child h3:has-text('p5')")
+    tab.page.fill("#q", "nobody")
+    tab.page.wait_for_selector("#status:has-text('nobody')")
+    tab.page.fill("#q", "1 0")
+    tab.page.wait_for_selector("#status:has-text('3')")
+    for view, drawn in (
+        ("attention", "[data-row]"),
+        ("map", "#picture path"),
+        ("teach", ".hits li"),
+    ):
+        tab.open(f"/{view}?collection=spots&q=0+1+0")
+        tab.page.wait_for_selector(drawn, state="attached")
+
+
 def test_the_address_restores_what_it_shows(tab: Tab, new_tab: Callable[..., Tab]) -> None:
     tab.open("search", value="price")
     tab.page.click("#filters button:has-text('sea')")

@@ -92,6 +92,16 @@ def test_a_document_attends_to_its_neighbours_and_they_to_it(tab: Tab) -> None:
     assert "Sea" in tab.text("#readout")
 
 
+def test_an_id_that_nothing_has_is_told_as_a_sentence(tab: Tab) -> None:
+    tab.open("/attention?collection=books&of=documents&q=sea-3%0Asea-nil")
+    tab.page.wait_for_selector("#status.problem")
+    assert tab.text("#status") == "No document here has the id “sea-nil”."
+    tab.open('/recommend?collection=books&like=["sea-3","sea-nil"]')
+    tab.page.wait_for_selector("#status.problem")
+    assert "“sea-nil”: no document here has this id" in tab.text("#status")
+    assert count(tab, "#results .hit h3") == 10
+
+
 @pytest.mark.parametrize("view", SHOWN)
 def test_a_picture_is_saved_as_svg_and_png(tab: Tab, view: str, tmp_path: Path) -> None:
     tab.open(view)
@@ -283,15 +293,16 @@ def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None
     assert best["payload"]["title"] in tab.text("#readout")
 
 
-def test_umap_is_asked_for_in_a_sentence(tab: Tab) -> None:
-    pytest.importorskip("sklearn")
-    try:
-        import umap  # noqa: F401
-    except ImportError:
-        tab.open("map")
-        tab.page.select_option("[name=method]", "umap")
-        tab.page.wait_for_selector("#status.problem")
-        assert "umap-learn" in tab.text("#status")
+def test_umap_is_drawn_when_asked_for(tab: Tab) -> None:
+    tab.open("map")
+    tab.page.select_option("[name=method]", "umap")
+    tab.page.wait_for_selector("#said:not(:has-text('axes'))")
+    assert count(tab, "#picture circle") == 80
+    told = tab.ask(f"{BOOKS}/map", {"method": "umap", "query": "a white whale", "projection": 2})
+    assert told["explained"] is None
+    tab.open("map", collection="of-number")
+    tab.page.select_option("[name=method]", "umap")
+    tab.page.wait_for_selector("#status:has-text('6 documents do not have; it takes 8')")
 
 
 # -- add --------------------------------------------------------------------------------------
@@ -365,6 +376,10 @@ def test_what_the_server_holds_and_does(tab: Tab) -> None:
     assert "exact" in row
     stages = {each.inner_text().split()[0] for each in tab.page.query_selector_all("#stages th")}
     assert {"search", "attend", "fetch"} <= stages
+    assert "Since the server started" in tab.text("#since")
+    for _ in range(3):
+        tab.ask(f"{BOOKS}/search", {"query": "a white whale"})
+    tab.page.wait_for_selector("#since:has-text('In the last minute.')")
     assert int(tab.text("#figures div:has-text('Collections') dd")) >= 9
 
 

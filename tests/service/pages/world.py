@@ -75,6 +75,11 @@ def build(folder: Path, encoder: str) -> None:
             ]
         )
     hostile(data.create("hostile", encoder=encoder))
+    points(data.create("spots", dimension=3))
+    many = [
+        {"id": f"m{at}", "text": f"{TOPICS['sea']} {at}", "value": {"n": at}} for at in range(150)
+    ]
+    data.create("many", encoder=encoder).upsert(many)
     data.close()
 
 
@@ -108,6 +113,21 @@ def books(made: Collection) -> None:
     tuning = Tuning(scale=(20.0,), null=(12.0,), threshold=0.6, attend=100, scorer="dot")
     made.store.add_projection(
         plain.kind, plain.to_bytes(), plain.fingerprint, {}, tuning=tuning.stored()
+    )
+
+
+def points(made: Collection) -> None:
+    """Vectors, which are asked for by vectors."""
+    made.upsert(
+        [
+            {
+                "id": f"p{at}",
+                "vector": np.eye(3)[at % 3].tolist(),
+                "value": at,
+                "payload": {"n": at},
+            }
+            for at in range(9)
+        ]
     )
 
 
