@@ -26,7 +26,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from index import Collection, Data
-from index.errors import AttendError
+from index.errors import AttendError, Unavailable
 from index.timings import listen
 from service.jobs import Jobs, State
 from service.readiness import Readiness
@@ -245,7 +245,11 @@ class _State(Collector):
         yield family
 
     def _collections(self) -> Iterator[Metric]:
-        names = self._data.names()
+        try:
+            names = self._data.names()
+        except Unavailable as error:
+            log.warning("There are no figures of collections: %s", error)
+            return
         yield GaugeMetricFamily("attend_collections", "Collections there are.", len(names))
         families = {
             name: GaugeMetricFamily(name, text, labels=["collection"])

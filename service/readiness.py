@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal, NamedTuple, TypeVar
 
 from index import Data
+from index.errors import Unavailable
 
 log = logging.getLogger("attend")
 
 State = Literal["warming", "ready", "draining"]
+Result = TypeVar("Result")
+
+PAUSE_SECONDS = 0.5
+"""Before an engine that does not answer is asked again, which has a patience of its own."""
 
 
 class Ready(NamedTuple):
@@ -39,11 +46,11 @@ class Readiness:
 
     def warm(self, data: Data) -> None:
         """Open every collection, and load the encoders they use, before anyone asks for them."""
-        for name in data.names():
+        for name in self._patiently(data.names) or ():
             if self.now().state == "draining":
                 return
             try:
-                _open(data, name)
+                self._patiently(partial(_open, data, name))
             # Whatever is wrong with one collection, the others can be served.
             except Exception as error:
                 log.warning("The collection %r could not be opened: %s", name, error)
@@ -52,6 +59,16 @@ class Readiness:
         with self._lock:
             if self._state == "warming":
                 self._state = "ready"
+
+    def _patiently(self, ask: Callable[[], Result]) -> Result | None:
+        """What an engine says, asked again for as long as it does not answer; None at the end."""
+        while self.now().state != "draining":
+            try:
+                return ask()
+            except Unavailable as error:
+                log.warning("The server is not ready: %s", error)
+                time.sleep(PAUSE_SECONDS)
+        return None
 
 
 def _open(data: Data, name: str) -> None:

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from index.data import MAKING_SECONDS, Data
+from index.data import Data
+from index.engines.local import MAKING_SECONDS
 from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
 from tests.index.helpers import vector_data
 from tests.places import ROOT

@@ -12,6 +12,7 @@ from index import Collection, Data, Document
 from index.engines.milvus import schema
 from index.engines.milvus.tables import Tables
 from index.errors import (
+    Conflict,
     InvalidRequest,
     LimitExceeded,
     Unavailable,
@@ -191,6 +192,19 @@ def test_collections_and_aliases(data: Data, made: Collection) -> None:
     assert data.aliases() == {}
     with pytest.raises(UnknownCollection):
         data.collection("other")
+
+
+def test_a_collection_that_another_process_dropped_is_told(data: Data, made: Collection) -> None:
+    data.create("brief", dimension=DIMENSION)
+    other = Data(f"{data._engine.address}?consistency=strong")  # type: ignore[attr-defined]
+    theirs = other.collection("brief")
+    theirs.upsert([document(1)])
+    data.drop("brief")
+    with pytest.raises((UnknownCollection, Conflict), match="dropped meanwhile"):
+        theirs.search(vector(1))
+    with pytest.raises((UnknownCollection, Conflict), match="dropped meanwhile"):
+        theirs.upsert([document(2)])
+    other.close()
 
 
 def test_a_document_with_several_keys_is_scored_by_all(collection: Collection) -> None:

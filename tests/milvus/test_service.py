@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flask.testing import FlaskClient
 
 from index import Data
 from service.app import create_app
+from service.readiness import Readiness
 from tests.milvus.server import MilvusServer
 
 ALL = "/v1/collections/books/documents"
@@ -77,3 +79,21 @@ def test_a_server_that_does_not_answer_is_a_503(tmp_path: Path) -> None:
     assert response.status_code == 503
     assert int(response.headers["Retry-After"]) > 0
     assert response.json["title"] == "The engine does not answer"
+
+
+def test_a_service_waits_for_its_engine_and_is_ready_then(
+    milvus_server: MilvusServer, tmp_path: Path
+) -> None:
+    readiness = Readiness()
+    nowhere = Data(tmp_path, engine="milvus://127.0.0.1:1/none?patience=0.1")
+    warming = threading.Thread(target=readiness.warm, args=[nowhere])
+    warming.start()
+    client = create_app(nowhere, readiness=readiness).test_client()
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/metrics").status_code == 200
+    # The same server, where another is by now.
+    engine: Any = Data(milvus_server.engine)._engine
+    nowhere._engine = engine
+    warming.join(60)
+    assert client.get("/readyz").status_code == 200

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from index.consistency import Consistency, asked
 from index.engines.milvus.address import Address
 from index.engines.milvus.capabilities import MESSAGE_BYTES
-from index.errors import InvalidRequest, Unavailable
+from index.errors import InvalidRequest, Unavailable, UnknownCollection
 
 try:
     import grpc
@@ -50,12 +50,14 @@ SOON = {"grpc.max_reconnect_backoff_ms": 500, "grpc.use_local_subchannel_pool": 
 NO_COLLECTION = 100
 """Milvus's code for a collection that is not there."""
 
+DROPPED = "The collection was dropped meanwhile; ask which there are."
+
 HOPELESS = ("cannot parse expression", "exceeds max length", "invalid parameter")
 """In the messages of errors that another attempt only repeats."""
 
 
-class Gone(Exception):
-    """A collection of the server that is not there, or no longer."""
+class Gone(UnknownCollection):
+    """A table that is not there: most often because its collection was dropped meanwhile."""
 
 
 class Client:
@@ -179,7 +181,9 @@ class Client:
                 return action(self._connected())
             except (MilvusException, grpc.RpcError, grpc.FutureTimeoutError) as error:
                 if getattr(error, "code", None) == NO_COLLECTION:
-                    raise Gone from error
+                    raise Gone(
+                        "The collection was dropped meanwhile; list those there are."
+                    ) from error
                 if any(each in str(error) for each in HOPELESS):
                     raise
                 if time.monotonic() - started + pause > self.address.patience:
