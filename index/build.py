@@ -17,7 +17,7 @@ from index.collection import Collection
 from index.errors import AttendError, SourceError
 from index.ingest import Written
 from index.source import FieldMap, Placed, Problem, Source, documents
-from index.types import Document
+from index.types import Document, OnStage
 
 WINDOW = 256
 """Documents that are encoded and stored together: enough to sort by length, and what a
@@ -66,6 +66,7 @@ def build(
     publish: bool = False,
     on_problem: Callable[[Problem], None] = lambda problem: None,
     on_progress: Report = lambda rows: None,
+    on_stage: OnStage = lambda stage, done: None,
 ) -> Built:
     """Bring a collection up to date with its sources.
 
@@ -76,6 +77,8 @@ def build(
         publish: write the index even if nothing changed.
         on_problem: told of every row that cannot be used; and, by a problem that refuses
             none, of a part of the source that is left out of the rows.
+        on_progress: told of the rows just dealt with.
+        on_stage: told, once all are stored, how far their index is.
 
     Raises:
         SourceError: a source has no usable row, or several have no ids of their own.
@@ -89,7 +92,7 @@ def build(
     removed = build.remove_others() if sync and not build.refused else 0
     base, delta = collection.views.current().keys.segments
     if publish or delta.keys or base.living < len(base.rows):
-        collection.publish()
+        collection.publish(on_stage)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,

@@ -2,9 +2,11 @@
 
 from index.keys.candidates import Candidates, divided, joined
 from index.keys.choose import Wanted
-from index.keys.published import FILES, Manifest, Origin, Progress, PublishedIndexes
+from index.keys.manifest import FILES, Manifest, Origin, Progress
+from index.keys.nearest import Proposed
+from index.keys.published import PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.keys.snapshot import Drawn, Proposed, Snapshot
+from index.keys.snapshot import Drawn, Snapshot
 
 __all__ = [
     "FILES",
