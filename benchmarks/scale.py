@@ -17,6 +17,8 @@ neighbours disturb less than the clock. Recall is of the exact ten nearest.
   matrix with it. `batch_of_16_over_one`: sixteen such queries, over one.
 - `start_seconds`, `start_rss_over_index`: a fresh process from loading the index to its first
   answer, and all memory that it then has, over the index's files (keys, codes, bytes and ids).
+- `recall_found_less_promised`: the worst share found over real sets, filtered and not, less what
+  was promised (`scale_recall`; not when quick).
 - `path_qps_over_…`: from a vector to weights and values, one query at a time (`scale_path`).
 """
 
@@ -30,6 +32,7 @@ from typing import Any
 import faiss
 import numpy as np
 import scale_path
+import scale_recall
 from common import DATA, parser, progress, tell
 from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
 from scale_index import hnswlib, learned, ours, start
@@ -81,6 +84,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     figures["attention"] = attention(vectors, held.queries)
     if not options.quick:
         figures["learned"] = learned(folder, options.sets, vectors, queries)
+        figures["recall"] = scale_recall.promised(folder, options.sets)
     if not options.alone:
         progress("hnswlib: building")
         figures["hnswlib"] = hnswlib(folder, vectors, tuning, held, quick=options.quick)
@@ -109,6 +113,7 @@ def ratios(figures: dict) -> dict[str, float]:
     if "learned" in figures:
         learned = figures["learned"]
         found["learned_ndcg_over_embeddings"] = learned["ndcg"] / learned["ndcg_of_embeddings"]
+        found |= scale_recall.ratios(figures["recall"])
     if "hnswlib" in figures:
         peer = figures["hnswlib"]
         found |= {
