@@ -236,13 +236,16 @@ class Searcher:
                 batch.weights,
             )
         with timed("fetch"):
-            return self._read(batch, view, attention)
+            return self._read(batch, view, attention, rows)
 
-    def _read(self, batch: Batch, view: View, attention: Attention) -> list[Found]:
+    def _read(
+        self, batch: Batch, view: View, attention: Attention, rows: Int64 | None
+    ) -> list[Found]:
         options = batch.options
         reading = Reading(
             self._store,
             attention,
+            rows,
             options,
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
             [each.texts for each in batch.asked],
@@ -276,7 +279,7 @@ class Searcher:
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             next=page.next,
             facets=facets,
-            weighing=reading.weighing(),
+            weighing=reading.weighing(query),
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:
