@@ -20,7 +20,7 @@ from index.collection import Collection
 from index.errors import AttendError, InvalidRequest, SourceError
 from index.ingest import Written
 from index.source import FieldMap, Placed, Problem, Source, documents
-from index.types import Document
+from index.types import Document, OnStage
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
@@ -93,6 +93,7 @@ def build(
     shard: Shard | None = None,
     on_problem: Callable[[Problem], None] = lambda problem: None,
     on_progress: Report = lambda rows: None,
+    on_stage: OnStage = lambda stage, done: None,
 ) -> Built:
     """Bring a collection up to date with its sources.
 
@@ -104,6 +105,8 @@ def build(
         shard: take a part of the documents only, as one of several processes at once.
         on_problem: told of every row that cannot be used; and, by a problem that refuses
             none, of a part of the source that is left out of the rows.
+        on_progress: told of the rows just dealt with.
+        on_stage: told, once all are stored, how far their index is.
 
     Raises:
         SourceError: a source has no usable row, or several have no ids of their own.
@@ -122,9 +125,9 @@ def build(
         build.take(mapped)
     removed = build.remove_others() if sync and not build.refused else 0
     if publish:
-        collection.publish()
+        collection.publish(on_stage)
     else:
-        collection.publish_fresh()
+        collection.publish_fresh(on_stage)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,

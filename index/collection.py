@@ -32,7 +32,7 @@ from index.search.requests import (
 )
 from index.search.searching import Found, Searcher
 from index.store import Role, StoredDocument, StoredProjection, compile_filter
-from index.types import Document, Json
+from index.types import Document, Json, OnStage
 
 log = logging.getLogger("attend")
 
@@ -334,14 +334,18 @@ class Collection:
 
     # -- the collection itself --------------------------------------------------------------
 
-    def publish(self) -> None:
-        """Write the index of all keys to disk, so that the next start need not."""
-        self.views.publish()
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write the index of all keys to disk, so that the next start need not.
 
-    def publish_fresh(self) -> None:
+        Where keys are quantised, `on_stage` is told how far that is: it may take a minute for a
+        million.
+        """
+        self.views.publish(on_stage)
+
+    def publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
         """The same, unless nothing was written since the last time."""
         if self.views.has_fresh():
-            self.publish()
+            self.publish(on_stage)
 
     def tune(self, recall: float | None = None, exact_below: int | None = None) -> bool:
         """Ask more or less of the index from its next publication on.

@@ -6,7 +6,7 @@ module and `index.errors`, never each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,6 +20,9 @@ Float64: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Int64: TypeAlias = NDArray[np.int64]
 Bool: TypeAlias = NDArray[np.bool_]
+
+OnStage: TypeAlias = Callable[[str, float], object]
+"""Told what takes long: the stage, and which share of it is done, 0 to 1."""
 
 MISSING_VALUE: None = None
 """A document without a value: left out of a blend, and reported as coverage."""

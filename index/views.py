@@ -19,7 +19,7 @@ from index.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment
 from index.projection import RAW_KEYS, Projection, identity
 from index.store import ROLES, Forgotten, Role, State, Store
 from index.tuning import Tuning
-from index.types import Float32, Json
+from index.types import Float32, Json, OnStage
 from index.versions import Version
 
 log = logging.getLogger("attend")
@@ -153,11 +153,11 @@ class Views:
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
 
-    def publish(self) -> View:
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
-            return self._publish(self._store.state().projection)
+            return self._publish(self._store.state().projection, on_stage)
 
     def merge_if_due(self) -> None:
         """Publish when fresh keys, or those masked, are too many to be searched as they are."""
@@ -308,9 +308,9 @@ class Views:
         coming = self._store.state().last_key - view.keys.last_key
         return delta.keys + coming > _bearable(base) or _is_hollow(base)
 
-    def _publish(self, version: int) -> View:
+    def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> View:
         made = self._version(version)
-        self._write(made)
+        self._write(made, on_stage)
         fresh = self._opened(made, self._load_published(made))
         slot = self._slot(made.number)
         with slot.lock:
@@ -318,7 +318,7 @@ class Views:
         self._keep(made.number)
         return view
 
-    def _write(self, made: Version) -> None:
+    def _write(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
         with self._store.all_keys(examples=made.examples) as (state, batches):
             manifest = self._published(made).publish(
                 (made.keys(batch) for batch in batches),
@@ -326,6 +326,7 @@ class Views:
                 state.last_removal,
                 self._store.record_publication,
                 self._wanted(made),
+                on_stage,
             )
         self._store.forget_removals(manifest.last_removal)
         log.info("published generation %d with %d keys", manifest.generation, manifest.keys)

@@ -93,6 +93,20 @@ SETTINGS = (
         help="Collections that clients may make.",
     ),
     setting(
+        "--recall",
+        default=ServerOptions.recall,
+        type=click.FloatRange(0, 1, min_open=True),
+        help="The share of the ten nearest that large collections find, where clients that make "
+        "them do not say; 1 for exact search.",
+    ),
+    setting(
+        "--exact-below",
+        default=ServerOptions.exact_below,
+        type=click.IntRange(0),
+        help="Keys below which such collections are searched exactly; as many as take 10 ms if "
+        "absent.",
+    ),
+    setting(
         "--read-only",
         is_flag=True,
         help="Write nothing: the folder may be one that cannot be written to.",

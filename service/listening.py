@@ -40,6 +40,7 @@ class ServerOptions:
         cors_origins: origins whose pages may read and write.
         picture_origins: origins from which pages show the pictures that documents name.
         max_collections: collections that clients may make.
+        recall, exact_below: of the indexes of collections whose makers name neither.
         read_only: write nothing, and refuse who wants to.
         engine: the address of the engine that keeps the collections; the folder itself if None.
         log_texts: also log what is sent with a request.
@@ -58,6 +59,8 @@ class ServerOptions:
     cors_origins: tuple[str, ...] = ()
     picture_origins: tuple[str, ...] = ()
     max_collections: int = ServiceSettings.max_collections
+    recall: float = ServiceSettings.recall
+    exact_below: int | None = ServiceSettings.exact_below
     read_only: bool = False
     engine: str | None = None
     log_texts: bool = False
@@ -136,6 +139,8 @@ def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSetti
         require_keys=options.require_keys or not (is_near(own) or options.allow_remote),
         cors_origins=options.cors_origins,
         picture_origins=options.picture_origins,
+        recall=options.recall,
+        exact_below=options.exact_below,
         read_only=options.read_only,
         log_texts=options.log_texts,
     )

@@ -19,6 +19,8 @@ class ServiceSettings:
         max_jobs: trainings that may wait for their turn.
         max_collections: collections that clients may make.
         require_keys: ask for a key even while there are none.
+        recall, exact_below: what the indexes of collections must do whose makers say nothing of
+            it (`index.keys.Wanted`).
         read_only: refuse what would change something.
         log_texts: also log what is sent with a request.
         cors_origins: origins whose pages may read and write.
@@ -32,5 +34,7 @@ class ServiceSettings:
     require_keys: bool = False
     cors_origins: tuple[str, ...] = ()
     picture_origins: tuple[str, ...] = ()
+    recall: float = 0.95
+    exact_below: int | None = None
     read_only: bool = False
     log_texts: bool = False

@@ -22,7 +22,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-import index.keys.snapshot
+import index.keys.blocks
 from index import AttendError, Collection, Data, Document
 from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
 from index.projection import Projection, given, identity, split_heads
@@ -297,7 +297,7 @@ def test_attention_over_all_is_dense_whatever_the_blocks(
     data: Data, monkeypatch: pytest.MonkeyPatch, block: int
 ):
     """The answer blends every document, not the few that are listed."""
-    monkeypatch.setattr(index.keys.snapshot, "BLOCK_KEYS", block)
+    monkeypatch.setattr(index.keys.blocks, "BLOCK_KEYS", block)
     rng = np.random.default_rng(block)
     keys = rng.normal(size=(300, 2, 12)).astype(np.float32)
     values = rng.normal(size=300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from tqdm import tqdm
 
 from index.build import Built, Mapped, Shard, build, check_ids
-from index.cli.common import Problems, interrupted, on_collection, open_data, show
+from index.cli.common import Bar, Problems, interrupted, on_collection, open_data, show
 from index.collection import Collection
 from index.errors import InvalidRequest, SourceError
 from index.source import (
@@ -121,16 +122,21 @@ def build_command(
 
 
 def _built(target: Collection, mapped: list[Mapped], problems: Problems, **options: Any) -> Built:
-    """Build with a bar, and say what is stored by then if it is interrupted."""
+    """Build with bars, and say what is stored by then if it is interrupted."""
     sizes = [each.source.size_hint() for each in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    with tqdm(total=total, unit="doc", desc=target.name, file=sys.stderr) as progress:
+    with closing(_Bars(target.name, total)) as bars:
         try:
             return build(
-                target, mapped, on_problem=problems, on_progress=progress.update, **options
+                target,
+                mapped,
+                on_problem=problems,
+                on_progress=bars.rows,
+                on_stage=bars.stage,
+                **options,
             )
         except KeyboardInterrupt:
-            progress.close()
+            bars.close()
             stored, _ = target.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
@@ -140,6 +146,28 @@ def _shard(given: str | None) -> Shard | None:
         return None if given is None else Shard.of(given)
     except InvalidRequest as error:
         raise click.BadParameter(str(error)) from None
+
+
+class _Bars:
+    """A bar of documents, and another once what follows them takes long."""
+
+    def __init__(self, name: str, total: int | None) -> None:
+        self._documents = tqdm(total=total, unit="doc", desc=name, file=sys.stderr)
+        self._stages: Bar | None = None
+
+    def rows(self, count: int) -> None:
+        self._documents.update(count)
+
+    def stage(self, stage: str, done: float) -> None:
+        if self._stages is None:
+            self._documents.close()
+            self._stages = Bar()
+        self._stages(stage, done)
+
+    def close(self) -> None:
+        self._documents.close()
+        if self._stages is not None:
+            self._stages.close()
 
 
 def _mapped(name: str, **fields: Any) -> Mapped:

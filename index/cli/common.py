@@ -152,6 +152,9 @@ class Bar:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._bar.close()
 
     def __call__(self, stage: str, fraction: float) -> None:

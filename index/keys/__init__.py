@@ -2,9 +2,12 @@
 
 from index.keys.candidates import Candidates, at_places, divided, joined
 from index.keys.choose import Wanted
-from index.keys.published import FILES, Manifest, Origin, Progress, PublishedIndexes
+from index.keys.manifest import FILES, Manifest, Origin, Progress
+from index.keys.near import NONE, Near
+from index.keys.nearest import Proposed
+from index.keys.published import PublishedIndexes
 from index.keys.segment import DenseVectors, Keys, Segment
-from index.keys.snapshot import NONE, Drawn, Near, Proposed, Snapshot
+from index.keys.snapshot import Drawn, Snapshot
 
 __all__ = [
     "FILES",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from index.keys import quantising
+from index.keys.measuring import NEAREST, tuned
 from index.keys.quantised import Point, QuantisedVectors
 from index.keys.segment import FlatVectors, Vectors
-from index.types import Float32, Int64, Json
+from index.types import Float32, Json, OnStage
 
 log = logging.getLogger("attend")
 
@@ -33,20 +34,7 @@ LEAST_KEYS = 1000
 EXACT_SECONDS = 0.010
 """What one exact search may take at most."""
 
-NEAREST = 10
-"""The nearest keys of which a share is promised."""
-
-FETCHED = 23
-"""Keys fetched to find them: what a search that attends to ten documents fetches, and scores
-again by the keys themselves."""
-
-QUERIES = 256
-"""Held-out queries."""
-
-FACTORS = (2, 4, 8, 16, 32, 64)
-
-ENOUGH = 0.995
-"""Beyond this share no further parameters are measured, unless more was asked for."""
+FILES = (quantising.LISTS, quantising.CODES)
 
 
 @dataclass(frozen=True)
@@ -83,23 +71,22 @@ class Verdict(NamedTuple):
 FLAT: dict[str, Json] = {"type": "flat", "recall": 1.0}
 
 
-def choose(folder: Path, vectors: Float32, wanted: Wanted) -> Chosen:
+def choose(folder: Path, vectors: Float32, wanted: Wanted, on_stage: OnStage) -> Chosen:
     """Decide for keys (n, d), and write what is to lie beside them into the folder."""
     verdict = _verdict(vectors, wanted)
     if verdict.exact:
         return _flat(vectors, verdict.why)
     started = time.perf_counter()
-    made = _quantised(folder, vectors)
-    points = tuned(made, wanted)
+    made = _quantised(folder, vectors, on_stage)
+    points = tuned(made, wanted.recall, wanted.questions, on_stage)
     fit = next((point for point in points if point.recall >= wanted.recall), None)
-    files = (quantising.LISTS, quantising.CODES)
     if fit is None:
-        for file in files:
+        for file in FILES:
             (folder / file).unlink()
         best = max(point.recall for point in points)
         reason = f"quantised, at most {best:.3f} of the nearest are found, and not {wanted.recall}"
         return _flat(vectors, reason)
-    size = sum((folder / file).stat().st_size for file in files)
+    size = sum((folder / file).stat().st_size for file in FILES)
     told: dict[str, Json] = {
         "type": f"IVF{made.lists.nlist},PQ{made.lists.pq.M}x4fs,Refine(SQ8)",
         "why": verdict.why,
@@ -110,7 +97,7 @@ def choose(folder: Path, vectors: Float32, wanted: Wanted) -> Chosen:
         "seconds": round(time.perf_counter() - started, 1),
         "points": [list(point) for point in points],
     }
-    return Chosen(told, files)
+    return Chosen(told, FILES)
 
 
 def _flat(vectors: Float32, why: str) -> Chosen:
@@ -148,104 +135,20 @@ def exact_seconds(vectors: Float32) -> float:
     return min(_seconds(lambda: flat.search(query, NEAREST, None)) for _ in range(3))
 
 
-def _quantised(folder: Path, vectors: Float32) -> QuantisedVectors:
+def _quantised(folder: Path, vectors: Float32, on_stage: OnStage) -> QuantisedVectors:
     keys, lists = len(vectors), quantising.list_count(len(vectors))
     rng = np.random.default_rng(keys)
     sample = np.sort(rng.choice(keys, min(keys, lists * quantising.SAMPLE), replace=False))
     log.info("quantising %d keys: %d lists are trained on %d of them", keys, lists, len(sample))
+    on_stage("training lists", 0.0)
     index = quantising.trained(vectors[sample], lists)
     told = 0
     for done in quantising.write(folder, index, vectors):
+        on_stage("quantising", done / keys)
         if done * 10 // keys > told:
             told = done * 10 // keys
             log.info("quantising %d keys: %d %% are in the lists", keys, told * 10)
     return quantising.read(folder, vectors, (), 1.0)
-
-
-# -- measuring ------------------------------------------------------------------------------
-
-
-def tuned(made: QuantisedVectors, wanted: Wanted) -> list[Point]:
-    """The parameters worth having, the fastest first, each with the recall to be relied on."""
-    queries = held_out(made.all(), wanted.questions)
-    truth = made.exact.search(queries, NEAREST, None).positions
-    points: list[Point] = []
-    for factor in FACTORS:
-        for probes in _doubling(made.lists.nlist):
-            points.append(_measured(made, probes, factor, queries, truth))
-            # More lists find nothing more where the codes are what loses it.
-            if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
-                break
-        if points[-1].recall >= max(ENOUGH, wanted.recall):
-            break
-    return _worth_having(points)
-
-
-def held_out(vectors: Float32, questions: Float32 | None) -> Float32:
-    """Queries (q, d) that the parameters are measured with.
-
-    Of keys (n, d) they are made so that they are harder than questions: amid several keys, where
-    many lists are equally near, and with noise, which asks much of the codes. Keys moved a little
-    would promise what no question gets.
-    """
-    rng = np.random.default_rng(len(vectors))
-    if questions is not None:
-        chosen = rng.permutation(len(questions))[:QUERIES]
-        return np.ascontiguousarray(questions[chosen], dtype=np.float32)
-    drawn = vectors[np.sort(rng.integers(len(vectors), size=AMID * QUERIES))]
-    amid = drawn[rng.permutation(len(drawn))].reshape(AMID, QUERIES, -1).mean(axis=0)
-    noise = rng.standard_normal(amid.shape, dtype=np.float32)
-    lengths = np.linalg.norm(amid, axis=1, keepdims=True)
-    noise *= NOISE * lengths / np.linalg.norm(noise, axis=1, keepdims=True)
-    moved: Float32 = amid + noise
-    return moved
-
-
-AMID = 8
-"""Keys that a query lies amid. With noise of half its length, questions of SciFact, CoNaLa,
-banking77 and goodbooks were found as well as they to a hundredth, wherever they were found well
-enough; amid fewer keys, or without noise, not always."""
-
-NOISE = 0.5
-
-
-def share_found(found: Int64, truth: Int64) -> Float32:
-    """(q,) the share of each query's true nearest among what was found (q, k)."""
-    shares = [np.isin(true, row).mean() for true, row in zip(truth, found, strict=True)]
-    return np.array(shares, dtype=np.float32)
-
-
-def _measured(
-    made: QuantisedVectors, probes: int, factor: int, queries: Float32, truth: Int64
-) -> Point:
-    started = time.thread_time()
-    found = made.search_at(Point(probes, factor, 0.0, 0.0), queries, FETCHED)
-    seconds = (time.thread_time() - started) / len(queries)
-    shares = share_found(found.positions, truth)
-    # One standard error less: what is promised is to be found.
-    relied = float(shares.mean() - shares.std() / np.sqrt(len(shares)))
-    return Point(probes, factor, round(relied, 4), round(seconds, 7))
-
-
-def _doubling(lists: int) -> list[int]:
-    return [2**power for power in range(2, lists.bit_length()) if 2**power <= lists]
-
-
-def _levelled(before: Point, after: Point) -> bool:
-    return after.recall - before.recall < LEVEL
-
-
-LEVEL = 0.002
-"""Twice the lists for less than so much more is not worth going on."""
-
-
-def _worth_having(points: Sequence[Point]) -> list[Point]:
-    """Those that nothing faster equals."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda each: (each.seconds, -each.recall)):
-        if not kept or point.recall > kept[-1].recall:
-            kept.append(point)
-    return kept
 
 
 def _seconds(call: Callable[[], object]) -> float:

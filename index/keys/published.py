@@ -18,17 +18,16 @@ import os
 import secrets
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
 
-from index.errors import Damaged, ManifestMismatch
-from index.keys.choose import Wanted, choose, opened
+from index.errors import Damaged
+from index.keys.choose import Chosen, Wanted, choose, opened
 from index.keys.files import (
     check_file,
     check_size,
@@ -41,64 +40,23 @@ from index.keys.files import (
     write_rows,
     write_synced,
 )
-from index.keys.quantising import CODES, LISTS
+from index.keys.manifest import (
+    DOCUMENTS,
+    FORMAT,
+    KEYS,
+    MANIFEST,
+    VECTORS,
+    Manifest,
+    Origin,
+    Progress,
+    read_manifest,
+)
 from index.keys.segment import Segment
-from index.types import Float32, Int64, Json
-
-FORMAT = 2
-VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.npy", "keys.npy", "documents.npy", "manifest.json"
-FILES = (VECTORS, KEYS, DOCUMENTS, MANIFEST, LISTS, CODES)
-"""What a generation may consist of."""
+from index.types import Float32, Int64, OnStage
 
 CHECKED_BYTES = 64 << 20
 """Files up to this size have their checksum tested whenever they are opened; larger ones only
 their size, and the checksum by `verify`: reading them would take longer than the answer."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a generation holds, and of which database it is the image.
-
-    `index` says which kind of index was chosen and what was measured (`index.keys.choose`).
-    `checksums` are those of the files and `sizes` their bytes, `seal` is that of all the rest.
-    """
-
-    format: int
-    generation: int
-    uuid: str
-    encoder: str
-    dimension: int
-    layout: str
-    keys: int
-    last_key: int
-    last_removal: int
-    nonce: str
-    checksums: dict[str, int]
-    sizes: dict[str, int]
-    index: dict[str, Json]
-    seal: int = 0
-
-    def expected_seal(self) -> int:
-        """CRC-32 of all the rest."""
-        return zlib.crc32(json.dumps(asdict(replace(self, seal=0)), sort_keys=True).encode())
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a manifest must agree with."""
-
-    uuid: str
-    encoder: str
-    dimension: int
-    layout: str
-
-
-class Progress(NamedTuple):
-    """How far the database has come, and which publications it knows of."""
-
-    last_key: int
-    last_removal: int
-    published: Sequence[str]
 
 
 class PublishedIndexes:
@@ -141,9 +99,9 @@ class PublishedIndexes:
     def _load(
         self, folder: Path, progress: Callable[[], Progress], whole: bool
     ) -> tuple[Segment, Manifest]:
-        manifest = _read_manifest(folder)
-        self._check_origin(manifest)
-        self._check_progress(manifest, progress())
+        manifest = read_manifest(folder)
+        manifest.check_origin(self.origin, self.folder)
+        manifest.check_progress(progress(), self.folder)
         if manifest.seal != manifest.expected_seal():
             raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
         for file, written in manifest.checksums.items():
@@ -167,12 +125,14 @@ class PublishedIndexes:
         last_removal: int,
         record: Callable[[str], None],
         wanted: Wanted = Wanted(),  # noqa: B008 # frozen
+        on_stage: OnStage = lambda stage, done: None,
     ) -> Manifest:
         """Write a new generation from (vectors, key ids, document rows) and make it current.
 
         `record` makes the database know of it, before anyone can load it. `wanted` is what the
-        index must do. Of the keys only a block is in memory, and a sample where they are
-        quantised; what is killed on the way leaves the generation before it.
+        index must do; `on_stage` is told how far a quantised one is. Of the keys only a block is
+        in memory, and a sample where they are quantised; what is killed on the way leaves the
+        generation before it.
 
         One process at a time publishes; readers are never blocked. The two newest generations
         stay, so that a reader that has just read `current` still finds its files.
@@ -183,34 +143,53 @@ class PublishedIndexes:
         self.folder.mkdir(exist_ok=True)
         with FileLock(self.folder / "lock"):
             generation = max(self._generations(), default=0) + 1
-            writing = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
-            try:
-                keys = _write_keys(writing, blocks, self.origin.dimension)
-                chosen = choose(writing, map_array(writing / VECTORS), wanted)
-                files = (VECTORS, KEYS, DOCUMENTS, *chosen.files)
-                for file in chosen.files:
-                    sync_file(writing / file)
-                manifest = Manifest(
-                    FORMAT,
-                    generation,
-                    **asdict(self.origin),
-                    keys=keys,
-                    last_key=last_key,
-                    last_removal=last_removal,
-                    nonce=secrets.token_hex(8),
-                    checksums={file: checksum(writing / file) for file in files},
-                    sizes={file: (writing / file).stat().st_size for file in files},
-                    index=chosen.told,
-                )
-                manifest = replace(manifest, seal=manifest.expected_seal())
-                write_synced(writing / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+            with self._writing(generation) as folder:
+                keys = _write_keys(folder, blocks, self.origin.dimension)
+                chosen = choose(folder, map_array(folder / VECTORS), wanted, on_stage)
+                manifest = self._described(folder, generation, keys, last_key, last_removal, chosen)
                 record(manifest.nonce)
-                os.replace(writing, self.folder / str(generation))
-            except BaseException:
-                shutil.rmtree(writing, ignore_errors=True)
-                raise
             self._make_current(generation)
             self._sweep(keep=generation)
+        return manifest
+
+    @contextmanager
+    def _writing(self, generation: int) -> Iterator[Path]:
+        """A folder to write to, which becomes the generation, or goes where something fails."""
+        folder = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
+        try:
+            yield folder
+            os.replace(folder, self.folder / str(generation))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _described(
+        self,
+        folder: Path,
+        generation: int,
+        keys: int,
+        last_key: int,
+        last_removal: int,
+        chosen: Chosen,
+    ) -> Manifest:
+        """The manifest of what lies in a folder, written beside it."""
+        files = (VECTORS, KEYS, DOCUMENTS, *chosen.files)
+        for file in chosen.files:
+            sync_file(folder / file)
+        open_manifest = Manifest(
+            FORMAT,
+            generation,
+            **asdict(self.origin),
+            keys=keys,
+            last_key=last_key,
+            last_removal=last_removal,
+            nonce=secrets.token_hex(8),
+            checksums={file: checksum(folder / file) for file in files},
+            sizes={file: (folder / file).stat().st_size for file in files},
+            index=chosen.told,
+        )
+        manifest = replace(open_manifest, seal=open_manifest.expected_seal())
+        write_synced(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
         return manifest
 
     def exists(self) -> bool:
@@ -226,32 +205,6 @@ class PublishedIndexes:
             (self.folder / "current").unlink(missing_ok=True)
             for generation in self._generations():
                 shutil.rmtree(self.folder / str(generation), ignore_errors=True)
-
-    def _check_origin(self, manifest: Manifest) -> None:
-        for name, expected in asdict(self.origin).items():
-            found = getattr(manifest, name)
-            if found != expected:
-                raise ManifestMismatch(
-                    f"The index in {self.folder} was built for {name} {found!r}, but the database "
-                    f"says {expected!r}. If the database is the right one, run "
-                    f"'python -m index verify --mend' to build the index from it again."
-                )
-
-    def _check_progress(self, manifest: Manifest, has: Progress) -> None:
-        if manifest.last_key > has.last_key or manifest.last_removal > has.last_removal:
-            raise ManifestMismatch(
-                f"The index in {self.folder} has seen key {manifest.last_key} and removal "
-                f"{manifest.last_removal}, but the database has come only to {has.last_key} and "
-                f"{has.last_removal}: it is an older copy. Put the newer database back, or run "
-                f"'python -m index verify --mend' to build the index from this one."
-            )
-        if manifest.nonce not in has.published:
-            raise ManifestMismatch(
-                f"The index in {self.folder} is publication {manifest.nonce}, of which the "
-                f"database knows nothing: the database is another copy, and its keys may be "
-                f"others under the same numbers. Put the other copy back, or run 'python -m index "
-                f"verify --mend' to build the index from this one."
-            )
 
     def _generations(self) -> list[int]:
         return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
@@ -287,18 +240,3 @@ def _write_keys(
     write_array(folder / KEYS, np.concatenate(ids))
     write_array(folder / DOCUMENTS, np.concatenate(rows))
     return keys
-
-
-def _read_manifest(folder: Path) -> Manifest:
-    try:
-        given = json.loads((folder / MANIFEST).read_bytes())
-        if given.get("format") == 1:
-            raise Damaged(f"{folder / MANIFEST} is of an earlier version of this program.")
-        if given.get("format") != FORMAT:
-            raise ManifestMismatch(
-                f"{folder / MANIFEST} has format {given.get('format')!r}, but this program reads "
-                f"{FORMAT}. Run 'python -m index verify --mend' to write it anew."
-            )
-        return Manifest(**given)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise Damaged(f"{folder / MANIFEST} cannot be read ({error}).") from error

@@ -16,6 +16,7 @@ from index.search.answers import Hit, Weighing
 from index.search.attending import Attention
 from index.search.explaining import Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
+from index.search.mass import mass_of
 from index.search.requests import SearchOptions
 from index.search.titles import title_of
 from index.search.value_types import KEY, value_of
@@ -39,6 +40,7 @@ class Reading:
     """What one batch of requests needs from the store, read together.
 
     Attributes:
+        rows: documents that filter and mask let pass; None for all.
         fingerprints: of what was asked, by query; cursors carry them.
         texts: each query's texts, to highlight.
         parts: what each part of each mixture is; nothing for other queries.
@@ -47,6 +49,7 @@ class Reading:
 
     store: Store
     attention: Attention
+    rows: Int64 | None
     options: SearchOptions
     fingerprints: Sequence[str]
     texts: Sequence[Sequence[str]]
@@ -101,14 +104,15 @@ class Reading:
             return found.total_documents > 0
         return found.total_documents > 0 and found.confidence >= least
 
-    def weighing(self) -> Weighing | None:
+    def weighing(self, query: int) -> Weighing | None:
         """How logits became weights, where that was asked for."""
         if not self.options.explain:
             return None
         made = self.attention.focus.mechanism
         null = None if made.null_logit is None else made.null_logit.tolist()
         threshold = self.attention.focus.view.tuning.threshold
-        return Weighing(made.temperature, made.gates.tolist(), null, threshold)
+        mass = mass_of(self.attention, self.rows, query)
+        return Weighing(made.temperature, made.gates.tolist(), null, threshold, mass)
 
     def _least(self) -> float | None:
         """The confidence below which nothing is answered."""

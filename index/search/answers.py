@@ -30,6 +30,19 @@ class Highlight(NamedTuple):
     spans: list[Span]
 
 
+class Mass(NamedTuple):
+    """The share of the softmax over all documents that the attended ones have.
+
+    Attributes:
+        low, high: it lies between them in 95 of 100 cases; all three are the same where it is
+            exact.
+    """
+
+    share: float
+    low: float
+    high: float
+
+
 class Weighing(NamedTuple):
     """What turns the logits of the attended into weights: enough to do it again, elsewhere.
 
@@ -43,12 +56,18 @@ class Weighing(NamedTuple):
         null: (H,) the null key's logits; None where none was fitted for what was asked.
         threshold: below this confidence, where it is calibrated, nothing is answered unless the
             request says otherwise; None where the version has none.
+        mass: of all documents that filter and mask let pass, how much of the weight those
+            attended would have, without the null key (`index.search.mass`).
     """
 
     temperature: float
     gates: list[float]
     null: list[float] | None
     threshold: float | None
+    mass: Mass
+
+    def json(self) -> dict[str, Any]:
+        return {**self._asdict(), "mass": self.mass._asdict()}
 
 
 class Hit(NamedTuple):
@@ -130,7 +149,7 @@ class Answer:
         if self.weighing is None:
             del answer["weighing"]
         else:
-            answer["weighing"] = self.weighing._asdict()
+            answer["weighing"] = self.weighing.json()
         if self.recall is None:
             del answer["recall"]
         if self.facets is None:

@@ -242,7 +242,7 @@ def _summed(parts: _Parts, some: Candidates) -> Partition:
 
 def _partition(z: Float32) -> Partition:
     """Of logits (H, n), summed in their own precision."""
-    found = partition(z)  # type: ignore[arg-type] # of any floats
+    found = partition(z)
     return Partition(*(np.asarray(each, dtype=np.float64) for each in found))
 
 

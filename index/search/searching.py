@@ -240,13 +240,16 @@ class Searcher:
                 batch.weights,
             )
         with timed("fetch"):
-            return self._read(batch, view, store, attention)
+            return self._read(batch, view, store, attention, rows)
 
-    def _read(self, batch: Batch, view: View, store: Store, attention: Attention) -> list[Found]:
+    def _read(
+        self, batch: Batch, view: View, store: Store, attention: Attention, rows: Int64 | None
+    ) -> list[Found]:
         options = batch.options
         reading = Reading(
             store,
             attention,
+            rows,
             options,
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
             [each.texts for each in batch.asked],
@@ -280,7 +283,7 @@ class Searcher:
             took_ms=round((time.perf_counter() - started) * 1000, 3),
             next=page.next,
             facets=facets,
-            weighing=reading.weighing(),
+            weighing=reading.weighing(query),
         )
 
     def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:

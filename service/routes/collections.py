@@ -48,7 +48,7 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
     if is_new:
         check_new_collection(data, collection, context().settings.max_collections)
     try:
-        made = data.create(collection, **body.model_dump(exclude_unset=True))
+        made = data.create(collection, **_settings(collection, body, is_new=is_new))
     # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
     except EncoderError as error:
         raise InvalidRequest(str(error), field="encoder") from error
@@ -70,6 +70,14 @@ def drop_collection(collection: str) -> Response:
     context().jobs.cancel_of(collection)
     data.drop(collection)
     return Response(status=204)
+
+
+def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str, Any]:
+    """What a client says, and of the index, where it says nothing, what the server or the
+    collection has: a repeated request is no conflict."""
+    has = context().settings if is_new else context().data.collection(name).settings
+    index = {"recall": has.recall, "exact_below": has.exact_below}
+    return {**index, **body.model_dump(exclude_unset=True)}
 
 
 def _figures(collection: Collection) -> dict[str, Any]:

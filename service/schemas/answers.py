@@ -38,6 +38,14 @@ class HitReply(Reply):
     group_weight: float | None = Field(None, description="Their weights together.")
 
 
+class MassReply(Reply):
+    """The share of the softmax over all documents that those attended have; exact, or estimated."""
+
+    share: float
+    low: float = Field(description="It lies above this, and below `high`, in 95 of 100 cases.")
+    high: float
+
+
 class WeighingReply(Reply):
     """How logits became weights: by exp(logit / temperature) as shares of the attended and the
     null key together, head by head, and over heads by their gates."""
@@ -48,6 +56,7 @@ class WeighingReply(Reply):
     threshold: float | None = Field(
         description="Of the projection version: `min_confidence` where a search names none."
     )
+    mass: MassReply
 
 
 class AnswerReply(Reply):

@@ -15,7 +15,7 @@ from scipy.special import logsumexp, softmax
 from index.collection import Collection
 from index.data import Data
 from index.keys.files import checksum
-from index.keys.published import Manifest
+from index.keys.manifest import Manifest
 from index.store import Entry, Hashes, KeyRow, Store
 from index.types import Document
 

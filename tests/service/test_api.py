@@ -18,6 +18,7 @@ from index import Data
 from index.errors import InvalidRequest
 from service.app import create_app
 from service.readiness import Readiness
+from service.settings import ServiceSettings
 
 DOCUMENTS = "/v1/collections/books/documents"
 SEARCH = "/v1/collections/books/search"
@@ -362,3 +363,20 @@ def test_a_matrix_has_one_set_of_options(books: FlaskClient) -> None:
     searches = [{"query": {"id": "emma"}}, {"query": {"id": "emma"}, "scale": 3.0}]
     problem = post(books, f"{SEARCH}/batch", {"searches": searches, "matrix": True}, 422)
     assert "one set of options" in problem["detail"]
+
+
+def test_the_server_says_what_indexes_must_do_where_clients_do_not(tmp_path):
+    data = Data(tmp_path)
+    settings = ServiceSettings(recall=0.99, exact_below=5000)
+    client = create_app(data, settings).test_client()
+    own = {"dimension": 2, "recall": 0.8}
+    assert client.put("/v1/collections/usual", json={"dimension": 2}).status_code == 201
+    assert client.put("/v1/collections/own", json=own).status_code == 201
+    usual, other = data.collection("usual"), data.collection("own")
+    assert (usual.settings.recall, usual.settings.exact_below) == (0.99, 5000)
+    assert (other.settings.recall, other.settings.exact_below) == (0.8, 5000)
+    # Tuned meanwhile, or of another server: what exists is no conflict for who says nothing of it.
+    usual.tune(recall=0.9)
+    assert client.put("/v1/collections/usual", json={"dimension": 2}).status_code == 200
+    assert client.put("/v1/collections/usual", json=own).status_code == 409
+    data.close()

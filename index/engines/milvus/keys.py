@@ -11,7 +11,7 @@ from index.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE
 from index.engines.milvus.expressions import both
 from index.engines.milvus.tables import Read, Tables
 from index.keys import Candidates, Proposed
-from index.keys.snapshot import EXTRA, OVERFETCH
+from index.keys.nearest import EXTRA, OVERFETCH
 from index.types import Float32, Int64, Json
 
 

@@ -21,7 +21,7 @@ from index.search.asking import known
 from index.search.requests import Mask, SearchOptions
 from index.search.selecting import Selected
 from index.store import Role, Store, compile_filter
-from index.types import Json
+from index.types import Json, OnStage
 from index.versions import Version
 from index.views import View
 
@@ -90,7 +90,7 @@ class RemoteViews:
                 self._size = counted = time.monotonic(), Size(*self._store.counts())
         return counted[1]
 
-    def publish(self) -> View:
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
         """Write what is in memory to the server's storage; it does so by itself in time."""
         for table in (self._tables.documents, *map(self._tables.keys, self._layouts())):
             self._tables.client.flush(table)

@@ -136,3 +136,18 @@ def test_a_mechanism_that_is_unsound_is_refused():
     for null in (np.nan, [1, 2, 3]):
         with pytest.raises(InvalidRequest, match="null logit"):
             make(null_logit=null)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 16, 50, 300])
+@pytest.mark.parametrize("keys", [4095, 4096, 5003])
+@pytest.mark.parametrize("width", [3, 384])
+def test_a_product_in_tiles_is_the_product(queries, keys, width):
+    """Whatever is left over of the last tile, and where no tile is small enough."""
+    rng = np.random.default_rng(keys)
+    asked = rng.normal(size=(queries, 1, width)).astype(np.float32)
+    offered = rng.normal(size=(keys, 1, width)).astype(np.float32)
+    exact = asked[:, 0].astype(np.float64) @ offered[:, 0].astype(np.float64).T
+    found = SCORERS["dot"](asked, offered)
+    assert found.shape == (queries, 1, keys)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[:, 0], exact, atol=1e-4)

@@ -11,6 +11,7 @@ import sys
 import time
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -377,3 +378,14 @@ def test_a_search_by_document_with_facets_groups_and_marks(library):
     cut = one_object(invoke(*at, "whale", "--min-score", first["hits"][0]["score"], "--json"))
     assert [hit["id"] for hit in cut["hits"]] == ["d0"]
     assert invoke(*at).exit_code == 2
+
+
+def test_a_build_tells_how_far_a_quantised_index_is(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(1200, 8)).round(3).tolist()
+    path = write_jsonl(tmp_path / "v.jsonl", [{"id": at, "v": row} for at, row in enumerate(rows)])
+    said = invoke("build", path, "--vector", "v", "--data", tmp_path / "d", "--exact-below", 1)
+    assert said.exit_code == 0, said.stderr
+    for stage in ("training lists", "quantising", "measuring"):
+        assert stage in said.stderr
+    exact = invoke("build", path, "--vector", "v", "--data", tmp_path / "e", "--json")
+    assert "quantising" not in exact.stderr

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index import Data
 from index.errors import Damaged
-from index.keys import Origin, Progress, PublishedIndexes, Wanted, choose
+from index.keys import Origin, Progress, PublishedIndexes, Wanted, choose, measuring
 from index.keys.quantised import QuantisedVectors
 from index.store import NewExample, Question
 from index.types import Document
@@ -136,7 +137,7 @@ def test_what_is_promised_is_found(made, vectors, queries, recall):
     asked = made.target if recall is None else recall
     promised = made.promises(recall)
     assert promised in (asked, 1.0)
-    found = made.search(queries, choose.FETCHED, None, recall).positions
+    found = made.search(queries, measuring.FETCHED, None, recall).positions
     assert found_share(found, truth(queries, vectors)) >= promised - SHORT
 
 
@@ -158,7 +159,7 @@ def test_a_mask_keeps_the_recall(made, vectors, queries, share, kind):
     allowed = np.zeros(KEYS, dtype=bool)
     allowed[np.argsort(-score)[: int(KEYS * share)]] = True
     asked = queries if kind == "anywhere" else vectors[:1] + 0.3 * queries
-    found = made.search(asked, choose.FETCHED, allowed).positions
+    found = made.search(asked, measuring.FETCHED, allowed).positions
     assert allowed[found[found >= 0]].all()
     assert found_share(found, truth(asked, vectors, allowed)) >= made.promises(None) - SHORT
 
@@ -187,7 +188,7 @@ def test_any_width_is_quantised(tmp_path, width):
     wanted = Wanted(recall=0.5, exact_below=1)
     manifest = folder.publish([(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
     segment, _ = folder.load(lambda: Progress(1, 0, KNOWN))
-    found = segment.vectors.search(keys[:50], choose.FETCHED, None).positions
+    found = segment.vectors.search(keys[:50], measuring.FETCHED, None).positions
     assert found_share(found, truth(keys[:50], keys)) >= manifest.index["recall"] - SHORT
 
 
@@ -433,3 +434,82 @@ def test_a_start_reads_neither_keys_nor_bytes(tmp_path, vectors):
     assert before["vectors.npy"] < 0.1 * whole
     assert after["codes.faiss"] > 0
     assert after["vectors.npy"] < 0.1 * whole
+
+
+# -- words, and what is told on the way ---------------------------------------------------------
+
+
+SUBJECTS = ("whale", "castle", "engine", "garden", "violin", "desert", "comet", "harbour")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory, tiny_encoder):
+    """Texts over a quantised index: a subject and a number, so that words tell what keys blur."""
+    data = Data(tmp_path_factory.mktemp("texts"), load_encoder=lambda name: tiny_encoder)
+    collection = data.create(exact_below=1)
+    rng = np.random.default_rng(5)
+    chosen = rng.integers(len(SUBJECTS), size=(1500, 3))
+    collection.write(
+        [
+            Document(f"d{at}", {"text": " ".join(SUBJECTS[each] for each in row) + f" n{at % 90}"})
+            for at, row in enumerate(chosen)
+        ]
+    )
+    collection.publish()
+    yield collection
+    data.close()
+
+
+@pytest.mark.parametrize("lexical", [0.5, 2.0])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_words_over_a_quantised_index_add_to_what_it_finds(texts, lexical, filtered):
+    assert texts.info().index["type"].startswith("IVF")
+    options = {"lexical": lexical, "k": NEAREST, "attend": NEAREST}
+    if filtered:
+        options["filter"] = {"@text": {"match": "whale"}}
+    shares = []
+    for at in range(40):
+        asked = f"{SUBJECTS[at % 8]} {SUBJECTS[at * 3 % 8]} n{at * 7 % 90}"
+        exact = texts.search(asked, recall=1, **options)
+        found = texts.search(asked, **options)
+        scores = {hit.id: hit.score for hit in exact.hits}
+        # Equals of the last one change places with it.
+        enough = [hit for hit in found.hits if hit.score >= min(scores.values()) - 1e-5]
+        shares.append(len(enough) / len(exact.hits))
+        for hit in found.hits:
+            assert hit.score == pytest.approx(scores.get(hit.id, hit.score), abs=1e-5)
+    assert np.mean(shares) >= texts.settings.recall - SHORT
+
+
+def test_a_publication_tells_how_far_it_is(tmp_path, vectors):
+    collection = vector_data(tmp_path).create(**DOTS)
+    collection.write(documents(vectors, range(3000)))
+    told: list[tuple[str, float]] = []
+    collection.publish(lambda stage, done: told.append((stage, done)))
+    assert list(dict.fromkeys(stage for stage, _ in told)) == [
+        "training lists", "quantising", "measuring",
+    ]  # fmt: skip
+    shares = [done for stage, done in told if stage == "quantising"]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+@pytest.mark.parametrize("stage", ["training lists", "quantising", "measuring"])
+def test_an_interrupted_publication_leaves_the_index_before_it(tmp_path, vectors, queries, stage):
+    collection = vector_data(tmp_path).create(**DOTS)
+    collection.write(documents(vectors, range(3000)))
+    collection.publish()
+    collection.write(documents(vectors, range(3000, 4000)))
+    before = collection.views.current().keys.generation
+
+    def interrupt(at: str, done: float) -> None:
+        if at == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collection.publish(interrupt)
+    assert collection.views.current().keys.generation == before
+    assert not list((collection.folder / "keys").glob("*/writing-*"))
+    check(collection, vectors, np.arange(KEYS) < 4000, queries[:20])
+    collection.publish()
+    assert collection.views.current().keys.segments[0].keys == 4000

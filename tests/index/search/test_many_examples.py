@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from index.data import Data
-from index.keys import snapshot as snapshot_module
+from index.keys import blocks, nearest
 from index.keys.segment import Exact
 from index.projection import identity
 from index.search import attending
@@ -132,7 +132,7 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     """Of the 20 documents that are near the query, with 251 keys each, 15 are attended to."""
     monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
     fetch_always(monkeypatch)
-    monkeypatch.setattr(snapshot_module, "BLOCK_KEYS", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_KEYS", 1000)
     view = crowd.collection.views.current()
     read: list[int] = []
     logits = attending._logits
@@ -146,7 +146,7 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     monkeypatch.setattr(attending, "_logits", counted)
     batch(crowd, len(crowd.queries))
     assert len(read) == len(crowd.queries)
-    assert 15 * (EACH + 1) <= max(read) <= (15 + snapshot_module.EXTRA) * (EACH + 1)
+    assert 15 * (EACH + 1) <= max(read) <= (15 + nearest.EXTRA) * (EACH + 1)
 
 
 @pytest.mark.parametrize("pool", ["max", "sum"])
@@ -154,12 +154,12 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
 def test_a_batch_holds_little_more_than_a_query(crowd, monkeypatch, way, pool):
     """What grows with the batch is the result: 15 documents of some numbers each."""
     monkeypatch.setattr(attending, "MAX_SCORES", 64_000)
-    monkeypatch.setattr(snapshot_module, "SCANNED", 64_000)
-    monkeypatch.setattr(snapshot_module, "BLOCK_KEYS", 1000)
+    monkeypatch.setattr(nearest, "SCANNED", 64_000)
+    monkeypatch.setattr(blocks, "BLOCK_KEYS", 1000)
     if way == "fetch":
         monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
         fetch_always(monkeypatch)
-        monkeypatch.setattr(snapshot_module, "FETCHED", 64_000)
+        monkeypatch.setattr(nearest, "FETCHED", 64_000)
 
     def peak(count: int) -> int:
         tracemalloc.start()
