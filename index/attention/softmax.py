@@ -67,9 +67,15 @@ def softmax(
 
 def partition(z: Float64, null: Float64 | None = None) -> Partition:
     """The sum of exponentials over the last axis and the null: (..., n) -> (...,)."""
-    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
-    rows = Partition(maximum, _relative(z, maximum[..., None]).sum(axis=-1))
+    rows, _ = summed(z)
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
+
+
+def summed(z: Float64) -> tuple[Partition, Float64]:
+    """The same without a null, and what was summed, exp(z - maximum) (..., n)."""
+    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
+    shares = _relative(z, maximum[..., None])
+    return Partition(maximum, shares.sum(axis=-1)), shares
 
 
 def cooled(z: Float64, temperature: float) -> Float64:
