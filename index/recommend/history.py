@@ -45,6 +45,7 @@ class Part(NamedTuple):
         name: what it is called where it explains something: an id, a text, a fact.
         row: of the document that it is, else `NO_ROW`.
         weight: above zero, or below for a negative example.
+        stored: whether it was read from the store, and not sent.
     """
 
     name: Mapping[str, Json]
@@ -53,6 +54,7 @@ class Part(NamedTuple):
     value: Json = None
     time: float = np.nan
     given: Given | Fact | None = None
+    stored: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Histories:
             return []
         met = self._store.interactions_of(request.user)
         return [
-            Part({"id": id}, row, _usual(value, request), value, time)
+            Part({"id": id}, row, _usual(value, request), value, time, stored=True)
             for id, row, value, time in zip(
                 met.documents, met.rows.tolist(), met.values, met.times.tolist(), strict=True
             )
