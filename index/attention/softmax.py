@@ -67,10 +67,16 @@ def softmax(
 
 def partition(z: Floats, null: Float64 | None = None) -> Partition:
     """The sum of exponentials over the last axis and the null: (..., n) -> (...,)."""
-    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
-    total = np.asarray(_relative(z, maximum[..., None]).sum(axis=-1))
-    rows = Partition(maximum.astype(np.float64), total.astype(np.float64))
+    rows, _ = summed(z)
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
+
+
+def summed(z: Floats) -> tuple[Partition, Floats]:
+    """The same without a null, and what was summed, exp(z - maximum) (..., n)."""
+    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
+    shares = _relative(z, maximum[..., None])
+    total = np.asarray(shares.sum(axis=-1))
+    return Partition(maximum.astype(np.float64), total.astype(np.float64)), shares
 
 
 def cooled(z: Floats, temperature: float) -> Floats:

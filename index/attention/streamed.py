@@ -15,7 +15,7 @@ import numpy as np
 
 from index.attention.logits import Allowed, block_logits, check_queries
 from index.attention.settings import Mechanism
-from index.attention.softmax import Partition, cooled, join, partition, weigh
+from index.attention.softmax import Partition, cooled, join, summed, weigh, weigh_one
 from index.attention.top import Logits, mixed, rank, scores, unmasked, weighed
 from index.attention.types import Attended, Block
 from index.errors import InvalidRequest
@@ -62,6 +62,8 @@ class _Read(NamedTuple):
     """Of each query; empty for several heads."""
     only: list[_Scored]
     """The block with its logits, where there is but one, which need not be scored again."""
+    shares: tuple[Partition, Floats] | None
+    """Of that block its own partition (q, H) and the exponentials in it (q, H, n)."""
 
 
 def attend_all(
@@ -174,22 +176,34 @@ def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Rea
     documents = np.zeros(count, np.int64)
     best = [_nothing(mechanism.heads)] * count
     only: list[_Scored] = []
+    last: tuple[Partition, Floats] | None = None
     for number, (block, z) in enumerate(reader):
-        whole = join(whole, partition(cooled(z, mechanism.temperature)))
+        here, shares = summed(cooled(z, mechanism.temperature))
+        whole = join(whole, here)
         documents += np.count_nonzero(z[:, 0] > -np.inf, axis=-1)  # masks are the same for heads
         if mechanism.heads == 1:
             best = _merged(best, block, z, whole, mechanism, keep)
-        only = [] if number else [(block, z)]
-    return _Read(whole, documents, best, only)
+        only, last = ([], None) if number else ([(block, z)], (here, shares))
+    return _Read(whole, documents, best, only, last)
 
 
 def _second_reading(
     scored: Iterable[_Scored], read: _Read, mechanism: Mechanism, keep: int
 ) -> list[Logits]:
     best = [_nothing(mechanism.heads)] * len(read.documents)
+    weights = _weights(read, mechanism)
     for block, z in scored:
-        best = _merged(best, block, z, read.whole, mechanism, keep)
+        best = _merged(best, block, z, read.whole, mechanism, keep, weights)
     return best
+
+
+def _weights(read: _Read, mechanism: Mechanism) -> list[Float64] | None:
+    """Each query's mixed weights (n,) in the only block, without another exponential."""
+    if read.shares is None:
+        return None
+    (maximum, _), shares = read.shares
+    factors = mechanism.gates * weigh_one(maximum, read.whole)  # (q, H)
+    return [factor @ each for factor, each in zip(factors, shares, strict=True)]
 
 
 def _merged(
@@ -199,14 +213,18 @@ def _merged(
     whole: Partition,
     mechanism: Mechanism,
     keep: int,
+    weights: Sequence[Float64] | None = None,
 ) -> list[Logits]:
-    """Each query's best so far with a block's logits (q, H, n)."""
+    """Each query's best so far with a block's logits (q, H, n), and its weights if known."""
+    known = [None] * len(z) if weights is None else weights
     peaks = z.max(axis=-1)  # (q, H)
     return [
         old
         if _hopeless(old, peak, mechanism, keep)
-        else _merge(old, Logits(block.documents, logits), part, mechanism, keep)
-        for old, peak, logits, part in zip(best, peaks, z, _by_query(whole), strict=True)
+        else _merge(old, Logits(block.documents, logits), part, mechanism, keep, weight)
+        for old, peak, logits, part, weight in zip(
+            best, peaks, z, _by_query(whole), known, strict=True
+        )
     ]
 
 
@@ -217,9 +235,18 @@ def _hopeless(old: Logits, peak: Floats, mechanism: Mechanism, keep: int) -> boo
     return bool(peak[0] < old.z[0, -1])
 
 
-def _merge(old: Logits, new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
+def _merge(
+    old: Logits,
+    new: Logits,
+    part: Partition,
+    mechanism: Mechanism,
+    keep: int,
+    weights: Floats | None = None,
+) -> Logits:
     """The `keep` best of both, by score and then by row id."""
-    new = unmasked(_cut(_reaching(new, old, part, mechanism, keep), part, mechanism, keep))
+    if weights is None:
+        new = _reaching(new, old, part, mechanism, keep)
+    new = unmasked(_cut(new, part, mechanism, keep, weights))
     if not len(new.documents):
         return old
     both = Logits(np.concatenate([old.documents, new.documents]), np.hstack([old.z, new.z]))
@@ -236,11 +263,19 @@ def _reaching(new: Logits, old: Logits, part: Partition, mechanism: Mechanism, k
     return Logits(new.documents[kept], new.z[:, kept])
 
 
-def _cut(new: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
+def _cut(
+    new: Logits,
+    part: Partition,
+    mechanism: Mechanism,
+    keep: int,
+    weights: Floats | None = None,
+) -> Logits:
     """A block without what cannot be among the `keep` best: sorting it whole costs more."""
     if len(new.documents) <= keep or keep == 0:
         return new
-    score = new.z[0] if mechanism.heads == 1 else mixed(new.z, part, mechanism)
+    score = weights
+    if score is None:
+        score = new.z[0] if mechanism.heads == 1 else mixed(new.z, part, mechanism)
     threshold = np.partition(score, -keep)[-keep]
     if mechanism.heads > 1 and threshold <= LOST:
         score = scores(new.z, part, mechanism)

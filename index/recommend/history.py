@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from index.errors import InvalidRequest, UnknownDocument
-from index.recommend.requests import MAX_USED, Fact, Given, Met, RecommendRequest, query_of
+from index.recommend.requests import MAX_USED, Fact, Given, RecommendRequest, query_of
 from index.search.asking import Asking
 from index.store import Store, compile_filter
 from index.types import Float32, Float64, Int64, Json
@@ -45,6 +45,7 @@ class Part(NamedTuple):
         name: what it is called where it explains something: an id, a text, a fact.
         row: of the document that it is, else `NO_ROW`.
         weight: above zero, or below for a negative example.
+        stored: whether it was read from the store, and not sent.
     """
 
     name: Mapping[str, Json]
@@ -53,6 +54,7 @@ class Part(NamedTuple):
     value: Json = None
     time: float = np.nan
     given: Given | Fact | None = None
+    stored: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Histories:
         missing = Missing([id for id in dict.fromkeys(ids) if id not in rows], unknown)
         if missing and request.on_missing == "error":
             raise not_there(missing)
-        parts = [*_merged(stored, _weighted(request), rows), *_others(request, rows)]
+        parts = [*_merged(stored, request, rows), *_others(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
         counting = [part for part in parts if abs(part.weight) >= LEAST]
         kept = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
@@ -151,7 +153,7 @@ class Histories:
             return []
         met = self._store.interactions_of(request.user)
         return [
-            Part({"id": id}, row, _usual(value, request), value, time)
+            Part({"id": id}, row, _usual(value, request), value, time, stored=True)
             for id, row, value, time in zip(
                 met.documents, met.rows.tolist(), met.values, met.times.tolist(), strict=True
             )
@@ -202,25 +204,20 @@ def _usual(value: Json, request: RecommendRequest) -> float:
     return float(request.target is not None or is_liked(value))
 
 
-def _weighted(request: RecommendRequest) -> list[Met]:
-    """The history as sent, each with its weight."""
-    return [
-        each
-        if "weight" in each.model_fields_set
-        else each.model_copy(update={"weight": _usual(each.value, request)})
-        for each in request.history
-    ]
-
-
-def _merged(stored: Iterable[Part], given: Iterable[Met], rows: Mapping[str, int]) -> list[Part]:
+def _merged(
+    stored: Iterable[Part], request: RecommendRequest, rows: Mapping[str, int]
+) -> list[Part]:
     """Each document that was met, once: as it was said last, and what is sent is later."""
     merged = {part.row: part for part in stored}
-    for each in given:
-        if each.id in rows:
-            row = rows[each.id]
-            merged.pop(row, None)
-            time = np.nan if each.time is None else float(each.time)
-            merged[row] = Part({"id": each.id}, row, each.weight, each.value, time)
+    for each in request.history:
+        row = rows.get(each.id)
+        if row is None:
+            continue
+        said = "weight" in each.model_fields_set
+        weight = each.weight if said else _usual(each.value, request)
+        time = np.nan if each.time is None else float(each.time)
+        merged.pop(row, None)
+        merged[row] = Part({"id": each.id}, row, weight, each.value, time)
     return list(merged.values())
 
 

@@ -123,9 +123,9 @@ class Recommender:
             liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
             found = liked.attended[0]
             ranked = Ranked(found, liked.focus.log_weights(found))
+            floor = ranked.scores.min(initial=np.inf)
             if not positive.all():
                 ranked = self._penalised(asked, liked, ranked)
-            floor = liked.focus.log_weights(found).min(initial=np.inf)
             sure = np.count_nonzero(ranked.scores >= floor) >= asked.listed
             if sure or len(found.documents) >= found.total_documents:
                 break

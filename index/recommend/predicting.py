@@ -111,6 +111,7 @@ class Predictor:
             [part.value for part in met.parts],
             self._means(met.rows),
             met.weights,
+            np.array([part.stored for part in met.parts], dtype=bool),
         )
         targets = Targets(np.where(rows == NO_ROW, NONE, rows), asked)
         return predicted(trained, self._views.mean(), targets, valued)

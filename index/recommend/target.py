@@ -47,6 +47,7 @@ class Valued(NamedTuple):
         rows, ids, values: h of each; a value of None says nothing, and is left out.
         embeddings: (h, d), as of targets.
         weights: (h,) how much each counts, relative to the others.
+        stored: (h,) whether it was read from the store, and not sent with the request.
     """
 
     rows: Int64
@@ -54,6 +55,7 @@ class Valued(NamedTuple):
     values: Sequence[Json]
     embeddings: Float32
     weights: Float64
+    stored: Bool | None = None
 
 
 class Because(NamedTuple):
@@ -169,6 +171,7 @@ def _usable(history: Valued) -> Valued:
         [history.values[at] for at in kept],
         history.embeddings[kept],
         weights / weights.mean(),
+        None if history.stored is None else history.stored[kept],
     )
 
 
@@ -203,6 +206,9 @@ def _learned(trained: Trained, targets: Targets, history: Valued, same: Bool) ->
     """By the model of ratings."""
     model = trained.model
     values = np.array(history.values, dtype=np.float64)
+    if history.stored is not None:
+        # Stored since, by whoever it was: who asks can do nothing about it.
+        values = np.where(history.stored, np.clip(values, model.low, model.high), values)
     wrong = np.flatnonzero((values < model.low) | (values > model.high))
     if len(wrong):
         at = int(wrong[0])

@@ -74,9 +74,20 @@ def add_interactions(collection: str, body: Interactions) -> Response:
     return reply(record(_collection(collection), body.items)._asdict())
 
 
-@operations.add("GET", INTERACTIONS, query=InteractionListing, returns={200: InteractionsReply})
+@operations.add(
+    "GET",
+    INTERACTIONS,
+    query=InteractionListing,
+    returns={200: InteractionsReply},
+    # Who everybody is, and what they met, is for those who keep it, and not for all who may search.
+    scope="write",
+    reads=True,
+)
 def list_interactions(collection: str, query: InteractionListing) -> Response:
-    """List interactions, of one user or of all, page by page."""
+    """List interactions, of one user or of all, page by page.
+
+    This needs a key that may write: it tells who all users are, and what they met.
+    """
     store = _collection(collection).store
     asked = fingerprint("interactions", query.user or "")
     after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, asked, 2)))

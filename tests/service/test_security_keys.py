@@ -54,7 +54,7 @@ NEEDS: Mapping[str, str] = {
     "delete_feedback": "write",
     "recommend": "read",
     "add_interactions": "write",
-    "list_interactions": "read",
+    "list_interactions": "write",
     "delete_interactions": "write",
     "start_training": "admin",
     "list_jobs": "read",

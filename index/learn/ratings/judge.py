@@ -97,6 +97,8 @@ def _spread(
 def chosen(held: Mapping[View, HeldOut], some: Mapping[View, Bool]) -> Chosen:
     """The recipe of the least squared error on some ratings of documents that others rated."""
     seen, part = held["random"], some["random"]
+    if not part.any():  # as where all users are in the other half
+        return Chosen(0, dict.fromkeys(held, 0.0))
     losses = []
     for said in seen.said:
         share, truth = _trust(said, seen.truth, part), seen.truth[part]

@@ -13,7 +13,12 @@ RIDGE = 1.0
 
 
 def fit_spread(telling: Float64, errors: Float64) -> Float64:
-    """(f,) by the likelihood of a normal distribution of errors (n,), given what tells (n, f)."""
+    """(f,) by the likelihood of a normal distribution of errors (n,), given what tells (n, f).
+
+    Zeros, which is a deviation of one, where there are no errors.
+    """
+    if not len(errors):
+        return np.zeros(telling.shape[1])
     squares = errors**2
     constant = 0.5 * np.log(max(float(squares.mean()), 1e-12))
 

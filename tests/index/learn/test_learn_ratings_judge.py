@@ -94,6 +94,17 @@ def test_what_is_judged_had_no_part_in_the_choice() -> None:
     assert (whole.after["random"] != other.after["random"]).any()
 
 
+def test_users_who_are_all_in_one_half_are_judged_by_the_baseline() -> None:
+    """By nobody's choice nothing is trusted; and no mean is taken of nothing, which would warn."""
+    each = held(0.5)
+    alone = each._replace(users=np.zeros_like(each.users))
+    judgement = judged({"random": alone}, model(), seed=0)
+    low, high = model().low, model().high
+    np.testing.assert_allclose(judgement.after["random"], np.clip(each.baseline, low, high))
+    assert np.isfinite(judgement.spread).all()
+    assert not decided({"random": alone}, judgement).promote
+
+
 def test_figures_are_those_of_the_errors() -> None:
     given = held(0.8)
     found = judged({"random": given}, model(), seed=0)

@@ -11,6 +11,7 @@ import pytest
 
 from index.collection import Collection
 from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from index.interactions import record
 from index.ratings import Own, Rated, RatingModel, predict
 from index.recommend.history import Histories, History
 from index.recommend.target import MAX_TARGETS, Targets, Valued, predicted
@@ -214,6 +215,24 @@ def test_what_cannot_be_predicted_from_is_refused(
     learned(collection)
     with pytest.raises(InvalidRequest, match=said):
         collection.recommend(target="m4", history=history)
+
+
+def test_what_was_stored_beyond_the_range_counts_as_its_end(collection: Collection) -> None:
+    """Who asks did not store it, and a prediction that fails from then on helps nobody."""
+    learned(collection)
+    met = {"ann": 50, "bob": 5}
+    record(
+        collection,
+        [Interaction(user, "m1", value) for user, value in met.items()]
+        + [Interaction(user, "m2", 2) for user in met],
+    )
+    beyond, end = (
+        collection.recommend(target=["m4", "m27"], user=user).predictions for user in met
+    )
+    for one, other in zip(beyond, end, strict=True):
+        assert (one["mean"], one["std"]) == (other["mean"], other["std"])
+    with pytest.raises(InvalidRequest, match="learned from ratings"):
+        collection.recommend(target="m4", user="ann", history=rated(("m1", 50)))
 
 
 def test_untrained_any_range_will_do(collection: Collection) -> None:
