@@ -45,7 +45,7 @@ function changed() {
   ask();
 }
 
-const label = (each) => `${each.version} · ${each.kind}${each.active ? " (active)" : ""}`;
+const label = (each) => `${each.version} ${each.kind}${each.active ? ", active" : ""}`;
 
 const ask = latest(async () => {
   const said = lines().map(([query]) => query);

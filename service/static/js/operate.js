@@ -92,7 +92,8 @@ function drawLatency(now) {
 function stagesOf(now, then) {
   const of_ = (earlier) => quantiles(now, "attend_stage_seconds", "stage", [0.5, 0.95], earlier).filter((each) => each.total);
   const recent = then ? of_(then) : [];
-  return recent.length ? [recent, "In the last minute."] : [of_(null), "Since the server started; nothing was searched in the last minute."];
+  if (recent.length) return [recent, "In the last minute."];
+  return [of_(null), `Since the server started${then ? "; nothing was searched in the last minute" : ""}.`];
 }
 
 async function go() {
