@@ -7,7 +7,7 @@ PORT   ?= 8000
 CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-cluster soak bench clean
+.PHONY: help demo test check test-cluster soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,13 +29,16 @@ test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a M
 soak: $(VENV)/installed-tests  ## Ten minutes of load, then 200 kills under load
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
 
+looks: $(VENV)/installed-tests  ## Draw every view, light and dark, wide and narrow, into looks/, and measure the pages
+	$(BIN)/python -m tests.looks
+
 bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
 	@for each in build learning http recommend scale sizing; do \
 	  $(BIN)/python benchmarks/$$each.py $(if $(QUICK),--quick) || exit 1; \
 	done
 
 clean:  ## Remove what was installed and built here
-	rm -rf $(VENV) $(CLUSTER) demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) demo-data looks .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps: an installation is repeated only when what it installs has changed.
 $(VENV)/bin/python:

@@ -206,11 +206,13 @@ class Reading:
         if listing.groups is not None:
             for extra, position in zip(extras, at.tolist(), strict=True):
                 extra |= _group(listing.groups, position)
-        rows = self.attention.attended[query].documents[at]
+        if not (options.title or options.highlight or options.explain):
+            return extras
+        documents = self._whole(self.attention.attended[query].documents[at])
         if options.title:
-            _add(extras, "title", [title_of(each) for each in self._whole(rows)])
+            _add(extras, "title", [title_of(each) for each in documents])
         if options.highlight or options.explain:
-            found = matches(self.store, self.attention, query, rows)
+            found = matches(self.store, self.attention, query, documents)
             if options.highlight:
                 marked = highlights(found, self.texts[query])
                 _add(extras, "highlight", marked)

@@ -13,7 +13,7 @@ from index.search.answers import Highlight
 from index.search.attending import Attention
 from index.search.focus import Focus
 from index.search.highlighting import HIGHLIGHTER
-from index.store import Store, StoredKey
+from index.store import Store, StoredDocument, StoredKey
 from index.types import Float64, Int64, Json
 
 MAX_SHARES = 200_000
@@ -39,21 +39,23 @@ class Match(NamedTuple):
         }
 
 
-def matches(store: Store, attention: Attention, query: int, rows: Int64) -> list[Match]:
-    """For each document of `rows` the key that matched the query best.
+def matches(
+    store: Store, attention: Attention, query: int, documents: Sequence[StoredDocument]
+) -> list[Match]:
+    """For each document, with its texts, the key that matched the query best.
 
     Raises:
         Vanished: a document is no longer there.
     """
+    rows = np.array([each.row for each in documents], dtype=np.int64)
     best = attention.focus.best_keys(query, rows)
     keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
-    documents = store.documents(rows)
     found = []
-    for row in rows.tolist():
-        key = keys.get(best.get(row, 0))
-        if key is None or row not in documents:
+    for document in documents:
+        key = keys.get(best.get(document.row, 0))
+        if key is None:
             raise Vanished
-        text = documents[row].fields.get(key.field)
+        text = document.fields.get(key.field)
         found.append(Match(key, None if text is None else text[key.start : key.stop]))
     return found
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from index.store import StoredDocument
-from index.types import Json
 
 NAMES = ("title", "name", "headline", "question")
 """Fields that are titles where they are texts, the likeliest first."""
@@ -32,15 +31,12 @@ def title_of(document: StoredDocument) -> str:
 
 def _titles(document: StoredDocument) -> Iterator[str]:
     places = (document.payload, document.value, document.fields)
+    objects = [place for place in places if isinstance(place, dict)]
     for name in NAMES:
-        for place in places:
-            text = _member(place, name)
+        for place in objects:
+            text = place.get(name)
             if isinstance(text, str) and text.strip():
                 yield text
-
-
-def _member(place: Json | Mapping[str, Json], name: str) -> Json:
-    return place.get(name) if isinstance(place, Mapping) else None
 
 
 def _begun(text: str) -> str:

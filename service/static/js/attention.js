@@ -10,6 +10,7 @@ import { read, reopenOnReturn, write } from "./state.js";
 
 const MOST_ROWS = 16;
 const MOST_COLUMNS = 40;
+const PADDING = 42; // of the picture's panel
 const form = byId("attention");
 const field = (name) => form.elements[name];
 
@@ -83,7 +84,7 @@ function paint() {
   const place = byId("picture");
   if (!found) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query on each line."));
   const draw = field("as").value === "lines" ? lines : cells;
-  place.replaceChildren(draw(found.rows, found.columns, weights()));
+  place.replaceChildren(draw(found.rows, found.columns, weights(), place.clientWidth - PADDING));
   table();
   point(0, 0);
 }
@@ -168,6 +169,7 @@ function start() {
   byId("picture").addEventListener("keydown", walk);
   byId("svg").addEventListener("click", () => saveSvg(byId("picture").firstChild, "attention"));
   byId("png").addEventListener("click", () => savePng(byId("picture").firstChild, "attention"));
+  addEventListener("resize", () => found && paint());
   onTheme(paint);
   reopenOnReturn();
   changed();

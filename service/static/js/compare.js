@@ -11,6 +11,7 @@ import { slopes } from "./slope.js";
 import { read, reopenOnReturn, write } from "./state.js";
 
 const MOST = 64;
+const PADDING = 42; // of the picture's panel
 const form = byId("compare");
 const field = (name) => form.elements[name];
 
@@ -44,7 +45,7 @@ function changed() {
   ask();
 }
 
-const label = (each) => `${each.version} · ${each.kind}${each.active ? " (active)" : ""}`;
+const label = (each) => `${each.version} ${each.kind}${each.active ? ", active" : ""}`;
 
 const ask = latest(async () => {
   const said = lines().map(([query]) => query);
@@ -101,7 +102,7 @@ function paint() {
   if (!found.length) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query on each line."));
   const names = ["before", "after"].map((name) => `Version ${field(name).value}`);
   const { query, before, after } = found[chosen];
-  place.replaceChildren(slopes(before, after, names));
+  place.replaceChildren(slopes(before, after, names, place.clientWidth - PADDING));
   byId("which").textContent = `for “${short(query, 80)}”`;
   byId("set").replaceChildren(found.length > 1 ? table() : "");
 }
@@ -142,7 +143,7 @@ async function showReport() {
 }
 
 function paintReport() {
-  if (report) byId("report").replaceChildren(drawReport(report));
+  if (report) byId("report").replaceChildren(drawReport(report, byId("report").clientWidth));
 }
 
 function remember() {
@@ -168,6 +169,10 @@ function start() {
   form.addEventListener("submit", (event) => event.preventDefault());
   byId("svg").addEventListener("click", () => saveSvg(byId("picture").firstChild, "ranks"));
   byId("png").addEventListener("click", () => savePng(byId("picture").firstChild, "ranks"));
+  addEventListener("resize", () => {
+    paint();
+    paintReport();
+  });
   onTheme(() => {
     paint();
     paintReport();

@@ -21,6 +21,11 @@ export function bar(share, kind = "") {
   return h("span", { class: `bar ${kind}`, "aria-hidden": "true" }, h("i", { share }));
 }
 
+/** What may be wider than its place: it scrolls, by keyboard too. */
+export function scrolled(label, wide) {
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, wide);
+}
+
 /** Show an error as its sentence, where the view has a place for it; null clears it. */
 export function tell(place, error) {
   place.className = error ? "problem" : "status";

@@ -35,6 +35,14 @@ export function short(text, length = 60) {
   return characters.length > length ? `${characters.slice(0, length - 1).join("")}…` : plain;
 }
 
+/** Both ends of a text, on one line: names that begin alike stay apart. */
+export function ends(text, length = 60) {
+  const characters = [...short(text, 1000)];
+  if (characters.length <= length) return characters.join("");
+  const tail = Math.floor((length - 1) / 2);
+  return `${characters.slice(0, length - 1 - tail).join("")}…${characters.slice(-tail).join("")}`;
+}
+
 /** How many, with its thousands apart; `number` leaves four digits together, as of a year. */
 export const count = (many) => many.toLocaleString("en");
 

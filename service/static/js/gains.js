@@ -1,6 +1,6 @@
 // Two versions measured on judged queries: which gained and lost, and how true their weights are.
 
-import { h, s } from "./dom.js";
+import { h, s, scrolled } from "./dom.js";
 import { number, plural, short } from "./format.js";
 import { colours, frame } from "./pictures.js";
 
@@ -16,7 +16,7 @@ export function drawGains(found) {
     "div",
     {},
     table(found),
-    h("div", { class: "two" }, pictures.map(([picture, told]) => h("figure", {}, h("div", { class: "scroll" }, picture), h("figcaption", { class: "quiet" }, told)))),
+    h("div", { class: "two" }, pictures.map(([picture, told]) => h("figure", {}, scrolled("Picture", picture), h("figcaption", { class: "quiet" }, told)))),
     h("div", { class: "two" }, changed("Gained most", found.most_gained), changed("Lost most", found.most_lost)),
   );
 }
@@ -30,7 +30,7 @@ function table({ before, after, differences, queries }) {
   });
   const names = [plural(queries, "query", "queries"), `version ${before.projection}`, `version ${after.projection}`, "gain", "95 % interval", "p"];
   const head = names.map((text, at) => h("th", { scope: "col", class: at ? "number" : "" }, text));
-  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
+  return scrolled("Measures", h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
 }
 
 /** Queries by how much they gained; those that stayed are told beside. */

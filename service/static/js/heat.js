@@ -1,40 +1,44 @@
 // Attention as in the papers: shaded cells, or shaded lines from queries to documents.
 
 import { s } from "./dom.js";
-import { percent, short } from "./format.js";
+import { ends, percent } from "./format.js";
 import { colours, frame } from "./pictures.js";
 
-const CELL = 38;
+const CELL = [26, 38]; // as wide as there is room for
 const ROW = 34;
 const TOP = 150;
 const SLANT = -42;
+const BEYOND = 135; // what the last heading takes to the right of its cell
+const LETTER = 7.4; // about what one takes, at 13 pixels
 
 /** How dark a weight is: its root, so that small shares are still seen. */
 const shade = (weight) => Math.sqrt(Math.max(0, Math.min(1, weight)));
 
 /**
- * Cells: `rows` and `columns` are labels, `weights` (rows × columns). Each cell has its place in
- * `data-row` and `data-column`.
+ * Cells: `rows` and `columns` are labels, `weights` (rows × columns), `room` the pixels to fit into
+ * where that can be. Each cell has its place in `data-row` and `data-column`.
  */
-export function cells(rows, columns, weights) {
+export function cells(rows, columns, weights, room) {
   const c = colours();
-  const left = labelWidth(rows, 210);
-  const width = left + columns.length * CELL + 110;
+  const left = labelWidth(rows, Math.min(210, Math.max(110, room / 3)));
+  const size = Math.max(CELL[0], Math.min(CELL[1], (room - left - BEYOND) / columns.length));
+  const width = left + columns.length * size + BEYOND;
   const height = TOP + rows.length * ROW + 12;
   return s(
     "svg",
     frame(width, height, `Attention of ${rows.length} queries over ${columns.length} documents`),
-    columns.map((label, at) => heading(label, left + (at + 0.5) * CELL, c)),
-    rows.map((label, at) => rowLabel(label, left - 12, TOP + (at + 0.5) * ROW, c)),
-    weights.map((line, row) => line.map((weight, column) => cell(row, column, weight, left, c))),
+    columns.map((label, at) => heading(label, left + (at + 0.5) * size, c)),
+    rows.map((label, at) => rowLabel(label, left, TOP + (at + 0.5) * ROW, c)),
+    weights.map((line, row) => line.map((weight, column) => cell(row, column, weight, [left + column * size, TOP + row * ROW], size, c))),
   );
 }
 
 /** The same as lines, whose strength is the weight. */
-export function lines(rows, columns, weights) {
+export function lines(rows, columns, weights, room) {
   const c = colours();
-  const [left, right] = [labelWidth(rows, 230), labelWidth(columns, 280)];
-  const middle = 260;
+  const left = labelWidth(rows, Math.min(230, room * 0.34));
+  const right = labelWidth(columns, Math.min(280, room * 0.4));
+  const middle = Math.max(70, Math.min(260, room - left - right));
   const height = Math.max(rows.length, columns.length) * ROW + 24;
   const y = (at, count) => ((at + 0.5) * height) / count;
   const links = weights.flatMap((line, row) =>
@@ -45,15 +49,14 @@ export function lines(rows, columns, weights) {
     "svg",
     frame(left + middle + right, height, `Attention of ${rows.length} queries over ${columns.length} documents, as lines`),
     links.map((each) => link(each, left, middle, y(each.row, rows.length), y(each.column, columns.length), c)),
-    rows.map((label, at) => rowLabel(label, left - 12, y(at, rows.length), c)),
-    columns.map((label, at) => rowLabel(label, left + middle + 12, y(at, columns.length), c, "start")),
+    rows.map((label, at) => rowLabel(label, left, y(at, rows.length), c)),
+    columns.map((label, at) => columnLabel(label, left + middle, right, y(at, columns.length), c)),
   );
 }
 
-function cell(row, column, weight, left, c) {
+function cell(row, column, weight, [x, y], size, c) {
   const dark = shade(weight);
-  const [x, y] = [left + column * CELL, TOP + row * ROW];
-  const box = { x: x + 1, y: y + 1, width: CELL - 2, height: ROW - 2, rx: 4 };
+  const box = { x: x + 1, y: y + 1, width: size - 2, height: ROW - 2, rx: 4 };
   const number = Math.round(weight * 100);
   return s(
     "g",
@@ -62,7 +65,7 @@ function cell(row, column, weight, left, c) {
     s("rect", { ...box, fill: c.accent, "fill-opacity": dark.toFixed(3) }),
     number < 1
       ? null
-      : s("text", { x: x + CELL / 2, y: y + ROW / 2 + 4, "text-anchor": "middle", "font-size": 11.5, fill: dark > 0.72 ? c["on-accent"] : c.ink }, String(number)),
+      : s("text", { x: x + size / 2, y: y + ROW / 2 + 4, "text-anchor": "middle", "font-size": 11.5, fill: dark > 0.72 ? c["on-accent"] : c.ink }, String(number)),
     s("title", {}, percent(weight)),
   );
 }
@@ -81,15 +84,22 @@ function link({ row, column, weight }, left, middle, from, to, c) {
 
 function heading(label, x, c) {
   const y = TOP - 10;
-  return s("text", { x, y, fill: c.ink, transform: `rotate(${SLANT} ${x} ${y})` }, short(label, 26));
+  return s("text", { x, y, fill: c.ink, transform: `rotate(${SLANT} ${x} ${y})` }, ends(label, 24));
 }
 
-function rowLabel(label, x, y, c, anchor = "end") {
-  return s("text", { x, y: y + 4, "text-anchor": anchor, fill: c.ink }, short(label, 34));
+/** To the left of `x`, in the room that there is. */
+function rowLabel(label, x, y, c) {
+  return s("text", { x: x - 12, y: y + 4, "text-anchor": "end", fill: c.ink }, ends(label, letters(x)));
 }
 
-/** About what the longest label takes, at 13 pixels. */
+function columnLabel(label, x, width, y, c) {
+  return s("text", { x: x + 12, y: y + 4, fill: c.ink }, ends(label, letters(width)));
+}
+
+const letters = (width) => Math.floor((width - 20) / LETTER);
+
+/** What the longest label takes, up to the most. */
 function labelWidth(labels, most) {
-  const longest = Math.max(...labels.map((label) => short(label, 34).length));
-  return Math.min(most, longest * 7.4 + 20);
+  const longest = Math.max(...labels.map((label) => ends(label, 34).length));
+  return Math.min(most, longest * LETTER + 22);
 }

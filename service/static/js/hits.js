@@ -3,7 +3,7 @@
 import { of } from "./api.js";
 import { bar, h } from "./dom.js";
 import { number, percent, short } from "./format.js";
-import { isShown, plain, shown } from "./values.js";
+import { isRecord, isShown, plain, shown } from "./values.js";
 
 const META = 6;
 const STEPS = [0.02, 0.05, 0.1, 0.25, 0.5, 1];
@@ -34,11 +34,18 @@ export function drawHit(collection, hit, weight, rank, full, extra = null) {
       h("h3", { dir: "auto" }, link),
       passage(hit.highlight, title),
       cover(hit),
-      hit.value === null || title === hit.value ? null : h("div", { class: "value" }, h("span", { class: "name" }, "value"), shown(hit.value)),
+      value(hit.value, title),
       meta(hit, title),
       extra,
     ),
   );
+}
+
+/** The value; the fields of a record have names of their own. */
+function value(given, title) {
+  if (given === null || given === title) return null;
+  const name = isRecord(given) ? null : h("span", { class: "name" }, "value");
+  return h("div", { class: "value" }, name, shown(given, title));
 }
 
 /** What a score is: with several heads there is no one logit, and elsewhere it is not told. */
@@ -75,7 +82,7 @@ function cover(hit) {
 }
 
 function meta(hit, title) {
-  const is = (name, value) => value === null || value === title || value === hit.value?.[name];
+  const is = (name, value) => [null, title, hit.value, hit.value?.[name]].includes(value);
   const told = Object.entries(hit.payload ?? {}).filter(([name, value]) => !is(name, value));
   const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(value))));
   if (title !== hit.id) rows.unshift(h("div", {}, h("dt", {}, "id"), h("dd", {}, hit.id)));

@@ -16,6 +16,7 @@ const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let map = null;
+let rank = -1; // of the document that the keyboard is at
 
 function remember() {
   const given = Object.entries(Object.fromEntries(new FormData(form)));
@@ -36,6 +37,7 @@ const ask = latest(async () => {
   try {
     if (given.q.trim()) body.query = await queryOf(given.collection, given.q.trim());
     map = await post(path("map"), body);
+    rank = -1;
     tell(byId("status"), null);
     paint();
   } catch (error) {
@@ -90,10 +92,28 @@ function list() {
   byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "Attends to"), h("ol", { class: "shares" }, items)] : []));
 }
 
-function point(event) {
+function hover(event) {
   const at = event.target.dataset?.at;
-  if (at === undefined) return;
-  const each = map.points[Number(at)];
+  if (at !== undefined) point(Number(at));
+}
+
+const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+
+/** From document to document, the heaviest first. */
+function walk(event) {
+  const step = STEPS[event.key];
+  if (!step || !map?.points.length) return;
+  event.preventDefault();
+  const order = map.points.map((_, at) => at).sort((a, b) => (map.points[b].weight ?? -1) - (map.points[a].weight ?? -1));
+  rank = Math.max(0, Math.min(order.length - 1, rank + step));
+  point(order[rank]);
+}
+
+/** Say what a document is, and mark it. */
+function point(at) {
+  for (const each of byId("picture").querySelectorAll(".here")) each.classList.remove("here");
+  byId("picture").querySelector(`[data-at="${at}"]`).classList.add("here");
+  const each = map.points[at];
   const weight = each.weight === null ? "" : `, ${percent(each.weight)} of the attention`;
   const name = field("colour").value;
   const kind = name && each.payload[name] != null ? `, ${name}: ${plain(each.payload[name])}` : "";
@@ -122,7 +142,8 @@ function start() {
   for (const name of ["projection", "before", "colour", "method"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => open());
   form.addEventListener("submit", (event) => event.preventDefault());
-  byId("picture").addEventListener("pointerover", point);
+  byId("picture").addEventListener("pointerover", hover);
+  byId("picture").addEventListener("keydown", walk);
   byId("svg").addEventListener("click", () => saveSvg(byId("picture").firstChild, "map"));
   byId("png").addEventListener("click", () => savePng(byId("picture").firstChild, "map"));
   addEventListener("resize", paint);

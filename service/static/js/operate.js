@@ -80,9 +80,9 @@ function drawLatency(now) {
   const told = {
     "Collections": number(figure(now, "attend_collections") ?? 0),
     "Searches in the last minute": then ? number(recent) : "…",
-    "Waiting": number(figure(now, "attend_queue_length") ?? 0),
-    "Refused": number(figure(now, "attend_queue_refused_total") ?? 0),
-    "Texts known already": percent(hits / Math.max(1, hits + (figure(now, "attend_cache_misses_total") ?? 0))),
+    "Requests waiting": number(figure(now, "attend_queue_length") ?? 0),
+    "Requests refused": number(figure(now, "attend_queue_refused_total") ?? 0),
+    "Queries known already": percent(hits / Math.max(1, hits + (figure(now, "attend_cache_misses_total") ?? 0))),
     "Memory": bytes(figure(now, "process_resident_memory_bytes") ?? 0),
   };
   byId("figures").replaceChildren(...Object.entries(told).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
@@ -92,7 +92,8 @@ function drawLatency(now) {
 function stagesOf(now, then) {
   const of_ = (earlier) => quantiles(now, "attend_stage_seconds", "stage", [0.5, 0.95], earlier).filter((each) => each.total);
   const recent = then ? of_(then) : [];
-  return recent.length ? [recent, "In the last minute."] : [of_(null), "Since the server started; nothing was searched in the last minute."];
+  if (recent.length) return [recent, "In the last minute."];
+  return [of_(null), `Since the server started${then ? "; nothing was searched in the last minute" : ""}.`];
 }
 
 async function go() {

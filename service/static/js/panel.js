@@ -39,11 +39,12 @@ function body(found, { weights, order }, heat, hard, served) {
 
 /** Whether the page blends as the server did: W_V and W_O, or more attended than listed, it cannot. */
 function isOurs(found) {
+  if (found.attended > found.hits.length) return false;
   if (found.ours === undefined) {
     const values = found.hits.map((hit) => hit.value);
     const ids = found.hits.map((hit) => hit.id);
     const own = blend(found.answer, values, [...weigh(found, 1).weights], ids);
-    found.ours = found.attended === found.hits.length && isNear(own, found.answer);
+    found.ours = isNear(own, found.answer);
   }
   return found.ours;
 }

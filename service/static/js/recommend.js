@@ -6,10 +6,10 @@ import { number, percent, short } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
 import { queryOf } from "./queries.js";
 import { read, reopenOnReturn, write } from "./state.js";
+import { titlesOf } from "./titles.js";
 
 const FOUND = 8;
 const BECAUSE = 4;
-const MOST_NAMED = 256;
 const form = byId("recommend");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
@@ -92,12 +92,8 @@ async function restore() {
   for (const [name, likes] of [["like", true], ["dislike", false]]) {
     for (const id of idsOf(given[name])) picked.set(id, likes);
   }
-  const ids = [...picked.keys()];
-  if (!ids.length) return;
   await tried(async () => {
-    const searches = ids.map((id) => ({ query: { id }, mask: { only: [id] }, k: 1, fields: [], title: true }));
-    const { answers } = await post(path("search", "batch"), { searches: searches.slice(0, MOST_NAMED) });
-    answers.forEach(({ hits = [] }) => hits.forEach((hit) => names.set(hit.id, hit.title)));
+    for (const [id, title] of await titlesOf(field("collection").value, [...picked.keys()])) names.set(id, title);
   });
 }
 

@@ -1,14 +1,15 @@
 // What the gate said of a version: before and after on what was held out, with intervals.
 
-import { h, s } from "./dom.js";
+import { h, s, scrolled } from "./dom.js";
 import { number, plural } from "./format.js";
 import { colours, frame } from "./pictures.js";
 
 const WORDS = { random: "Random questions", unseen: "Unseen documents", mix: "Mixed as in use" };
 const [WIDTH, ROW, LEFT] = [620, 46, 170];
+const NARROW = 460; // names stand above their lines
 
-/** The whole report of a version, or a sentence where none was trained. */
-export function drawReport(projection) {
+/** The whole report of a version, or a sentence where none was trained, in `room` pixels. */
+export function drawReport(projection, room = WIDTH) {
   const { report } = projection;
   if (!report?.reason) {
     return h("p", { class: "quiet" }, `Version ${projection.version} (${projection.kind}) was not trained; it has no report.`);
@@ -18,23 +19,25 @@ export function drawReport(projection) {
     "div",
     {},
     h("p", {}, h("strong", {}, report.promoted ? "Promoted. " : "Not promoted. "), report.reason),
-    views.length ? h("div", { class: "scroll" }, gains(views)) : null,
+    views.length ? scrolled("Means before and after, drawn", gains(views, Math.max(220, Math.min(WIDTH, room)))) : null,
     views.length ? table(views) : null,
     calibration(report.calibration ?? {}),
   );
 }
 
 /** Each view's means before and after, joined by an arrow. */
-function gains(views) {
+function gains(views, width) {
   const c = colours();
+  const narrow = width < NARROW;
+  const left = narrow ? 10 : LEFT;
   const ends = views.flatMap(([, each]) => [each.before, each.after]);
   const [low, high] = [Math.max(0, Math.min(...ends) - 0.05), Math.min(1, Math.max(...ends) + 0.05)];
-  const x = (value) => LEFT + ((value - low) / (high - low)) * (WIDTH - LEFT - 40);
+  const x = (value) => left + ((value - low) / (high - low)) * (width - left - 40);
   const height = views.length * ROW + 40;
   const ticks = [low, (low + high) / 2, high];
   return s(
     "svg",
-    frame(WIDTH, height, "Means before and after, on what was held out"),
+    frame(width, height, "Means before and after, on what was held out"),
     ticks.map((tick) => [
       s("line", { x1: x(tick), x2: x(tick), y1: 8, y2: height - 28, stroke: c.line }),
       s("text", { x: x(tick), y: height - 8, "text-anchor": "middle", fill: c.soft, "font-size": 12 }, tick.toFixed(2)),
@@ -44,7 +47,7 @@ function gains(views) {
       const up = each.after >= each.before;
       const stroke = up ? c.accent : c.warm;
       return [
-        s("text", { x: 0, y: y + 4, fill: c.ink }, WORDS[name] ?? name),
+        s("text", { x: 0, y: narrow ? y - 12 : y + 4, fill: c.ink }, WORDS[name] ?? name),
         s("line", { x1: x(each.before), x2: x(each.after), y1: y, y2: y, stroke, "stroke-width": 3 }),
         s("circle", { cx: x(each.before), cy: y, r: 5, fill: c.panel, stroke: c.soft, "stroke-width": 2 }),
         s("circle", { cx: x(each.after), cy: y, r: 6, fill: stroke }),
@@ -62,7 +65,7 @@ function table(views) {
     return h("tr", {}, h("th", { scope: "row" }, WORDS[name] ?? name), cells.map((text) => h("td", { class: "number" }, text)));
   });
   const columns = head.map((text, at) => h("th", { scope: "col", class: at ? "number" : "" }, text));
-  return h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, columns)), h("tbody", {}, rows)));
+  return scrolled("Means before and after", h("table", {}, h("thead", {}, h("tr", {}, columns)), h("tbody", {}, rows)));
 }
 
 function calibration(found) {

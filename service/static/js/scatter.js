@@ -17,17 +17,18 @@ export function scatter(map, kinds, width) {
   map.points.forEach((each, at) => (each.weight === null ? plain : attended).push([each, at]));
   attended.sort(([a], [b]) => b.weight - a.weight);
   const far = map.query !== null;
+  const size = width < 480 ? 0.65 : 1; // of points, where they are crowded
   return s(
     "svg",
     frame(width, height, `Map of ${map.points.length} documents${far ? " with a query" : ""}`),
     map.points.map((each) => movement(each, to, c)),
-    plain.map(([each, at]) => dot(each, at, to, { r: 3, fill: colourOf(each, kinds, c), "fill-opacity": far ? 0.35 : 0.8 })),
+    plain.map(([each, at]) => dot(each, at, to, { r: 3 * size, fill: colourOf(each, kinds, c), "fill-opacity": far ? 0.35 : 0.8 })),
     [...attended].reverse().map(([each, at]) => link(each, map.query, to, heaviest, c, at)),
     [...attended].reverse().map(([each, at]) =>
-      dot(each, at, to, { r: 3.5 + 7 * Math.sqrt(each.weight / heaviest), fill: colourOf(each, kinds, c), stroke: c.ink, "stroke-width": 0.8 }),
+      dot(each, at, to, { r: size * (3.5 + 7 * Math.sqrt(each.weight / heaviest)), fill: colourOf(each, kinds, c), stroke: c.ink, "stroke-width": 0.8 }),
     ),
     map.query ? star(map.query, to, c) : null,
-    apart(attended.map(([each]) => each), to).map((each) => name(each, to, width, c)),
+    apart(attended.map(([each]) => each), map.query, to).map((each) => name(each, to, width, c)),
   );
 }
 
@@ -46,12 +47,13 @@ function colourOf(each, kinds, c) {
   return kind === undefined ? c.accent : kind === null ? c.edge : KINDS[kind % KINDS.length];
 }
 
-/** The first few whose names do not lie over one another. */
-function apart(attended, to) {
+/** The first few whose names do not lie over one another, nor over the query's. */
+function apart(attended, query, to) {
   const named = [];
+  const taken = query ? [query] : [];
   for (const each of attended.slice(0, 3 * NAMED)) {
     const [x, y] = to(each.place);
-    const isFree = named.every((other) => Math.abs(to(other.place)[1] - y) > 15 || Math.abs(to(other.place)[0] - x) > 170);
+    const isFree = [...taken, ...named].every((other) => Math.abs(to(other.place)[1] - y) > 15 || Math.abs(to(other.place)[0] - x) > 170);
     if (isFree && named.length < NAMED) named.push(each);
   }
   return named;

@@ -5,6 +5,8 @@
 
 const TYPED = "input:not([type=radio], [type=checkbox], [type=file]), textarea";
 
+const LONGEST = 16_000; // characters; with more the server refuses the address
+
 let touched = false; // what a view writes before that is the address it was opened with, made plain
 let typing = false;
 let draft = false; // whether typing made the entry that is shown, and still goes on
@@ -35,7 +37,7 @@ export function write(parameters, path = location.pathname) {
   const kept = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
   const query = new URLSearchParams(kept).toString();
   const address = query ? `${path}?${query}` : path;
-  if (address !== location.pathname + location.search) {
+  if (query.length <= LONGEST && address !== location.pathname + location.search) {
     history[touched && !draft ? "pushState" : "replaceState"](null, "", address);
     draft = typing;
   }

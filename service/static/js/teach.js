@@ -8,6 +8,7 @@ import { drawJob, follow, isOver } from "./jobs.js";
 import { drawReport } from "./report.js";
 import { explain, queryOf } from "./queries.js";
 import { read, reopenOnReturn, write } from "./state.js";
+import { titlesOf } from "./titles.js";
 
 const K = 20;
 const PAGE = 30;
@@ -61,7 +62,7 @@ function marks(hit, rank) {
 
 /** One judgement is stored at once; said again, it is taken back. */
 async function judge(rank, label) {
-  const { id } = answer.hits[rank];
+  const { id, title } = answer.hits[rank];
   const query = field("q").value.trim();
   await tried(async () => {
     if (said.get(id) === label) {
@@ -76,7 +77,7 @@ async function judge(rank, label) {
     const within = byId("results").contains(document.activeElement);
     paint();
     if (within) items()[rank].focus();
-    byId("said").textContent = `${short(id, 40)}: ${said.has(id) ? (label ? "relevant" : "not relevant") : "not judged"}`;
+    byId("said").textContent = `${short(title, 40)}: ${said.has(id) ? (label ? "relevant" : "not relevant") : "not judged"}`;
     examples();
   });
 }
@@ -119,7 +120,8 @@ async function examples(before = null) {
     const page = before === null ? "" : `&before=${before}`;
     const found = await get(`${path("feedback")}?limit=${PAGE}${page}`);
     byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}`;
-    const rows = found.items.map(row);
+    const titles = await titlesOf(field("collection").value, found.items.map((each) => each.document));
+    const rows = found.items.map((each) => row(each, titles.get(each.document) ?? each.document));
     const body = byId("examples").querySelector("tbody");
     if (before === null) body.replaceChildren(...rows);
     else body.append(...rows);
@@ -129,7 +131,7 @@ async function examples(before = null) {
   });
 }
 
-function row(example) {
+function row(example, title) {
   const remove = async () => {
     await tried(() => del(path("feedback"), { ids: [example.id] }));
     known = null;
@@ -138,8 +140,8 @@ function row(example) {
   };
   const query = example.query ?? "a vector";
   const word = example.label > 0 ? `relevant${example.label === 1 ? "" : ` (${number(example.label)})`}` : "not relevant";
-  const gone = h("button", { type: "button", class: "plain", "aria-label": `Forget ${short(query, 40)}, ${short(example.document, 40)}`, on: { click: remove } }, "Forget");
-  return h("tr", {}, h("td", { dir: "auto" }, short(query, 80)), h("td", { dir: "auto" }, short(example.document, 60)), h("td", { class: example.label > 0 ? "good" : "bad" }, word), h("td", {}, gone));
+  const gone = h("button", { type: "button", class: "plain", "aria-label": `Forget ${short(query, 40)}, ${short(title, 40)}`, on: { click: remove } }, "Forget");
+  return h("tr", {}, h("td", { dir: "auto" }, short(query, 80)), h("td", { dir: "auto" }, short(title, 60)), h("td", { class: example.label > 0 ? "good" : "bad" }, word), h("td", {}, gone));
 }
 
 async function versions() {
@@ -180,7 +182,7 @@ async function watch(id) {
   byId("train").disabled = true;
   try {
     const job = await follow(id, (now) => byId("job").replaceChildren(drawJob(now, (error) => tell(byId("status"), error))));
-    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }));
+    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }, byId("job").clientWidth));
     await change(async () => {});
   } finally {
     byId("train").disabled = false;

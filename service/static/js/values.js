@@ -7,8 +7,8 @@ import { isVector } from "./blend.js";
 const IMAGE = /\.(png|jpe?g|gif|webp|svg|bmp|tiff?|avif|heic|ico)$/i;
 const LONG = 400;
 
-/** An element that shows any JSON value. */
-export function shown(value) {
+/** An element that shows any JSON value; a record leaves out what is `said` already. */
+export function shown(value, said = null) {
   if (value === null || value === undefined) return h("i", { class: "quiet" }, "none");
   if (typeof value === "number") return h("span", { class: "number" }, number(value, 6));
   if (typeof value === "boolean") return h("span", {}, String(value));
@@ -17,7 +17,7 @@ export function shown(value) {
   if (isTexts(value)) {
     return h("ul", { class: "chips" }, value.slice(0, 20).map((v) => h("li", { class: "chip" }, v)));
   }
-  return isRecord(value) ? record(value) : folded(value);
+  return isRecord(value) ? record(value, said) : folded(value);
 }
 
 /** The same on one line, as text. */
@@ -33,8 +33,8 @@ export function isPicture(text) {
 }
 
 /** An object of a few plain fields, which is told in a line. */
-function isRecord(value) {
-  const parts = Array.isArray(value) ? [] : Object.values(value);
+export function isRecord(value) {
+  const parts = value === null || typeof value !== "object" || Array.isArray(value) ? [] : Object.values(value);
   return parts.length > 0 && parts.length <= 6 && parts.every(isPlain);
 }
 
@@ -43,8 +43,8 @@ function isPlain(part) {
   return part === null || typeof part === "number" || typeof part === "boolean" || isTexts(part);
 }
 
-function record(value) {
-  const told = Object.entries(value).filter(([, part]) => part !== null);
+function record(value, said) {
+  const told = Object.entries(value).filter(([, part]) => part !== null && part !== said);
   const rows = told.map(([name, part]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(part))));
   return h("dl", { class: "meta" }, rows);
 }

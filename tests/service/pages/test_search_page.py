@@ -199,6 +199,7 @@ def test_filters_are_of_the_payload(tab: Tab) -> None:
         ("vector", (".value svg.spark polyline", ".answer svg.spark")),
         ("image", (".value img.thumb", ".value a[rel~=noreferrer]")),
         ("object", (".value dl.meta", ".answer dl dd .big")),
+        ("deep", (".value details.fold pre",)),
         ("text", (".value .said", ".answer .shares .bar")),
     ],
 )

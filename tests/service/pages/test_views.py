@@ -251,6 +251,7 @@ def test_teaching_by_keyboard(tab: Tab) -> None:
     ]
     tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 2")
     assert "2 examples of 1 query" in tab.text("#count")
+    assert hits[0]["payload"]["title"] in tab.text("#examples tbody tr:last-child")
     tab.page.keyboard.press("n")  # again: it is taken back
     tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 1")
     tab.page.click("#examples button:has-text('Forget')")
@@ -291,6 +292,10 @@ def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None
     tab.page.wait_for_selector("#key li:has-text('garden')")
     tab.page.hover("#picture circle >> nth=-1")
     assert best["payload"]["title"] in tab.text("#readout")
+    tab.page.focus("#picture")
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        tab.page.keyboard.press(key)
+    assert tab.text("#readout").startswith(best["payload"]["title"])
 
 
 def test_umap_is_drawn_when_asked_for(tab: Tab) -> None:

@@ -57,6 +57,7 @@ KINDS: dict[str, list[Any]] = {
     "text": [f"Sentence number {at} about one thing." for at in range(6)],
     "image": [png(), "https://pictures.example/a.png", png(), png(), png(), png()],
     "object": [{"stars": at / 2, "shelf": "ab"[at % 2], "tags": ["x"]} for at in range(6)],
+    "deep": [{"parts": [{"n": at, "of": ["a", {"b": "c" * 60}]}]} for at in range(6)],
     "mixed": [1, "two", [3], {"four": 4}, None, True],
 }
 
