@@ -19,15 +19,15 @@ SETTINGS = (
     setting(
         "--data", "folder", required=True, type=click.Path(path_type=Path), help="The data folder."
     ),
+    setting("--host", default="127.0.0.1", help="The address to listen on."),
+    setting(
+        "--port", default=8000, type=click.IntRange(0, 65535), help="The port; 0 for any free one."
+    ),
     setting(
         "--engine",
         metavar="URL",
         help="Where collections live instead of the folder: milvus://HOST:PORT/LIBRARY. The folder "
         "then keeps what is this server's own: keys of access.",
-    ),
-    setting("--host", default="127.0.0.1", help="The address to listen on."),
-    setting(
-        "--port", default=8000, type=click.IntRange(0, 65535), help="The port; 0 for any free one."
     ),
     setting(
         "--processes",
