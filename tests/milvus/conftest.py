@@ -1,4 +1,5 @@
-"""One Milvus server for all tests of a session, started by the first that asks for it."""
+"""One Milvus server for all tests of a session, started by the first that asks for it; and both
+engines behind one fixture, for what must be the same of each."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from index.collection import Collection
+from index.data import Data
+from index.encoder import SentenceEncoder
+from tests.milvus.contract import WIDTH
 from tests.milvus.server import MilvusServer, Unavailable, running
 
 REQUIRED = "ATTEND_REQUIRE_MILVUS"
@@ -24,3 +29,39 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusSe
         if os.environ.get(REQUIRED):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", params=["local", "milvus"])
+def library(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_encoder: SentenceEncoder,
+) -> Iterator[Data]:
+    """A library of either engine, whose encoder is the tiny one."""
+    if request.param == "milvus":
+        where = f"{request.getfixturevalue('milvus_server').engine}/contract"
+    else:
+        where = str(tmp_path_factory.mktemp("contract"))
+    data = Data(where, load_encoder=lambda name: tiny_encoder)
+    yield data
+    data.close()
+
+
+@pytest.fixture(scope="session")
+def vectors(library: Data) -> Collection:
+    """A collection of vectors; a table of a server takes seconds to make, so that tests share it
+    and name their documents apart or leave none behind."""
+    return library.create("vectors", dimension=WIDTH)
+
+
+@pytest.fixture(scope="session")
+def texts(library: Data) -> Collection:
+    """A collection of texts; shared likewise."""
+    return library.create("texts", encoder="tiny")
+
+
+@pytest.fixture
+def empty(vectors: Collection) -> Iterator[Collection]:
+    """The collection of vectors without documents."""
+    yield vectors
+    vectors.delete(sorted(vectors.ids()))
