@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
+CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench clean
+.PHONY: help demo test check test-cluster soak bench clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
 	@$(BIN)/python -m service.demo --data demo-data --port $(PORT)
@@ -22,16 +23,19 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
+	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
+
 soak: $(VENV)/installed-tests  ## Ten minutes of load, then 200 kills under load
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
 
 bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
-	@for each in build learning http recommend scale; do \
+	@for each in build learning http recommend scale sizing; do \
 	  $(BIN)/python benchmarks/$$each.py $(if $(QUICK),--quick) || exit 1; \
 	done
 
 clean:  ## Remove what was installed and built here
-	rm -rf $(VENV) demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps: an installation is repeated only when what it installs has changed.
 $(VENV)/bin/python:
@@ -49,4 +53,12 @@ $(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt $(VENV)/
 
 $(VENV)/installed-benchmarks: benchmarks/requirements.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	@touch $@
+
+# etcd comes as a package of Debian's, unpacked and not installed.
+$(CLUSTER)/installed: tests/requirements-cluster.txt
+	$(PYTHON) -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/requirements-cluster.txt
+	cd $(CLUSTER) && rm -f etcd-server_*.deb && apt-get download etcd-server && \
+	  dpkg-deb --extract etcd-server_*.deb etcd
 	@touch $@

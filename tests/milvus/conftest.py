@@ -63,5 +63,6 @@ def texts(library: Data) -> Collection:
 @pytest.fixture
 def empty(vectors: Collection) -> Iterator[Collection]:
     """The collection of vectors without documents."""
+    vectors.delete(sorted(vectors.ids()))
     yield vectors
     vectors.delete(sorted(vectors.ids()))

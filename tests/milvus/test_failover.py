@@ -1,0 +1,79 @@
+"""`kill -9` of the server under load: nothing acknowledged is lost, and no answer is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.milvus.load import PATH, WIDTH, Load, check_all, prepare
+from tests.milvus.server import MilvusServer, wait_until
+from tests.soak.client import Client, Server
+
+RECOVERY_SECONDS = 180.0
+"""Not how long it takes, but when to give up on a busy machine."""
+
+FIRST = [1.0] + [0.0] * (WIDTH - 1)
+ASKED = {"query": FIRST, "filter": {"kind": "ryw"}, "k": 100}
+
+
+def replica(server: MilvusServer, folder: Path) -> Server:
+    folder.mkdir()
+    engine = f"{server.engine}/failover"
+    return Server(folder, folder / "log", "service", "--engine", engine, "--log-level", "warning")
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    milvus_server: MilvusServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Server]]:
+    """Two service processes on one Milvus server, with the collection of the load."""
+    folder = tmp_path_factory.mktemp("replicas")
+    with ExitStack() as stack:
+        started = []
+        for name in ("one", "two"):
+            started.append(replica(milvus_server, folder / name))
+            stack.callback(started[-1].kill)
+        prepare(started[0].address)
+        yield started
+
+
+def test_a_replica_reads_what_the_other_wrote(replicas: list[Server]) -> None:
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(closing(Client(each.address))) for each in replicas)
+        for at in range(8):
+            writer, reader = (one, two) if at % 2 else (two, one)
+            written = {"id": f"ryw{at}", "vector": FIRST, "payload": {"kind": "ryw"}}
+            writer.ask("POST", f"{PATH}/documents", [written])
+            found = reader.ask("POST", f"{PATH}/search", {**ASKED, "consistency": "strong"})
+            assert {hit["id"] for hit in found["hits"]} == {f"ryw{each}" for each in range(at + 1)}
+        # The same process needs not ask: it reads its own writes, and deletions, in any case.
+        one.ask("POST", f"{PATH}/documents/delete", {"filter": {"kind": "ryw"}})
+        assert one.ask("POST", f"{PATH}/search", ASKED)["hits"] == []
+        strong = two.ask("POST", f"{PATH}/search", {**ASKED, "consistency": "strong"})
+        assert strong["hits"] == []
+
+
+def test_a_killed_server_loses_nothing_and_answers_nothing_wrong(
+    milvus_server: MilvusServer, replicas: list[Server]
+) -> None:
+    load = Load([each.address for each in replicas])
+    with load:
+        assert wait_until(lambda: load.told.writes > 5 and len(load.told.seconds) > 10, 60)
+        milvus_server.kill()
+        time.sleep(1)  # asked meanwhile, they wait
+        milvus_server.start()
+        milvus_server.wait_until_ready(RECOVERY_SECONDS)
+        writes, searches = load.told.writes, len(load.told.seconds) + len(load.told.refused)
+        again = wait_until(
+            lambda: load.told.writes > writes + 5 and len(load.told.seconds) > searches + 10,
+            RECOVERY_SECONDS,
+        )
+    assert again, f"no answers again; {load.told.refused[-3:]}, {milvus_server.last_lines()}"
+    assert load.told.wrong == []
+    assert all(": 503 " in each for each in load.told.refused), load.told.refused
+    for each in replicas:
+        check_all(each.address, load.told)
