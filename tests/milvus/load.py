@@ -33,6 +33,9 @@ OWNED = 30
 """Documents that a writer changes, again and again."""
 
 BATCH = 5
+BOUND_SECONDS = 6.0
+"""Bounded reads of Milvus are 5 s behind at most (its `gracefulTime`)."""
+
 SCALE = WIDTH**-0.5
 PATH = "/v1/collections/load"
 
@@ -197,7 +200,10 @@ class Load:
         found = {hit["id"]: hit for hit in answer["hits"]}
         for id, version in before.items():
             if id not in found:
-                self.told.wrong.append(f"{id} was acknowledged, and is not found")
+                # While it is written again its keys of both versions may be passed over: they lie
+                # on shards that are read at moments of their own.
+                if attempted[id] == version:
+                    self.told.wrong.append(f"{id} was acknowledged, and is not found")
             elif not version <= found[id]["value"] <= attempted[id]:
                 self.told.wrong.append(
                     f"{id} was acknowledged as {version}, and is found as {found[id]['value']}"
@@ -218,10 +224,11 @@ def still_vectors() -> Float64:
 
 
 def prepare(address: tuple[str, int]) -> None:
-    """The collection, with what never changes."""
+    """The collection, with what never changes, and long enough ago for bounded reads."""
     with closing(Client(address)) as client:
         client.ask("PUT", PATH, {"dimension": WIDTH})
         client.ask("POST", f"{PATH}/documents", [document(id, 1, "still") for id in STILL_IDS])
+    time.sleep(BOUND_SECONDS)
 
 
 def check_all(address: tuple[str, int], told: Told) -> None:

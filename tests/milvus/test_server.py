@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.milvus import cluster
 from tests.milvus.server import Alone, MilvusServer, Unavailable, wait_until
 
 DIMENSION = 8
@@ -70,3 +71,15 @@ def heard(client: socket.socket) -> bytes:
         return client.recv(1)
     except ConnectionError:
         return b""
+
+
+def test_a_cluster_that_cannot_be_had_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "RUNNER", tmp_path / "cluster.py")
+    with pytest.raises(Unavailable, match=r"runner is not at .*; name it in ATTEND_MILVUS_CLUSTER"):
+        cluster.Cluster(tmp_path)
+    (tmp_path / "cluster.py").touch()
+    monkeypatch.setattr(cluster, "PYTHON", tmp_path / "python")
+    with pytest.raises(Unavailable, match=r"Python is not at .*; run 'make test-cluster'"):
+        cluster.Cluster(tmp_path)

@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from index.consistency import reading
 from index.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from index.engines.milvus.expressions import both
 from index.engines.milvus.tables import Read, Tables
 from index.keys import Candidates, Proposed
 from index.keys.nearest import EXTRA, OVERFETCH
 from index.types import Float32, Int64, Json
+
+READ_AGAIN = 4
+"""How often a document that changes while it is read is read anew; then it is passed over."""
 
 
 class Size(NamedTuple):
@@ -159,22 +163,35 @@ class RemoteKeys:
     def _settled(self, rows: Int64) -> Int64:
         """Those of the rows whose documents are there and pass, read with their keys; ascending.
 
-        A key that was found under another version than its document's is not its document's.
+        A key that was found under another version than its document's is not its document's. A
+        document whose own keys are not there was written again between the two reads (or its keys
+        are not to be seen yet where they were read), and is read again, as it is by then.
         """
         unknown = [row for row in rows.tolist() if row not in self.documents_read]
-        read = self._tables.read(unknown, passing=self._of_documents)
+        changed = self._read_whole(unknown)
+        for _ in range(READ_AGAIN):
+            if not changed:
+                break
+            with reading("strong"):
+                changed = self._read_whole(changed)
+        return np.array(
+            sorted(row for row in rows.tolist() if row in self.documents_read), dtype=np.int64
+        )
+
+    def _read_whole(self, rows: Sequence[int]) -> list[int]:
+        """Reads documents with their keys. Returns those whose keys were not there."""
+        read = self._tables.read(rows, passing=self._of_documents)
         missing = [
             key for each in read.values() for key in each.key_ids() if key not in self._vectors
         ]
         self._vectors |= self._tables.vectors(missing, self._layout) if missing else {}
-        self.documents_read |= {
+        whole = {
             row: each
             for row, each in read.items()
             if all(key in self._vectors for key in each.key_ids())
         }
-        return np.array(
-            sorted(row for row in rows.tolist() if row in self.documents_read), dtype=np.int64
-        )
+        self.documents_read |= whole
+        return [row for row in read if row not in whole]
 
 
 def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:
