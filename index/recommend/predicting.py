@@ -13,7 +13,7 @@ from index.recommend.answers import Predicted
 from index.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from index.recommend.requests import MAX_HISTORY, Given, RecommendRequest
 from index.recommend.target import NONE, Prediction, Targets, Valued, predicted
-from index.recommend.trained import Models, Trained, means
+from index.recommend.trained import Models, Trained
 from index.search.explaining import MAX_SHARES, Vanished
 from index.search.searching import until_whole
 from index.store import Store
@@ -118,7 +118,7 @@ class Predictor:
 
     def _means(self, rows: Int64) -> Float32:
         """Documents (n, d) as ratings are learned of them."""
-        known, found = means(self._store.own_keys(np.unique(rows)))
+        known, found = self._store.own_keys(np.unique(rows)).means()
         if not np.isin(rows, known).all():
             raise Vanished
         width = self._views.mean().shape[0]

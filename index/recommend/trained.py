@@ -9,7 +9,7 @@ import numpy as np
 
 from index.errors import Damaged, InvalidRequest
 from index.ratings import Items, Own, RatingModel
-from index.store import KeyBatch, Store
+from index.store import Store
 from index.types import Float32, Int64
 
 TERMS = "ratings"
@@ -55,13 +55,16 @@ class Models:
             Damaged: it is not what was stored.
         """
         state = self._store.state()
+        # A document whose text changes loses what was learned of it, and keys with that.
+        wanted = version or state.active("predict"), state.last_removal
         with self._lock:
-            # A document whose text changes loses what was learned of it, and keys with that.
-            wanted = version or state.active("predict"), state.last_removal
-            if wanted != self._read:
-                self._trained = read(self._store, wanted[0]) if wanted[0] else None
-                self._read = wanted
-            return self._trained
+            if wanted == self._read:
+                return self._trained
+        # Under no lock: who asks for the version that is at hand waits for nobody.
+        trained = read(self._store, wanted[0]) if wanted[0] else None
+        with self._lock:
+            self._read, self._trained = wanted, trained
+        return trained
 
 
 def read(store: Store, number: int) -> Trained:
@@ -93,12 +96,3 @@ def read(store: Store, number: int) -> Trained:
             f"takes {model.width}; train again."
         )
     return Trained(number, model, rows, Own.unpacked(vectors.reshape(-1, model.width), model.heads))
-
-
-def means(batch: KeyBatch) -> tuple[Int64, Float32]:
-    """Rows (n,), ascending, and the mean of each document's keys (n, d)."""
-    rows, starts, counts = np.unique(batch.documents, return_index=True, return_counts=True)
-    if not len(rows):
-        return rows, np.empty((0, 0), dtype=np.float32)
-    sums = np.add.reduceat(batch.embeddings, starts, axis=0)
-    return rows, np.asarray(sums / counts[:, None], dtype=np.float32)

@@ -87,18 +87,13 @@ class Asking:
         """
         if not len(rows):
             return np.empty((0, self._settings.dimension), dtype=np.float32)
-        found = self._store.own_keys(np.unique(rows))
-        documents, starts = np.unique(found.documents, return_index=True)
-        if len(documents) < len(np.unique(rows)):
+        documents, means = self._store.own_keys(np.unique(rows)).means()
+        if not np.isin(rows, documents).all():
             raise UnknownDocument(
                 "A document went while it was asked for; ask again, or leave it out.",
                 field="query",
             )
-        counts = np.diff(starts, append=len(found.documents))
-        means: Float32 = np.add.reduceat(found.embeddings, starts)  # (documents, d)
-        means /= counts[:, None]
-        means = self.unit(means)
-        queries: Float32 = means[np.searchsorted(documents, rows)]
+        queries: Float32 = self.unit(means)[np.searchsorted(documents, rows)]
         return queries
 
     def unit(self, embeddings: Float32) -> Float32:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+import numpy as np
+
 from index.errors import Conflict
 from index.types import Bool, Document, Float32, Int64, Json
 
@@ -153,3 +155,11 @@ class KeyBatch(NamedTuple):
     documents: Int64  # (m,)
     embeddings: Float32  # (m, d); of an example key, its question's
     examples: Bool  # (m,) which are example keys
+
+    def means(self) -> tuple[Int64, Float32]:
+        """Rows of the documents (n,), ascending, and the mean of each one's keys (n, d)."""
+        rows, starts, counts = np.unique(self.documents, return_index=True, return_counts=True)
+        if not len(rows):
+            return rows, self.embeddings[:0]
+        sums = np.add.reduceat(self.embeddings, starts, axis=0)
+        return rows, np.asarray(sums / counts[:, None], dtype=np.float32)

@@ -9,7 +9,6 @@ import numpy as np
 
 from index.collection import Collection
 from index.learn.ratings.data import Ratings
-from index.recommend.trained import means
 from index.training.request import FEWEST_QUESTIONS
 from index.types import Float32, Int64, Json
 
@@ -42,7 +41,7 @@ def gathered(collection: Collection, seed: int) -> Material:
     values = stored.values[rated]
     kept = _most(users, seed)
     keys = collection.store.own_keys(np.unique(items[kept]))
-    rows, embeddings = means(keys)
+    rows, embeddings = keys.means()
     kept = kept[np.isin(items[kept], rows)]  # a document may have gone meanwhile
     ratings = Ratings(
         users[kept], np.searchsorted(rows, items[kept]), values[kept], len(stored.users), len(rows)

@@ -14,7 +14,7 @@ from index.interchange import export_weights
 from index.learn.ratings.fit import Recipe
 from index.learn.ratings.net import Shape
 from index.recommend.target import Targets, Valued, predicted
-from index.recommend.trained import Models, means
+from index.recommend.trained import Models
 from index.store import Interaction
 from index.training import Cancelled, train
 from index.verify import verify
@@ -60,7 +60,7 @@ def asked(collection: Collection, ids: list[str]) -> tuple[np.ndarray, np.ndarra
     """Rows and embeddings, in the order of ids."""
     rows = collection.store.rows_of(ids)
     wanted = np.array([rows[id] for id in ids], dtype=np.int64)
-    known, vectors = means(collection.store.own_keys(wanted))
+    known, vectors = collection.store.own_keys(wanted).means()
     return wanted, vectors[np.searchsorted(known, wanted)]
 
 
