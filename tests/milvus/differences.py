@@ -43,11 +43,11 @@ PROBES: dict[str, Probe] = {
 
 PROBED_ELSEWHERE = {
     "engine": "the name itself",
-    "atomic_batches": "test_failover.py, by a kill in the middle of a batch",
+    "atomic_batches": "nowhere: a writer killed between two documents of a batch",
     "attend_most": "test_capabilities.py",
     "any_scorer": "test_contract_search.py: exact, or said not to be",
     "insertion_order": "test_capabilities.py",
-    "jobs": "test_capabilities.py, over HTTP",
+    "jobs": "test_service.py, over HTTP",
     "text_bytes": "test_capabilities.py",
     "content_bytes": "test_capabilities.py",
     "consistency": "test_failover.py, by two replicas",
