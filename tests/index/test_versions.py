@@ -307,10 +307,10 @@ def test_a_merge_that_two_writers_find_due_is_done_once(world, monkeypatch):
     world.collection.publish()
     writes, write = [], views_module.Views._write
 
-    def counted(views, made):
+    def counted(views, made, on_stage):
         writes.append(made.number)
         time.sleep(0.1)
-        write(views, made)
+        write(views, made, on_stage)
 
     monkeypatch.setattr(views_module.Views, "_write", counted)
     world.collection.write([Document(f"n{at}", {"text": f"gold {at}"}) for at in range(20)])
