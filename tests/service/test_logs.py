@@ -56,7 +56,7 @@ def test_a_request_is_one_line_by_its_route(
     line = answered(books, capsys, path, headers={"X-Request-Id": "abc", "X-Api-Key": SECRET})
     assert line["request"] == "abc"
     assert line["route"] == "/v1/collections/{collection}/documents/{id}"
-    assert (line["method"], line["status"], line["level"]) == ("GET", 404, "info")
+    assert (line["method"], line["status"], line["level"]) == ("GET", 422, "info")
     assert 0 <= line["ms"] < 10_000
     assert line["logger"] == "attend.requests"
     assert SECRET not in json.dumps(line)
