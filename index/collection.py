@@ -81,6 +81,7 @@ class Collection:
         self.name = name
         self.folder, self.settings, self.store, self.views = parts[:4]
         self.capabilities = parts.capabilities
+        self.checks = parts.checks
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder)
         self._searcher = Searcher(self.store, self.settings, parts.select, self.encoder)

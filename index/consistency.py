@@ -8,24 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Consistency: TypeAlias = Literal["bounded", "strong"]
 """bounded: what others wrote in the last seconds may be missing; strong: nothing that was
 acknowledged is. A data folder is always strong."""
 
 
+class Moment(NamedTuple):
+    """An engine's own mark of a moment.
+
+    Attributes:
+        began: by `time.monotonic`, before it was asked for.
+    """
+
+    mark: int
+    began: float
+
+
 class Asked:
     """What was said for a block of reads.
 
     Attributes:
-        moments: an engine's own mark of the moment that strong reads of the block wait for, by
-            engine: all of them are of that moment or later, and only the first of them waits long.
+        moments: what strong reads of the block wait for, by engine: all of them are of that
+            moment or later, and only the first of them waits long.
     """
 
     def __init__(self, consistency: Consistency) -> None:
         self.consistency = consistency
-        self.moments: dict[object, int] = {}
+        self.moments: dict[object, Moment] = {}
 
 
 _asked: ContextVar[Asked | None] = ContextVar("consistency", default=None)

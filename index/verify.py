@@ -6,11 +6,12 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from index.collection import Collection
+from index.engines.checks import Finding
 from index.errors import AttendError, Conflict, Damaged
 from index.ingest import key_hash, value_hash
 from index.projection import Projection
@@ -31,21 +32,6 @@ PAGE = 1000
 
 ROUNDS = 3
 """Of mending: what is mended lets be seen what lay behind it."""
-
-
-class Finding(NamedTuple):
-    """One thing wrong.
-
-    Attributes:
-        check: the invariant that it breaks.
-        problem: a sentence.
-        remedy: what mending it does, or what the user can do where `can_mend` is false.
-    """
-
-    check: str
-    problem: str
-    can_mend: bool
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -84,13 +70,14 @@ def verify(collection: Collection, *, mend: bool = False) -> Verified:
     Args:
         mend: put right what can be made anew from the database.
     """
-    found = left = list(_findings(collection))
+    checks = collection.checks or _Files(collection)
+    found = left = checks.find()
     for _ in range(ROUNDS if mend else 0):
         names = {each.check for each in left if each.can_mend}
         if not names:
             break
-        _mend(collection, names)
-        left = list(_findings(collection))
+        checks.mend(names)
+        left = checks.find()
     return Verified(
         problems=[each.problem for each in found],
         keys=_key_count(collection),
@@ -98,6 +85,19 @@ def verify(collection: Collection, *, mend: bool = False) -> Verified:
         findings=found,
         left=[each.problem for each in left],
     )
+
+
+class _Files:
+    """The checks of a database and its indexes."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+
+    def find(self) -> list[Finding]:
+        return list(_findings(self._collection))
+
+    def mend(self, names: set[str]) -> None:
+        _mend(self._collection, names)
 
 
 def unopened(error: Damaged) -> Verified:

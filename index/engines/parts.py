@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from index.engines.capabilities import Capabilities
+from index.engines.checks import Checks
 from index.search.selecting import Selects
 from index.settings import Settings
 from index.store import Store
@@ -18,6 +19,7 @@ class Parts(NamedTuple):
     Attributes:
         folder: of its files; of an engine without any, a name that is the collection's alone.
         select: what one search looks at.
+        checks: what verification looks at; None where it is the files.
     """
 
     folder: Path
@@ -26,6 +28,7 @@ class Parts(NamedTuple):
     views: Views
     select: Selects
     capabilities: Capabilities
+    checks: Checks | None = None
 
 
 class Names(Protocol):

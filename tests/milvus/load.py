@@ -200,10 +200,7 @@ class Load:
         found = {hit["id"]: hit for hit in answer["hits"]}
         for id, version in before.items():
             if id not in found:
-                # While it is written again its keys of both versions may be passed over: they lie
-                # on shards that are read at moments of their own.
-                if attempted[id] == version:
-                    self.told.wrong.append(f"{id} was acknowledged, and is not found")
+                self.told.wrong.append(f"{id} was acknowledged, and is not found")
             elif not version <= found[id]["value"] <= attempted[id]:
                 self.told.wrong.append(
                     f"{id} was acknowledged as {version}, and is found as {found[id]['value']}"

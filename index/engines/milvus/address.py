@@ -65,8 +65,8 @@ class Address(NamedTuple):
         if consistency not in get_args(Consistency):
             raise _refused(written, "consistency is bounded or strong")
         patience = asked.get("patience", str(PATIENCE))
-        if not re.fullmatch(r"\d{1,4}(\.\d+)?", patience):
-            raise _refused(written, "patience is a number of seconds")
+        if not re.fullmatch(r"\d{1,3}(\.\d+)?", patience):
+            raise _refused(written, "patience is a number of seconds below 1000")
         replicas = asked.get("replicas", "1")
         if not re.fullmatch(r"[1-9]\d?", replicas):
             raise _refused(written, "replicas is a number from 1 to 99")

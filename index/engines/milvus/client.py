@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from index.consistency import Consistency, asked
+from index.consistency import Asked, Consistency, Moment, asked
 from index.engines.milvus.address import Address
 from index.engines.milvus.capabilities import MESSAGE_BYTES
 from index.errors import InvalidRequest, Unavailable, UnknownCollection
@@ -36,11 +36,15 @@ Row = Mapping[str, Any]
 Result = TypeVar("Result")
 
 TRY_SECONDS = 10.0
-"""How long one attempt may take."""
+"""How long one attempt may take, and once more what pymilvus began before."""
+
+MOMENT_SECONDS = 10.0
+"""For so long the reads of a request share the moment that they wait for. A search that began
+with it is over within twice `TRY_SECONDS` (see `index.engines.milvus.retired`)."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
-OWN_SECONDS = 10.0
+OWN_SECONDS = MOMENT_SECONDS
 """For so long after a write of this process its reads wait for that write. Bounded reads are some
 seconds behind at most, so that later ones see it anyway."""
 
@@ -97,14 +101,13 @@ class Client:
     ) -> list[dict[str, Any]]:
         """Rows that pass; with a limit, those of the smallest primary keys."""
         bound = {} if limit is None else {"limit": limit}
-        level = self._level(collection, consistency)
         found = self.call(
             lambda client: client.query(
                 collection,
                 filter=filter,
                 output_fields=list(fields),
                 timeout=TRY_SECONDS,
-                **level,
+                **self._level(client, collection, consistency),
                 **bound,
             )
         )
@@ -144,7 +147,6 @@ class Client:
         params: Mapping[str, Any],
     ) -> list[list[Any]]:
         """For each vector the rows of the largest inner products, best first."""
-        level = self._level(collection, None)
         found = self.call(
             lambda client: client.search(
                 collection,
@@ -154,7 +156,7 @@ class Client:
                 output_fields=list(fields),
                 search_params={"metric_type": "IP", "params": dict(params)},
                 timeout=TRY_SECONDS,
-                **level,
+                **self._level(client, collection, None),
             )
         )
         return [list(each) for each in found]
@@ -202,19 +204,27 @@ class Client:
         self.call(action)
         self._wrote[collection] = time.monotonic()
 
-    def _level(self, collection: str, consistency: Consistency | None) -> dict[str, Any]:
+    def _level(
+        self, client: MilvusClient, collection: str, consistency: Consistency | None
+    ) -> dict[str, Any]:
         """Milvus's names for a consistency. A process always sees its own writes."""
         said = None if consistency else asked()
         level = consistency or (said.consistency if said else self.address.consistency)
         if level == "strong":
             if said is None:
                 return {"consistency_level": "Strong"}
-            moment = said.moments.get(self) or self.call(_now)
-            said.moments[self] = moment
-            return {"consistency_level": "Customized", "guarantee_timestamp": moment}
+            moment = self._moment(client, said)
+            return {"consistency_level": "Customized", "guarantee_timestamp": moment.mark}
         wrote = self._wrote.get(collection)
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
         return {"consistency_level": "Session" if recent else "Bounded"}
+
+    def _moment(self, client: MilvusClient, said: Asked) -> Moment:
+        """That of a block of reads, or one anew where it is too long ago."""
+        moment, began = said.moments.get(self), time.monotonic()
+        if moment is None or began - moment.began > MOMENT_SECONDS:
+            said.moments[self] = moment = Moment(_now(client), began)
+        return moment
 
     def _connected(self) -> MilvusClient:
         client = self._client

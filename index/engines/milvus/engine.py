@@ -14,6 +14,7 @@ from index.engines.milvus.capabilities import CAPABILITIES
 from index.engines.milvus.client import Client
 from index.engines.milvus.registry import Aliases, Known, Registry
 from index.engines.milvus.store import RemoteStore
+from index.engines.milvus.sweeping import RemoteChecks
 from index.engines.milvus.tables import Tables
 from index.engines.milvus.versions import Versions
 from index.engines.milvus.views import RemoteViews
@@ -65,6 +66,7 @@ class Milvus:
             cast(Views, views),
             views.select,
             CAPABILITIES,
+            RemoteChecks(opened),
         )
 
     def make(self, name: str, settings: Settings) -> None:

@@ -65,6 +65,8 @@ class RemoteKeys:
         self.width = width
         self.index = {"kind": "flat", "engine": "milvus"}
         self.documents_read: dict[int, Read] = {}
+        self._looked_for: set[int] = set()
+        self._own: set[int] = set()
         self._vectors: dict[int, Float32] = {}
 
     @property
@@ -99,13 +101,12 @@ class RemoteKeys:
         by_query = [
             np.unique(np.concatenate(found[at : at + heads])) for at in range(0, len(found), heads)
         ]
-        alive = self._settled(np.unique(np.concatenate(by_query)))
-        return Proposed([rows[np.isin(rows, alive)] for rows in by_query], self.promises(recall))
+        return Proposed(by_query, self.promises(recall))
 
     def lookup(self, rows: Int64) -> Candidates:
         """The documents of `rows` that are there, with all of their keys."""
-        alive = self._settled(rows)
-        reads = [self.documents_read[row] for row in alive.tolist()]
+        alive = self._settled(rows.tolist())
+        reads = [self.documents_read[row] for row in alive]
         ids = [key for read in reads for key in read.key_ids()]
         counts = np.array([read.keys for read in reads], dtype=np.int64)
         keys = (
@@ -113,7 +114,10 @@ class RemoteKeys:
             if ids
             else np.empty((0, self.width), dtype=np.float32)
         )
-        return Candidates(alive, np.cumsum(counts) - counts, keys, np.array(ids, dtype=np.int64))
+        documents = np.array(alive, dtype=np.int64)
+        return Candidates(
+            documents, np.cumsum(counts) - counts, keys, np.array(ids, dtype=np.int64)
+        )
 
     def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
         """The documents of `rows`, in one block."""
@@ -126,16 +130,23 @@ class RemoteKeys:
 
     def _nearest(self, queries: Float32, wanted: int) -> list[Int64]:
         """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
-        different ones, or all there are."""
+        different ones or more, or all there are.
+
+        A document that is found by an old key is one of them, since its own may not have been to
+        be seen yet; but it takes the place of none that is found by a key of its own.
+        """
         fetch = min(MAX_RESULTS, int(wanted * self._size.crowd * OVERFETCH) + 1)
         found: list[Int64 | None] = [None] * len(queries)
         pending = list(range(len(queries)))
         while pending:
-            hits = self._hits(queries[pending], fetch)
+            hits = list(self._hits(queries[pending], fetch))
+            met = {hit["entity"]["document"] for each in hits for hit in each}
+            alive = set(self._settled(sorted(met)))
             for at, each in zip(pending, hits, strict=True):
-                distinct = list(dict.fromkeys(hit["entity"]["document"] for hit in each))
-                if len(distinct) >= wanted or len(each) < fetch or fetch == MAX_RESULTS:
-                    found[at] = np.array(distinct, dtype=np.int64)
+                rows = {hit["entity"]["document"] for hit in each}
+                own = {hit["entity"]["document"] for hit in each if hit["id"] in self._own}
+                if len(own) >= wanted or len(each) < fetch or fetch == MAX_RESULTS:
+                    found[at] = np.array(sorted(rows & alive), dtype=np.int64)
             pending = [at for at in pending if found[at] is None]
             fetch = min(MAX_RESULTS, fetch * 2)
         return [each for each in found if each is not None]
@@ -160,38 +171,45 @@ class RemoteKeys:
                         self._vectors[hit["id"]] = np.asarray(entity["vector"], dtype=np.float32)
                 yield hits
 
-    def _settled(self, rows: Int64) -> Int64:
+    def _settled(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows whose documents are there and pass, read with their keys; ascending.
 
         A key that was found under another version than its document's is not its document's. A
-        document whose own keys are not there was written again between the two reads (or its keys
-        are not to be seen yet where they were read), and is read again, as it is by then.
+        document whose own keys are not there was read so late that it had others by then, and is
+        read again.
         """
-        unknown = [row for row in rows.tolist() if row not in self.documents_read]
-        changed = self._read_whole(unknown)
+        late = [row for row in rows if row not in self._looked_for]
+        self._looked_for.update(late)
+        late = self._read_whole(late)
         for _ in range(READ_AGAIN):
-            if not changed:
+            if not late:
                 break
             with reading("strong"):
-                changed = self._read_whole(changed)
-        return np.array(
-            sorted(row for row in rows.tolist() if row in self.documents_read), dtype=np.int64
-        )
+                late = self._read_whole(late)
+        return sorted(row for row in rows if row in self.documents_read)
 
     def _read_whole(self, rows: Sequence[int]) -> list[int]:
-        """Reads documents with their keys. Returns those whose keys were not there."""
+        """Reads documents, then their keys. Returns those whose keys were not there."""
         read = self._tables.read(rows, passing=self._of_documents)
-        missing = [
-            key for each in read.values() for key in each.key_ids() if key not in self._vectors
-        ]
-        self._vectors |= self._tables.vectors(missing, self._layout) if missing else {}
+        keys = [key for each in read.values() for key in each.key_ids()]
+        self._read_keys(keys)
+        # Keys are written before the document that names them: a moment after it has seen them.
+        with reading("strong"):
+            self._read_keys(keys)
         whole = {
             row: each
             for row, each in read.items()
             if all(key in self._vectors for key in each.key_ids())
         }
         self.documents_read |= whole
+        self._own.update(key for each in whole.values() for key in each.key_ids())
         return [row for row in read if row not in whole]
+
+    def _read_keys(self, keys: Sequence[int]) -> None:
+        """Those that were not read yet."""
+        missing = [key for key in keys if key not in self._vectors]
+        if missing:
+            self._vectors |= self._tables.vectors(missing, self._layout)
 
 
 def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:

@@ -7,8 +7,10 @@ LIBRARY_UUID_keys_LAYOUT     a row a key, with the version of the document that 
 LIBRARY_UUID_examples        a row for each question that a document answers
 ```
 Milvus has no transaction over several rows. So keys are written first, under a version of their
-own; then the document's row, which names that version: with it the document is another; then the
-keys of the version before go. A reader passes over keys whose version is not their document's.
+own; then the document's row, which names that version: with it the document is another. The keys
+of the version before go later (`index.engines.milvus.retired`), so that every search that was asked
+meanwhile finds the document, by these keys or by those. A reader passes over keys whose version is
+not their document's, and reads the document's own.
 """
 
 from __future__ import annotations

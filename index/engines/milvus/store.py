@@ -78,6 +78,12 @@ class RemoteStore:
 
     def close(self) -> None:
         """The connection is the library's."""
+        self._writer.close()
+
+    @property
+    def retires(self) -> bool:
+        """Whether keys of versions before are still to be deleted."""
+        return self._writer.waits
 
     def settings(self) -> dict[str, Any]:
         known = self._tables.known()
@@ -240,9 +246,13 @@ class RemoteStore:
         """Replace value and payload; of two revisions at the same moment one may be lost."""
         for _ in range(REVISIONS):
             head = self._tables.heads([id], "strong").get(id)
-            stored = None if head is None else self.find([id]).get(id)
-            if head is None or stored is None:
+            if head is None:
                 return None
+            with reading("strong"):
+                read = self._tables.read([head.row]).get(head.row)
+            if read is None or read.version != head.version:
+                continue  # another came between: this text is not of those keys
+            stored = read.document
             revised = change(stored)
             document = Document(id, revised.fields, {}, revised.value, revised.payload)
             hashes = Hashes(bytes.fromhex(head.key_hash), hash(revised.value, revised.payload))

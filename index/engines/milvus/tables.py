@@ -72,6 +72,10 @@ class Tables:
     def keys(self, layout: str = schema.RAW) -> str:
         return keys_table(self.client, self.uuid, layout)
 
+    def of_keys(self) -> list[str]:
+        """The tables of keys that writes enter, the raw one first."""
+        return [self.keys(layout) for layout in (schema.RAW, *self.known(fresh=True).layouts)]
+
     def known(self, *, fresh: bool = False) -> Known:
         """What every process knows of the collection.
 
@@ -161,10 +165,12 @@ class Tables:
         )
         return {row["key"]: np.asarray(row["vector"], dtype=np.float32) for row in found}
 
-    def places(self, ids: Sequence[int]) -> dict[int, tuple[int, str, int, int]]:
+    def places(
+        self, ids: Sequence[int], consistency: Consistency | None = None
+    ) -> dict[int, tuple[int, str, int, int]]:
         """Where keys come from: document, field, start, stop."""
         found = self.client.by_keys(
-            self.keys(), "key", ids, ["key", "document", "place"], "", 40_000
+            self.keys(), "key", ids, ["key", "document", "place"], "", 40_000, consistency
         )
         return {row["key"]: (row["document"], *json.loads(row["place"])) for row in found}
 

@@ -22,7 +22,7 @@ from index.engines.milvus import schema
 from index.engines.milvus.capabilities import CAPABILITIES
 from index.engines.milvus.registry import Known
 from index.engines.milvus.tables import Tables
-from index.engines.milvus.writing import projected
+from index.engines.milvus.writing import projected, version_at
 from index.errors import Conflict
 from index.store import Role, StoredProjection, StoredVersion, Terms
 from index.types import Float32, Int64, Json
@@ -162,7 +162,7 @@ class Versions:
         # Others learn within a second that they are to write to it as well.
         began = time.time()
         self._rewrite(made, 0)
-        while self._rewrite(made, int((began - MARGIN_SECONDS) * 1e6) << 10):
+        while self._rewrite(made, version_at(began - MARGIN_SECONDS)):
             continue
         self._tell(made, True)
 

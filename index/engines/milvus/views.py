@@ -8,10 +8,10 @@ from typing import NoReturn, cast
 
 from index.consistency import reading
 from index.engines.capabilities import unsupported
-from index.engines.milvus import schema
 from index.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from index.engines.milvus.keys import RemoteKeys, Size
 from index.engines.milvus.reader import Reader
+from index.engines.milvus.retired import GRACE_SECONDS
 from index.engines.milvus.store import RemoteStore
 from index.engines.milvus.tables import Tables
 from index.engines.milvus.versions import Versions
@@ -91,16 +91,22 @@ class RemoteViews:
         return counted[1]
 
     def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
-        """Write what is in memory to the server's storage; it does so by itself in time."""
-        for table in (self._tables.documents, *map(self._tables.keys, self._layouts())):
+        """Write what is in memory to the server's storage, which it does by itself in time; and
+        wait until the keys of versions before are gone, for a process that ends leaves them."""
+        for table in (self._tables.documents, *self._tables.of_keys()):
             self._tables.client.flush(table)
+        began = time.monotonic()
+        while self._store.retires:
+            on_stage("keys before", min(1.0, (time.monotonic() - began) / GRACE_SECONDS))
+            time.sleep(0.5)
         return self.current()
 
     def merge_if_due(self) -> None:
         """The server does so by itself."""
 
     def has_fresh(self) -> bool:
-        return False
+        """Whether something is to be waited for before the process ends."""
+        return self._store.retires
 
     def told(self, view: View) -> dict[str, Json]:
         return {
@@ -116,9 +122,6 @@ class RemoteViews:
             raise AttributeError(name)
         CAPABILITIES.check("train" if name == "mean" else "snapshots")
         raise AttributeError(name)
-
-    def _layouts(self) -> list[str]:
-        return [schema.RAW, *self._tables.known().layouts]
 
 
 def _check_role(role: Role) -> None:

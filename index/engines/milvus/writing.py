@@ -1,4 +1,4 @@
-"""Writing documents: keys first, then the document that names them, then the keys before go."""
+"""Writing documents: keys first, then the document that names them; the keys before go later."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ import numpy as np
 
 from index.engines.milvus import schema
 from index.engines.milvus.client import Row
+from index.engines.milvus.retired import Retired
 from index.engines.milvus.tables import Contents, Head, Tables, contents_of
+from index.errors import Unavailable
 from index.store import Entry, KeyBatch, KeyRow, StaleEntries
 from index.types import Float32
 from index.versions import Version
+
+UNFINISHED_SECONDS = 7200.0
+"""After which nobody can still be writing a document whose keys are there: half of it for the keys,
+and half for the documents' rows, which a call tries for `Address.patience` at most."""
 
 
 class _Written(NamedTuple):
@@ -37,6 +43,15 @@ class Writer:
     def __init__(self, tables: Tables, version: Callable[[int], Version]) -> None:
         self._tables = tables
         self._version = version
+        self._retired = Retired(self.delete_keys)
+
+    def close(self) -> None:
+        self._retired.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether keys before are still to go."""
+        return self._retired.waits
 
     def write(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> None:
         """Insert or replace documents, one by one: each is the one before or the new one.
@@ -49,7 +64,9 @@ class Writer:
         Raises:
             StaleEntries: an entry that keeps its keys finds others.
             LimitExceeded: a document that no row can hold; nothing was written.
+            Unavailable: the server took so long that others may take the keys for left behind.
         """
+        began = time.monotonic()
         contents = [contents_of(entry.document) for entry in entries]
         kept = self._kept([entry for entry in entries if entry.keys is None], heads)
         version = version_now()
@@ -63,11 +80,13 @@ class Writer:
             for entry, each in zip(entries, contents, strict=True)
         ]
         self._insert_keys(written, version)
+        if time.monotonic() - began > UNFINISHED_SECONDS / 2:
+            raise Unavailable("Milvus took too long to store keys; send the documents again.")
         self._tables.client.upsert(
             self._tables.documents, [_document_row(each, version) for each in written]
         )
         old = [heads[each.id] for entry in entries if (each := entry.document).id in heads]
-        self.delete_keys([key for head in old for key in head.key_ids()])
+        self._retired.add([key for head in old for key in head.key_ids()])
 
     def delete(self, heads: Sequence[Head]) -> None:
         """The documents first: keys without one are passed over."""
@@ -77,8 +96,8 @@ class Writer:
 
     def delete_keys(self, keys: Sequence[int]) -> None:
         if keys:
-            for layout in (schema.RAW, *self._tables.known().layouts):
-                self._tables.client.delete(self._tables.keys(layout), keys)
+            for table in self._tables.of_keys():
+                self._tables.client.delete(table, keys)
 
     def _insert_keys(self, written: Sequence[_Written], version: int) -> None:
         rows = [row for each in written for row in _key_rows(each, version)]
@@ -98,7 +117,7 @@ class Writer:
                 raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
         ids = [key for entry in entries for key in heads[entry.document.id].key_ids()]
         vectors = self._tables.vectors(ids, consistency="strong") if ids else {}
-        places = self._tables.places(ids) if ids else {}
+        places = self._tables.places(ids, consistency="strong") if ids else {}
         kept = {}
         for entry in entries:
             own = heads[entry.document.id].key_ids()
@@ -124,6 +143,11 @@ def version_now() -> int:
     """Microseconds since 1970 and ten random bits: later writes have larger ones, as far as clocks
     agree; two at once have different ones."""
     return (time.time_ns() // 1000) << 10 | random.getrandbits(10)
+
+
+def version_at(seconds: float) -> int:
+    """The first that can be of a moment, in seconds since 1970."""
+    return int(seconds * 1e6) << 10
 
 
 def _key_rows(written: _Written, version: int) -> Iterator[dict[str, Any]]:
