@@ -19,7 +19,7 @@ import numpy as np
 from index.errors import DimensionMismatch, InvalidRequest
 from index.search.requests import MAX_DETAILS, MAX_ID, MAX_TEXT
 from index.settings import Settings
-from index.store import Entry, Hashes, KeyRow, StaleEntries, Store
+from index.store import Entry, Hashes, KeyRow, StaleEntries
 from index.types import Document, Float32, Json
 
 ATTEMPTS = 5
@@ -64,6 +64,13 @@ class Written:
         return Written(*(mine + theirs for mine, theirs in pairs))
 
 
+class Entries(Protocol):
+    """Where documents are written."""
+
+    def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]: ...
+    def write(self, entries: Sequence[Entry]) -> None: ...
+
+
 class Ingest:
     """Turns documents into stored entries of one collection.
 
@@ -71,7 +78,7 @@ class Ingest:
     """
 
     def __init__(
-        self, store: Store, settings: Settings, encoder: Callable[[], DocumentEncoder]
+        self, store: Entries, settings: Settings, encoder: Callable[[], DocumentEncoder]
     ) -> None:
         self._store = store
         self._settings = settings

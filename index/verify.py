@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from index.collection import Collection
+from index.engines.capabilities import REFUSALS, unsupported
 from index.engines.checks import Finding
 from index.errors import AttendError, Conflict, Damaged
 from index.ingest import key_hash, value_hash
 from index.projection import Projection
 from index.recommend.trained import read as read_model
 from index.settings import Settings
-from index.store import ROLES, Hashes, KeyBatch, KeyRow, StoredDocument, statements
+from index.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument, statements
 from index.store.soundness import CHECKS, RESTORE, Check, own_keys
 from index.tuning import Tuning
 from index.types import Int64
@@ -100,6 +101,14 @@ class _Files:
         _mend(self._collection, names)
 
 
+def _database(collection: Collection) -> Store:
+    """Raises Unsupported for a collection that is in none."""
+    store = collection.store
+    if not isinstance(store, Store):
+        raise unsupported(collection.capabilities.engine, *REFUSALS["snapshots"])
+    return store
+
+
 def unopened(error: Damaged) -> Verified:
     """What to say of a collection that cannot even be opened."""
     found = Finding("file", str(error), False, RESTORE)
@@ -138,7 +147,7 @@ def _beyond(collection: Collection) -> Iterator[Finding]:
 
 def _broken(check: Check, collection: Collection) -> list[Finding]:
     try:
-        with collection.store.connections.reading() as db:
+        with _database(collection).connections.reading() as db:
             found = list(check.find(db))
     except sqlite3.DatabaseError as error:
         return [Finding(check.name, f"It cannot be read: {error}.", False, RESTORE)]
@@ -149,7 +158,7 @@ def _mend(collection: Collection, names: set[str]) -> None:
     for check in CHECKS:
         if check.name in names and check.mend is not None:
             try:
-                with collection.store.connections.writing() as db:
+                with _database(collection).connections.writing() as db:
                     check.mend(db)
                     statements.count_change(db)
             except sqlite3.DatabaseError as error:
@@ -177,7 +186,7 @@ def _other_documents(collection: Collection) -> Iterator[str]:
     after: int | None = 0
     while after is not None:
         # A page of one moment: what is written between two pages is no fault.
-        with collection.store.connections.reading() as db:
+        with _database(collection).connections.reading() as db:
             page = collection.store.scroll(after, PAGE)
             after = page[-1].row if page else None
             keys = own_keys(db, page[0].row, page[-1].row) if page else {}

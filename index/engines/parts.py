@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from index.engines.capabilities import Capabilities
 from index.engines.checks import Checks
+from index.engines.stored import Stored
 from index.search.selecting import Selects
 from index.settings import Settings
-from index.store import Store
 from index.views import Views
 
 
@@ -24,7 +24,7 @@ class Parts(NamedTuple):
 
     folder: Path
     settings: Settings
-    store: Store
+    store: Stored
     views: Views
     select: Selects
     capabilities: Capabilities

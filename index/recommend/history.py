@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from index.errors import InvalidRequest, UnknownDocument
 from index.recommend.requests import MAX_USED, Fact, Given, RecommendRequest, query_of
 from index.search.asking import Asking
-from index.store import Store, compile_filter
+from index.store import Met, Predicate, compile_filter
 from index.types import Float32, Float64, Int64, Json
 from index.values import as_number
 
@@ -108,10 +108,18 @@ class History:
         )
 
 
+class Interacted(Protocol):
+    """Documents, and who interacted with them."""
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]: ...
+    def matching(self, predicate: Predicate) -> Int64: ...
+    def interactions_of(self, user: str) -> Met: ...
+
+
 class Histories:
     """Reads histories as requests name them."""
 
-    def __init__(self, store: Store, asking: Asking) -> None:
+    def __init__(self, store: Interacted, asking: Asking) -> None:
         self._store = store
         self._asking = asking
 

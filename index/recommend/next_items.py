@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from index.search.requests import SearchOptions
 from index.search.searching import until_whole
 from index.search.titles import title_of
 from index.settings import Settings
-from index.store import Store, compile_filter
+from index.store import Predicate, StoredDocument, compile_filter
 from index.types import Float32, Float64, Int64
 from index.values import only
 from index.views import View, Views
@@ -64,11 +64,20 @@ class Ranked(NamedTuple):
     scores: Float64
 
 
+class Items(Protocol):
+    """Documents that can be recommended."""
+
+    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
+    def values(self, rows: Int64) -> dict[int, StoredDocument]: ...
+    def matching(self, predicate: Predicate) -> Int64: ...
+    def popularity(self) -> tuple[Int64, Int64]: ...
+
+
 class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
     def __init__(
-        self, store: Store, settings: Settings, views: Views, histories: Histories
+        self, store: Items, settings: Settings, views: Views, histories: Histories
     ) -> None:
         self._store = store
         self._settings = settings

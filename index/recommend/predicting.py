@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from index.recommend.answers import Predicted
 from index.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from index.recommend.requests import MAX_HISTORY, Given, RecommendRequest
 from index.recommend.target import NONE, Prediction, Targets, Valued, predicted
-from index.recommend.trained import Models, Trained
+from index.recommend.trained import Models, Trained, Versions
 from index.search.explaining import MAX_SHARES, Vanished
 from index.search.searching import until_whole
-from index.store import Store
+from index.store import KeyBatch
 from index.types import Float32, Int64, Json
 from index.views import UNTRAINED, Views
 
@@ -44,10 +44,17 @@ class _Resolved(NamedTuple):
     made: Sequence[Prediction]
 
 
+class Rated(Versions, Protocol):
+    """Documents, their keys, and what was learned of them."""
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]: ...
+    def own_keys(self, rows: Int64) -> KeyBatch: ...
+
+
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
-    def __init__(self, store: Store, views: Views, histories: Histories) -> None:
+    def __init__(self, store: Rated, views: Views, histories: Histories) -> None:
         self._store = store
         self._views = views
         self._histories = histories

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from index.errors import Damaged, InvalidRequest
 from index.ratings import Items, Own, RatingModel
-from index.store import Store
+from index.store import State, StoredVersion
 from index.types import Float32, Int64
 
 TERMS = "ratings"
@@ -37,10 +38,17 @@ class Trained:
         return self.model.items(embeddings, self.own.at(np.where(known, at, -1)))
 
 
+class Versions(Protocol):
+    """What was learned, by its number."""
+
+    def state(self) -> State: ...
+    def version(self, version: int) -> StoredVersion: ...
+
+
 class Models:
     """The models of a collection, of which the one asked for last is kept in memory."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Versions) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._read = (0, 0)
@@ -67,7 +75,7 @@ class Models:
         return trained
 
 
-def read(store: Store, number: int) -> Trained:
+def read(store: Versions, number: int) -> Trained:
     """A stored version.
 
     Raises:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -14,14 +15,14 @@ from index.errors import InvalidRequest
 from index.projection import Projection
 from index.search.answers import Hit, Weighing
 from index.search.attending import Attention
-from index.search.explaining import Vanished, explanations, highlights, matches
+from index.search.explaining import Places, Vanished, explanations, highlights, matches
 from index.search.listing import Groups, Listed, listed
 from index.search.mass import mass_of
 from index.search.requests import SearchOptions
 from index.search.titles import title_of
 from index.search.value_types import KEY, value_of
-from index.store import Store, StoredDocument
-from index.types import Float64, Int64, Json
+from index.store import KeyBatch, State, StoredDocument
+from index.types import Float32, Float64, Int64, Json
 from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only
 
 AHEAD = 10_000
@@ -33,6 +34,16 @@ class Page(NamedTuple):
 
     hits: list[Hit]
     next: str | None
+
+
+class Contents(Places, Protocol):
+    """What belongs to documents, by their rows."""
+
+    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
+    def values(self, rows: Int64) -> dict[int, StoredDocument]: ...
+    def embeddings(self, ids: Sequence[int]) -> list[Float32]: ...
+    def scroll(self, after: int, limit: int) -> list[StoredDocument]: ...
+    def all_keys(self) -> AbstractContextManager[tuple[State, Iterator[KeyBatch]]]: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Reading:
         type: the type of the values that `options.value` names.
     """
 
-    store: Store
+    store: Contents
     attention: Attention
     rows: Int64 | None
     options: SearchOptions
@@ -332,7 +343,7 @@ def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
     return is_numbers(value) and len(value) == len(vector)
 
 
-def _scroll(store: Store, size: int = 4096) -> Iterator[list[StoredDocument]]:
+def _scroll(store: Contents, size: int = 4096) -> Iterator[list[StoredDocument]]:
     after = 0
     while block := store.scroll(after, size):
         yield block

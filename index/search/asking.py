@@ -11,7 +11,7 @@ from index.errors import InvalidRequest, UnknownDocument
 from index.ingest import own_vector
 from index.search.queries import Query, QueryPart
 from index.settings import Settings
-from index.store import Store
+from index.store import KeyBatch, StoredDocument
 from index.types import Float32, Float64, Int64
 
 
@@ -50,11 +50,18 @@ class QueryEncoder(Protocol):
     def encode_queries(self, texts: Sequence[str]) -> Float32: ...
 
 
+class Named(Protocol):
+    """Documents by their ids, and their keys."""
+
+    def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]: ...
+    def own_keys(self, rows: Int64) -> KeyBatch: ...
+
+
 class Asking:
     """Turns queries of one collection into embeddings."""
 
     def __init__(
-        self, store: Store, settings: Settings, encoder: Callable[[], QueryEncoder]
+        self, store: Named, settings: Settings, encoder: Callable[[], QueryEncoder]
     ) -> None:
         self._store = store
         self._settings = settings
@@ -170,7 +177,7 @@ class Asking:
             )
 
 
-def known(store: Store, ids: Sequence[str], field: str) -> dict[str, int]:
+def known(store: Named, ids: Sequence[str], field: str) -> dict[str, int]:
     """Rows by id.
 
     Raises:

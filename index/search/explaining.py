@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from index.search.answers import Highlight
 from index.search.attending import Attention
 from index.search.focus import Focus
 from index.search.highlighting import HIGHLIGHTER
-from index.store import Store, StoredDocument, StoredKey
+from index.store import StoredDocument, StoredKey
 from index.types import Float64, Int64, Json
 
 MAX_SHARES = 200_000
@@ -39,8 +39,14 @@ class Match(NamedTuple):
         }
 
 
+class Places(Protocol):
+    """Where keys come from."""
+
+    def keys_of(self, ids: Int64) -> dict[int, StoredKey]: ...
+
+
 def matches(
-    store: Store, attention: Attention, query: int, documents: Sequence[StoredDocument]
+    store: Places, attention: Attention, query: int, documents: Sequence[StoredDocument]
 ) -> list[Match]:
     """For each document, with its texts, the key that matched the query best.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from index.store import Lexical, Store
+from index.store import Lexical
 from index.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from index.types import Float64, Int64
 
@@ -90,7 +90,13 @@ def own_strength(tuning: Tuning) -> Strength:
     return Strength(tuning.lexical, tuning.coverage) if tuning.lexical else OFF
 
 
-def overlaps(store: Store, texts: Sequence[str], strength: Strength) -> list[Overlap] | None:
+class Lexicon(Protocol):
+    """Which documents share words with texts."""
+
+    def lexical_many(self, texts: Sequence[str]) -> list[Lexical]: ...
+
+
+def overlaps(store: Lexicon, texts: Sequence[str], strength: Strength) -> list[Overlap] | None:
     """The lexical terms of queries (q); None where words do not count."""
     if strength.weight == 0:
         return None

@@ -9,28 +9,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from index.attention import Attended
 from index.consistency import Consistency, reading
 from index.errors import Conflict, InvalidRequest, LimitExceeded
-from index.search.answering import Reading
+from index.search.answering import Contents, Reading
 from index.search.answers import Answer, Facets, Matrix
-from index.search.asking import Asked, Asking, QueryEncoder
+from index.search.asking import Asked, Asking, Named, QueryEncoder
 from index.search.attending import Attention, attend, attend_matrix
 from index.search.company import Company
 from index.search.explaining import Vanished
-from index.search.lexicon import Overlap, blended, overlaps, strength_of
+from index.search.lexicon import Lexicon, Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
 from index.search.queries import Query
 from index.search.requests import MAX_BATCH, SearchOptions, SearchRequest
 from index.search.selecting import Selects
-from index.search.value_types import ValueTypes
+from index.search.value_types import Sampled, ValueTypes
 from index.settings import Settings
-from index.store import Store, compile_filter
+from index.store import Facet, Predicate, compile_filter
 from index.timings import collecting, tell, timed
 from index.types import Float32, Float64, Int64, Json
 from index.versions import Version
@@ -90,12 +90,20 @@ class Found(NamedTuple):
     measure: Callable[[], Measure]
 
 
+class Searched(Named, Sampled, Lexicon, Protocol):
+    """What searches read of a collection besides what they find."""
+
+    def facets(
+        self, fields: Sequence[str], predicate: Predicate | None = None, limit: int = 10
+    ) -> dict[str, Facet]: ...
+
+
 class Searcher:
     """Answers the queries of one collection; any thread may call it."""
 
     def __init__(
         self,
-        store: Store,
+        store: Searched,
         settings: Settings,
         select: Selects,
         encoder: Callable[[], QueryEncoder],
@@ -243,7 +251,7 @@ class Searcher:
             return self._read(batch, view, store, attention, rows)
 
     def _read(
-        self, batch: Batch, view: View, store: Store, attention: Attention, rows: Int64 | None
+        self, batch: Batch, view: View, store: Contents, attention: Attention, rows: Int64 | None
     ) -> list[Found]:
         options = batch.options
         reading = Reading(

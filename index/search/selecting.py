@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from index.search.answering import Contents
 from index.search.asking import known
 from index.search.requests import Mask, SearchOptions
 from index.store import Store, compile_filter
@@ -25,7 +26,7 @@ class Selected(NamedTuple):
 
     view: View
     rows: Int64 | None
-    store: Store
+    store: Contents
 
 
 Selects: TypeAlias = Callable[[SearchOptions, tuple[int, ...]], Selected]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from index.errors import UnknownField
 from index.search.attending import Attention
 from index.search.requests import SearchOptions
 from index.settings import Settings
-from index.store import Store, StoredDocument
-from index.types import Json
+from index.store import StoredDocument
+from index.types import Int64, Json
 from index.values import ValueType, infer, parse_type, select
 
 KEY = "@key"
@@ -21,13 +22,20 @@ TYPE_SAMPLE = 1000
 """Documents whose values tell their type."""
 
 
+class Sampled(Protocol):
+    """Documents, of which some are typical."""
+
+    def sample(self, size: int) -> list[StoredDocument]: ...
+    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
+
+
 class ValueTypes:
     """The types of one collection's values, by path: declared, or inferred from a sample.
 
     Inferred anew after every change: a type that is out of date answers with nothing.
     """
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Sampled, settings: Settings) -> None:
         self._store = store
         self._settings = settings
         self._found: dict[str | None, tuple[int, ValueType | None]] = {}

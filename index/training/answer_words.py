@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from index.learn.answers.held import Fold, Words
-from index.store import Lexical, Store
+from index.search.lexicon import Lexicon
+from index.store import Lexical
 from index.types import Float64, Int64
 
 BLOCK = 64
@@ -15,7 +16,7 @@ BLOCK = 64
 
 
 def with_words(
-    fold: Fold, store: Store, rows: Int64, texts: Sequence[str], watch: Callable[[], None]
+    fold: Fold, store: Lexicon, rows: Int64, texts: Sequence[str], watch: Callable[[], None]
 ) -> Fold:
     """A fold with the lexical term of its held-out documents.
 

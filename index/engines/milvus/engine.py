@@ -21,7 +21,6 @@ from index.engines.milvus.views import RemoteViews
 from index.engines.parts import Parts
 from index.projection import RAW_KEYS, identity
 from index.settings import Settings
-from index.store import Store
 from index.versions import Version
 from index.views import Views
 
@@ -62,7 +61,7 @@ class Milvus:
         return Parts(
             Path("milvus") / opened.uuid,
             settings,
-            cast(Store, store),
+            store,
             cast(Views, views),
             views.select,
             CAPABILITIES,

@@ -15,6 +15,8 @@ class Reader:
         self.sample = store.sample
         self.embeddings = store.embeddings
         self.keys_of = store.keys_of
+        self.scroll = store.scroll
+        self.all_keys = store.all_keys
         self._read = keys.documents_read
 
     def documents(self, rows: Int64) -> dict[int, StoredDocument]:

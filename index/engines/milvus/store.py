@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from index.engines.milvus.expressions import (
     expression,
     has_element,
 )
+from index.engines.milvus.refused import Refused
 from index.engines.milvus.tables import Head, Read, Tables
 from index.engines.milvus.versions import Versions
 from index.engines.milvus.writing import Writer
@@ -54,7 +55,7 @@ REVISIONS = 5
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
-class RemoteStore:
+class RemoteStore(Refused):
     """Documents, keys and versions; any thread may use it.
 
     Every document is written whole or not at all, a batch document by document. What `Store` has
@@ -69,12 +70,6 @@ class RemoteStore:
         self._planned = threading.local()
         self._wrote = 0
         self.connections = _Connections(read_only)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        CAPABILITIES.check(_WANTED.get(name, "snapshots"))
-        raise AttributeError(name)
 
     def close(self) -> None:
         """The connection is the library's."""
@@ -108,7 +103,7 @@ class RemoteStore:
     # -- reading ----------------------------------------------------------------------------
 
     def counts(self) -> tuple[int, int]:
-        """(documents, keys); of a write that was interrupted, keys may be counted that are none."""
+        """(documents, keys); those of versions before count until they go."""
         client = self._tables.client
         return client.count(self._tables.documents), client.count(self._tables.keys())
 
@@ -358,25 +353,3 @@ class _Connections:
         """Reads within the block are strong, though not of one moment."""
         with reading("strong"):
             yield
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        CAPABILITIES.check("snapshots")
-        raise AttributeError(name)
-
-
-_WANTED = {
-    "lexical": "lexical",
-    "lexical_many": "lexical",
-    "facets": "facets",
-    "matching": "train",
-    "changes_since": "train",
-    "interactions": "recommend",
-    "add_interactions": "recommend",
-    "interactions_of": "recommend",
-    "interaction_page": "recommend",
-    "delete_interactions": "recommend",
-    "popularity": "recommend",
-}
-"""By method of `Store`, the capability that it needs; the others look into files."""

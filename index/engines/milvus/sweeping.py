@@ -63,7 +63,8 @@ class RemoteChecks:
 
     def lacking(self) -> dict[str, list[str]]:
         """Ids of documents some of whose keys are not there, by table."""
-        found: dict[str, list[str]] = {table: [] for table in self._tables.of_keys()}
+        tables = self._tables.of_keys(complete=True)
+        found: dict[str, list[str]] = {table: [] for table in tables}
         for rows in self._blocks(self._tables.documents, "row", ["id", "version", "keys"]):
             heads = [
                 Head(row["row"], row["id"], row["version"], row["keys"], "", "") for row in rows

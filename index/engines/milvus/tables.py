@@ -72,9 +72,12 @@ class Tables:
     def keys(self, layout: str = schema.RAW) -> str:
         return keys_table(self.client, self.uuid, layout)
 
-    def of_keys(self) -> list[str]:
-        """The tables of keys that writes enter, the raw one first."""
-        return [self.keys(layout) for layout in (schema.RAW, *self.known(fresh=True).layouts)]
+    def of_keys(self, *, complete: bool = False) -> list[str]:
+        """The tables of keys that writes enter, the raw one first; or those alone that are not
+        being made."""
+        layouts = self.known(fresh=True).layouts
+        named = [name for name, (_, is_complete) in layouts.items() if is_complete or not complete]
+        return [self.keys(layout) for layout in (schema.RAW, *named)]
 
     def known(self, *, fresh: bool = False) -> Known:
         """What every process knows of the collection.

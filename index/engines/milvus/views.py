@@ -20,7 +20,7 @@ from index.keys import Snapshot, Wanted
 from index.search.asking import known
 from index.search.requests import Mask, SearchOptions
 from index.search.selecting import Selected
-from index.store import Role, Store, compile_filter
+from index.store import Role, compile_filter
 from index.types import Json, OnStage
 from index.versions import Version
 from index.views import View
@@ -72,15 +72,14 @@ class RemoteViews:
                 field="projection",
             )
         mask = options.mask or Mask()
-        store = cast(Store, self._store)
-        named = known(store, [*mask.exclude, *(mask.only or [])], "mask")
+        named = known(self._store, [*mask.exclude, *(mask.only or [])], "mask")
         exclude = {named[id] for id in mask.exclude} | (set(own) if mask.only is None else set())
         only = None if mask.only is None else [named[id] for id in mask.only]
         given = options.filter
         passing = self._store.passing(compile_filter(given)) if given else ""
         view = self.view(made, passing, tuple(sorted(exclude)), only)
         reader = Reader(self._store, cast(RemoteKeys, view.keys))
-        return Selected(view, None, cast(Store, reader))
+        return Selected(view, None, reader)
 
     def size(self) -> Size:
         """How large the collection is, as counted some seconds ago at most."""
