@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,10 @@ from index.types import Document, Float32, Int64
 
 ENTRY_BYTES = 3 * MAX_TEXT_BYTES
 """The most that a document's row takes in a message, but for what Milvus adds."""
+
+LOOKED_AGAIN = (0.002, 0.02)
+"""Seconds after which a row that was not there is looked for again. Milvus 2.3 replaces a row by a
+deletion and an insertion that take effect one after the other: for a moment there is neither."""
 
 IDENTITY = ("row", "id", "version", "keys")
 WHOLE = (*IDENTITY, "texts", "content")
@@ -112,8 +117,14 @@ class Tables:
     ) -> dict[int, Read]:
         """Documents by row; those that are gone, or do not pass, are absent."""
         fields = WHOLE if texts else [name for name in WHOLE if name != "texts"]
-        found = self._rows(list(rows), fields, passing)
-        return {row["row"]: read_of(row) for row in found}
+        absent, found = list(rows), dict[int, Read]()
+        for pause in (0.0, *LOOKED_AGAIN):
+            time.sleep(pause)
+            found |= {row["row"]: read_of(row) for row in self._rows(absent, fields, passing)}
+            absent = [row for row in absent if row not in found]
+            if not absent:
+                break
+        return found
 
     def scroll(
         self, after: int, limit: int, passing: str = "", *, texts: bool = True
