@@ -74,6 +74,11 @@ class Snapshot:
         """Of one document."""
         return max(int(np.diff(segment.starts).max(initial=0)) for segment in self.segments)
 
+    @cached_property
+    def _filled(self) -> Sequence[Segment]:
+        """Those with documents; at least one. Each costs a search as much as its keys do."""
+        return [segment for segment in self.segments if len(segment.rows)] or self.segments[:1]
+
     @property
     def documents(self) -> int:
         return sum(segment.living for segment in self.segments)
@@ -98,7 +103,7 @@ class Snapshot:
                 built for, 1 for all.
         """
         flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
-        found = [nearest(segment, flat, rows, attend, recall) for segment in self.segments]
+        found = [nearest(segment, flat, rows, attend, recall) for segment in self._filled]
         heads = queries.shape[1]
         merged = [
             _united([row for each in found for row in each.rows[at : at + heads] if len(row)])
@@ -124,9 +129,7 @@ class Snapshot:
             rows, recall: as of `search`.
             roughly: whether as many candidates by their codes will do as are asked for.
         """
-        found = [
-            near_in(segment, queries, rows, keys, recall, roughly) for segment in self.segments
-        ]
+        found = [near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled]
         filled = [each for each in found if each.rows.shape[1]] or found[:1]
         if len(filled) == 1:
             return filled[0]
@@ -142,14 +145,14 @@ class Snapshot:
 
     def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
         """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
-        for segment in self.segments:
+        for segment in self._filled:
             yield from in_blocks(segment, chosen(segment, rows))
 
     def lookup(self, rows: Int64) -> Candidates:
         """The living documents of `rows` with their keys."""
         parts = [
             gather(segment, found[segment.alive[found]])
-            for segment, found in ((segment, segment.find(rows)) for segment in self.segments)
+            for segment, found in ((segment, segment.find(rows)) for segment in self._filled)
         ]
         return joined(parts)
 

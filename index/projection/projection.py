@@ -161,11 +161,11 @@ class Projection:
     def fold(self, scorer: str = "dot") -> Projection:
         """The form whose keys are the raw embeddings; InvalidRequest where none is."""
         self._check_folds(scorer)
-        return replace(self, folded=True)
+        return self if self.folded else self._other_form
 
     def materialised(self) -> Projection:
         """The form whose keys are projected."""
-        return replace(self, folded=False)
+        return self._other_form if self.folded else self
 
     def form_for(self, scorer: str) -> Projection:
         """Folded where the scorer and the keys allow it, else materialised."""
@@ -187,6 +187,11 @@ class Projection:
                 f"'gates' and any of {', '.join(checks.SHAPES)} were expected; save it again."
             )
         return cls(**{**settings, **tensors})
+
+    @cached_property
+    def _other_form(self) -> Self:
+        """Folded or materialised, whichever this is not; made and checked once."""
+        return replace(self, folded=not self.folded)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ from index.search.listing import Groups, Listed, listed
 from index.search.mass import mass_of
 from index.search.requests import SearchOptions
 from index.search.titles import title_of
-from index.search.value_types import KEY, value_of
+from index.search.value_types import KEY, ValueTypes, value_of
 from index.store import KeyBatch, State, StoredDocument
 from index.types import Float32, Float64, Int64, Json
 from index.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only
@@ -55,7 +55,7 @@ class Reading:
         fingerprints: of what was asked, by query; cursors carry them.
         texts: each query's texts, to highlight.
         parts: what each part of each mixture is; nothing for other queries.
-        type: the type of the values that `options.value` names.
+        types: of the values that `options.value` may name.
     """
 
     store: Contents
@@ -65,7 +65,18 @@ class Reading:
     fingerprints: Sequence[str]
     texts: Sequence[Sequence[str]]
     parts: Sequence[Sequence[Mapping[str, Json]]]
-    type: ValueType
+    types: ValueTypes
+
+    @cached_property
+    def _type(self) -> ValueType:
+        """Of the values that `options.value` names."""
+        change = self.attention.focus.view.change
+        return self.types.of(self.options, change, self._best)
+
+    def _best(self, count: int | None) -> list[StoredDocument]:
+        """So many of each query's best documents, all if None."""
+        rows = [found.documents[:count] for found in self.attention.attended]
+        return self._documents(np.unique(np.concatenate(rows)))
 
     @cached_property
     def _listings(self) -> list[Listed]:
@@ -131,8 +142,12 @@ class Reading:
         return self.attention.focus.view.tuning.threshold if asked is None else asked
 
     def answer(self, query: int) -> dict[str, Json]:
-        """The blend of all attended (soft), or of a one-hot weight on the best (hard)."""
-        found = self.attention.attended[query]
+        """The blend of all attended (soft), or of a one-hot weight on the best (hard).
+
+        Raises:
+            UnknownField: nothing has such a value, whether or not anything is answered.
+        """
+        type, found = self._type, self.attention.attended[query]
         if found.total_documents == 0:
             return {"type": "nothing", "reason": "nothing attended", "coverage": 0.0}
         if not self.answered(query):
@@ -142,16 +157,16 @@ class Reading:
                 "confidence": found.confidence,
                 "coverage": 0.0,
             }
-        answer = self._blended(query, found)
+        answer = self._blended(query, found, type)
         if self.options.decode and answer.get("vector") is not None:
             answer["decoded"] = self._decoded(np.array(answer["vector"]))
         return answer
 
-    def _blended(self, query: int, found: Attended) -> dict[str, Json]:
+    def _blended(self, query: int, found: Attended, type: ValueType) -> dict[str, Json]:
         focus = self.attention.focus
         projection = focus.view.projection
         through = _has_value_weights(projection) and focus.view.tuning.takes(self.options.value)
-        blend = _blend(self.type, projection, focus.gates, through=through)
+        blend = _blend(type, projection, focus.gates, through=through)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)

@@ -262,7 +262,7 @@ class Searcher:
             [fingerprint(str(view.version), each) for each in batch.fingerprints],
             [each.texts for each in batch.asked],
             batch.parts,
-            self._types.of(options, view.change, attention),
+            self._types,
         )
         facets = self._facets(options)
         return [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
 
 from index.errors import UnknownField
-from index.search.attending import Attention
 from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.store import StoredDocument
@@ -40,8 +38,18 @@ class ValueTypes:
         self._settings = settings
         self._found: dict[str | None, tuple[int, ValueType | None]] = {}
 
-    def of(self, options: SearchOptions, change: int, attention: Attention) -> ValueType:
-        """The type of the values that a search asks for, in one state of the collection."""
+    def of(
+        self,
+        options: SearchOptions,
+        change: int,
+        attended: Callable[[int | None], Sequence[StoredDocument]],
+    ) -> ValueType:
+        """The type of the values that a search asks for, in one state of the collection.
+
+        Args:
+            attended: reads so many of each query's best documents, all if None; for values that
+                no sample has.
+        """
         path = options.value
         if path == KEY:
             return ValueType("vector")
@@ -56,20 +64,15 @@ class ValueTypes:
             return found
         # A hard answer without a path is the best document's value, whatever the others' are.
         best_alone = path is None and options.mode == "hard"
-        return self._inferred_from(path, attention, 1 if best_alone else None)
+        documents = attended(1 if best_alone else None)
+        check_path(path, documents)
+        return infer([value_of(document, path) for document in documents])
 
     def _inferred(self, path: str | None) -> ValueType | None:
         """From all over the collection; None where the sample has no such value."""
         sample = self._store.sample(TYPE_SAMPLE)
         values = [value_of(document, path) for document in sample]
         return infer(values) if any(value is not None for value in values) else None
-
-    def _inferred_from(self, path: str | None, attention: Attention, best: int | None) -> ValueType:
-        """From the `best` attended documents (all if None), where the sample has no such value."""
-        rows = np.unique(np.concatenate([found.documents[:best] for found in attention.attended]))
-        documents = list(self._store.documents(rows).values())
-        check_path(path, documents)
-        return infer([value_of(document, path) for document in documents])
 
 
 def declared(settings: Settings, path: str | None) -> ValueType | None:
