@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from array import array
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,26 +12,25 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from index.attention import Attended
-from index.consistency import Consistency, reading
+from index.consistency import reading
 from index.errors import Conflict, InvalidRequest, LimitExceeded
 from index.search.answering import Contents, Reading
 from index.search.answers import Answer, Facets, Matrix
 from index.search.asking import Asked, Asking, Named, QueryEncoder
 from index.search.attending import Attention, attend, attend_matrix
+from index.search.batches import Batch, grouped, joined, options_of, strictest
 from index.search.company import Company
 from index.search.explaining import Vanished
 from index.search.lexicon import Lexicon, Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of
 from index.search.paging import fingerprint
-from index.search.queries import Query
 from index.search.requests import MAX_BATCH, SearchOptions, SearchRequest
 from index.search.selecting import Selects
 from index.search.value_types import Sampled, ValueTypes
 from index.settings import Settings
 from index.store import Facet, Predicate, compile_filter
 from index.timings import collecting, tell, timed
-from index.types import Float32, Float64, Int64, Json
-from index.versions import Version
+from index.types import Float64, Int64
 from index.views import View
 
 ATTEMPTS = 5
@@ -43,41 +40,9 @@ MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""
 
 TOGETHER = 64
-"""Queries of different callers that are searched at once."""
-
-PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
-"""Which page is asked for, and what besides."""
-
+"""Queries of different callers that are searched at once, or as much text as costs the same."""
 
 Result = TypeVar("Result")
-
-
-class Batch(NamedTuple):
-    """Queries of one set of options on their way to a view.
-
-    Attributes:
-        fingerprints: of what was asked, without the page.
-        own: rows of the documents that all of them are made of, and that are masked.
-        began: when each was asked.
-        parts: what the parts of each mixture are.
-    """
-
-    asked: Sequence[Asked]
-    options: SearchOptions
-    fingerprints: Sequence[str]
-    own: tuple[int, ...]
-    began: Sequence[float]
-    parts: Sequence[Sequence[Mapping[str, Json]]]
-
-    def embeddings(self, made: Version) -> Float32:
-        """(q, d), of a mixture (p, d); documents as a version has learned that they ask."""
-        rows = np.concatenate([np.array(each.rows, dtype=np.int64) for each in self.asked])
-        return made.asking(np.concatenate([each.embeddings for each in self.asked]), rows)
-
-    @property
-    def weights(self) -> Float64 | None:
-        """Of the parts of the mixture, which is in a batch of its own."""
-        return self.asked[0].weights
 
 
 class Found(NamedTuple):
@@ -114,7 +79,7 @@ class Searcher:
         self.asking = Asking(store, settings, encoder)
         self._types = ValueTypes(store, settings)
         self._company: Company[Batch, list[Found]] = Company(
-            self._in_company, lambda batch: len(batch.asked), TOGETHER
+            self._in_company, lambda batch: batch.cost, TOGETHER
         )
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
@@ -140,43 +105,33 @@ class Searcher:
         ]
 
     def _together(self, requests: Sequence[SearchRequest]) -> list[Found]:
-        started = time.perf_counter()
-        with reading(_strictest(requests)):
-            asked = self.asking.asked([request.query for request in requests])
-        groups = defaultdict(list)
-        for at, request in enumerate(requests):
-            # Without text there are no words, and what was fitted with them does not fit.
-            worded = bool(asked[at].texts)
-            own = asked[at].own if request.exclude_self else ()
-            # A mixture has heads of its own: nothing is answered together with it.
-            alone = None if asked[at].weights is None else object()
-            groups[worded, own, alone, _options(request)].append(at)
+        started, groups = time.perf_counter(), grouped(requests)
+        asked: Sequence[Asked] = ()
+        if len(groups) > 1:  # one call of the encoder for all
+            with reading(strictest(requests)):
+                asked = self.asking.asked([request.query for request in requests])
         found: dict[int, Found] = {}
         for key, places in groups.items():
-            chosen = [requests[at] for at in places]
-            batch = Batch(
-                [asked[at] for at in places],
-                chosen[0],
-                [_fingerprint(each) for each in chosen],
-                key[1],
-                [started] * len(places),
-                [_named(each.query) for each in chosen],
-            )
-            found |= zip(places, self._company.join(key, batch), strict=True)
+            chosen, known = [requests[at] for at in places], [asked[at] for at in places if asked]
+            answered = self._company.join(key, Batch.of(chosen, started, known))
+            found |= zip(places, answered, strict=True)
         return [found[at] for at in range(len(requests))]
 
     def _in_company(self, batches: Sequence[Batch]) -> list[list[Found]]:
         """Batches of the same options, of as many callers, as one."""
-        first = batches[0]
-        whole = first._replace(
-            asked=[asked for batch in batches for asked in batch.asked],
-            fingerprints=[each for batch in batches for each in batch.fingerprints],
-            began=[began for batch in batches for began in batch.began],
-            parts=[each for batch in batches for each in batch.parts],
-        )
-        with reading(first.options.consistency):
-            found = iter(until_whole(partial(self._found, whole)))
-        return [list(islice(found, len(batch.asked))) for batch in batches]
+        whole = joined(batches)
+        with reading(whole.options.consistency):
+            asked = whole._replace(asked=self._asked(batches))
+            found = iter(until_whole(partial(self._found, asked)))
+        return [list(islice(found, len(batch.queries))) for batch in batches]
+
+    def _asked(self, batches: Sequence[Batch]) -> list[Asked]:
+        """The queries of all, those not known yet in one call of the encoder."""
+        fresh = [query for batch in batches if not batch.asked for query in batch.queries]
+        asked = iter(self.asking.asked(fresh) if fresh else ())
+        return [
+            each for batch in batches for each in batch.asked or islice(asked, len(batch.queries))
+        ]
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Logits and weights of every query over every document that filter and mask let pass.
@@ -188,7 +143,7 @@ class Searcher:
             InvalidRequest: the requests differ in more than their queries.
             LimitExceeded: the matrix has more cells than are sent at once.
         """
-        if len({_options(request) for request in requests}) != 1:
+        if len({options_of(request) for request in requests}) != 1:
             raise InvalidRequest(
                 "A matrix has one set of options for all of its queries; send the same with each.",
                 field="searches",
@@ -199,14 +154,14 @@ class Searcher:
                 "queries, or search.",
                 field="searches",
             )
-        asked = self.asking.asked([request.query for request in requests])
-        batch = Batch(asked, requests[0], (), (), (), ())
+        queries = [request.query for request in requests]
+        asked = self.asking.asked(queries)
+        batch = Batch(queries, requests[0], (), (), (), asked)
         return until_whole(partial(self._matrix, batch))
 
     def _matrix(self, batch: Batch) -> Matrix:
-        view, rows, store = self._select(
-            batch.options.model_copy(update={"attend": "all"}), batch.own
-        )
+        over_all = batch.options.model_copy(update={"attend": "all"})
+        view, rows, store = self._select(over_all, ())
         width = view.keys.documents if rows is None else len(rows)
         if len(batch.asked) * width > MAX_CELLS:
             raise LimitExceeded(
@@ -320,35 +275,6 @@ class Searcher:
                 parts.append({"@id": {"in": options.mask.only}})
         predicate = compile_filter({"$and": parts}) if any(parts) else None
         return self._store.facets(options.facets, predicate)
-
-
-def _options(request: SearchRequest) -> str:
-    """What is to be the same for requests to be answered together."""
-    return request.model_dump_json(exclude={"query"})
-
-
-def _strictest(requests: Sequence[SearchRequest]) -> Consistency | None:
-    """What suits all of them, as their queries are read together."""
-    said = {request.consistency for request in requests}
-    return "strong" if "strong" in said else None if None in said else "bounded"
-
-
-def _fingerprint(request: SearchRequest) -> str:
-    """Of what is asked, and not of which page or what besides."""
-    vector = request.query.vector
-    if vector is None:
-        return fingerprint(request.model_dump_json(exclude=PAGE))
-    # As JSON a vector takes more time than most searches for it.
-    options = request.model_dump_json(exclude=PAGE | {"query"})
-    return fingerprint(options, array("d", vector).tobytes())
-
-
-def _named(query: Query) -> list[Mapping[str, Json]]:
-    """What the parts of a mixture are, as `explain` names them: by place, and id or text."""
-    return [
-        {"part": at, **part.model_dump(include={"id", "text"}, exclude_none=True)}
-        for at, part in enumerate(query.mixture or ())
-    ]
 
 
 def until_whole(read: Callable[[], Result]) -> Result:
