@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from index.company import Company
 from index.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
 from index.encoder.passages import Passage, PassageSplitter
-from index.encoder.shared import Part, Run, Turns
 from index.errors import EncoderError, InvalidRequest
-from index.timings import record, timed
+from index.timings import collecting, record, timed
 from index.types import Float32, Int64
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ than that tells little of any of them."""
 
 NO_LIMIT = 1_000_000
 """Tokenizers without a limit say so with infinity or with 10**30."""
+
+
+Run = Callable[[list[str], str], Float32]
+"""Texts (n,) and the task they are for, as rows (n, dimension)."""
+
+
+TASKS = ("query", "document")
+
+Part = tuple[list[str], str]
+"""Texts that one caller waits for, and their task; they are never divided among calls."""
 
 
 class Encoder(Protocol):
@@ -63,12 +75,14 @@ class SentenceEncoder:
         self._direct: Run | None = None
         self.dimension = int(self._run(["a"], "document").shape[1])
         self._cores = _cores(model)
-        self._turns = Turns(
-            lambda texts, task: self._run(texts, task),
+        # Texts of callers that come at once share a call; a batch on each core.
+        self._company: Company[Part, Float32] = Company(
+            self._run_together,
+            lambda part: sum(cost(text, self.window) for text in part[0]),
             TOKENS_PER_BATCH,
             self._cores,
-            _keep_to_one_core if self._cores > 1 else None,
         )
+        self._workers = {task: ThreadPoolExecutor(self._cores, "encoder") for task in TASKS}
 
     def go_direct(self, run: Run) -> None:
         """Encode in another way from now on, one known to agree with the model's own."""
@@ -105,16 +119,27 @@ class SentenceEncoder:
         once = distinct(texts)
         rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
         groups = list(batches(once.texts, self.window, self._cores))
-        parts = [self._part([once.texts[at] for at in places]) for places in groups]
-        self._turns.put(parts, task)
-        for places, part in zip(groups, parts, strict=True):
-            encoded = part.result.result()
-            rows[places] = encoded.rows
-            record(encoded.spent)
+        parts = [([once.texts[at] for at in places], task) for places in groups]
+        for places, (made, spent) in zip(groups, self._each(parts), strict=True):
+            rows[places] = made
+            record(spent)
         return _normalised(rows, self.name)[once.places]
 
-    def _part(self, texts: list[str]) -> Part:
-        return Part(texts, sum(cost(text, self.window) for text in texts))
+    def _each(self, parts: Sequence[Part]) -> Iterator[tuple[Float32, dict[str, float]]]:
+        """The rows of each part, and the seconds by stage that they took."""
+        if len(parts) < 2:
+            return map(self._shared, parts)
+        return self._workers[parts[0][1]].map(self._shared, parts)
+
+    def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
+        with collecting() as spent, _on_one_core() if self._cores > 1 else nullcontext():
+            return self._company.join(part[1], part), spent
+
+    def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
+        """Parts of one task, in one call of the model."""
+        rows = self._run([text for texts, _ in parts for text in texts], parts[0][1])
+        ends = np.cumsum([len(texts) for texts, _ in parts])
+        return np.split(rows, ends[:-1])
 
     def _run(self, texts: list[str], task: str) -> Float32:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
@@ -137,8 +162,9 @@ def _cores(model: SentenceTransformer) -> int:
     return torch.get_num_threads() if model.device.type == "cpu" else 1
 
 
-def _keep_to_one_core() -> None:
-    """A batch on each core, and not each batch on all of them.
+@contextmanager
+def _on_one_core() -> Iterator[None]:
+    """A batch on each core, and not each batch on all of them, as far as this thread goes.
 
     Within a batch the cores would wait for each other at every operator; where anything else
     runs on the machine, the whole pass then goes at the pace of the one disturbed most (measured
@@ -146,7 +172,12 @@ def _keep_to_one_core() -> None:
     """
     import torch
 
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _window(model: SentenceTransformer) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from index.attention import Attended
+from index.company import Company
 from index.consistency import reading
 from index.errors import Conflict, InvalidRequest, LimitExceeded
 from index.search.answering import Contents, Reading
@@ -19,7 +20,6 @@ from index.search.answers import Answer, Facets, Matrix
 from index.search.asking import Asked, Asking, Named, QueryEncoder
 from index.search.attending import Attention, attend, attend_matrix
 from index.search.batches import Batch, grouped, joined, options_of, strictest
-from index.search.company import Company
 from index.search.explaining import Vanished
 from index.search.lexicon import Lexicon, Overlap, blended, overlaps, strength_of
 from index.search.measure import Measure, measure_of

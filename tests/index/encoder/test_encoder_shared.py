@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
 from index import Data
 from index.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
 from index.encoder.cache import Key
-from index.encoder.shared import Part, Turns
 from index.types import Float32
 
 LIMIT = 30.0
@@ -24,143 +22,70 @@ LIMIT = 30.0
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 
 
-def rows_of(texts: list[str], task: str) -> Float32:
-    """A row tells its text and task: their lengths."""
-    return np.array([[len(text), len(task)] for text in texts], dtype=np.float32)
-
-
-class Model:
-    """Records each call, and can be held while it runs."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[str]]] = []
-        self.begun = threading.Semaphore(0)
-        self.may_go_on = threading.Event()
-
-    def __call__(self, texts: list[str], task: str) -> Float32:
-        self.calls.append((task, texts))
-        self.begun.release()
-        assert self.may_go_on.wait(LIMIT)
-        if "bad" in texts:
-            raise ValueError("bad")
-        return rows_of(texts, task)
-
-
-@pytest.fixture
-def model() -> Iterator[Model]:
-    model = Model()
-    yield model
-    model.may_go_on.set()
-
-
-def part(*texts: str, cost: int | None = None) -> Part:
-    return Part(list(texts), len(texts) if cost is None else cost)
-
-
-def held(model: Model, budget: int, workers: int = 1) -> Turns:
-    """Turns whose every worker is in the middle of a call."""
-    turns = Turns(model, budget, workers, None)
-    for _ in range(workers):
-        turns.put([part("first")], "query")
-        assert model.begun.acquire(timeout=LIMIT)
-    return turns
-
-
-def texts_of(parts: list[Part]) -> list[list[float]]:
-    return [each.result.result(LIMIT).rows[:, 0].tolist() for each in parts]
-
-
 # --- sharing ----------------------------------------------------------------------------------
 
 
-def test_an_idle_model_waits_for_nobody(model: Model) -> None:
-    turns = held(model, budget=100)
-    assert model.calls == [("query", ["first"])]
-    assert turns is not None
+def test_a_query_waits_for_no_documents(tiny_encoder_folder: Path) -> None:
+    encoder = load(str(tiny_encoder_folder))
+    begun, may_go_on = threading.Semaphore(0), threading.Event()
+    run = encoder._run
+
+    def held(texts: list[str], task: str) -> Float32:
+        if task == "document":
+            begun.release()
+            assert may_go_on.wait(LIMIT)
+        return run(texts, task)
+
+    encoder._run = held  # type: ignore[method-assign]
+    with ThreadPoolExecutor(32) as pool:
+        documents = [pool.submit(encoder.encode_documents, [text]) for text in sentences(20)]
+        try:
+            assert begun.acquire(timeout=LIMIT)
+            assert encoder.encode_queries(["ice"]).shape == (1, encoder.dimension)
+            assert not any(each.done() for each in documents)
+        finally:
+            may_go_on.set()
+        rows = np.concatenate([each.result(LIMIT) for each in documents])
+    np.testing.assert_allclose(rows, encoder.encode_documents(sentences(20)), atol=1e-6)
 
 
-def test_what_queues_during_a_call_goes_into_the_next_in_order(model: Model) -> None:
-    turns = held(model, budget=4)
-    parts = [part("a"), part("bb", "ccc"), part("dddd"), part("eeeee"), part("ffffff")]
-    for each in parts:
-        turns.put([each], "query")
-    model.may_go_on.set()
-    assert texts_of(parts) == [[1], [2, 3], [4], [5], [6]]
-    assert model.calls[1:] == [
-        ("query", ["a", "bb", "ccc", "dddd"]),
-        ("query", ["eeeee", "ffffff"]),
-    ]
+def test_what_comes_during_a_call_shares_the_next(tiny_encoder_folder: Path) -> None:
+    encoder, calls = load(str(tiny_encoder_folder)), []
+    begun, may_go_on = threading.Semaphore(0), threading.Event()
+    run = encoder._run
+
+    def held(texts: list[str], task: str) -> Float32:
+        calls.append(len(texts))
+        begun.release()
+        assert may_go_on.wait(LIMIT)
+        return run(texts, task)
+
+    encoder._run = held  # type: ignore[method-assign]
+    with ThreadPoolExecutor(32) as pool:
+        asked = [pool.submit(encoder.encode_queries, [text]) for text in sentences(20)]
+        for _ in range(encoder._cores):
+            assert begun.acquire(timeout=LIMIT)
+        waiting = encoder._company._lines["query"].waiting
+        for _ in range(int(LIMIT * 1000)):
+            if len(waiting) == 20 - encoder._cores:
+                break
+            threading.Event().wait(0.001)
+        may_go_on.set()
+        for each in asked:
+            each.result(LIMIT)
+    assert calls[: encoder._cores] == [1] * encoder._cores
+    assert sum(calls) == 20
+    assert len(calls) <= encoder._cores + 2
 
 
-def test_a_part_beyond_the_budget_goes_alone(model: Model) -> None:
-    turns = held(model, budget=4)
-    parts = [part("a"), part("bb", cost=99), part("ccc")]
-    turns.put(parts, "query")
-    model.may_go_on.set()
-    assert texts_of(parts) == [[1], [2], [3]]
-    assert [texts for _, texts in model.calls[1:]] == [["a"], ["bb"], ["ccc"]]
-
-
-def test_tasks_take_turns_and_are_never_mixed(model: Model) -> None:
-    turns = held(model, budget=2)
-    documents = [part("d" * 3, "d" * 4) for _ in range(4)]
-    turns.put(documents, "document")
-    queries = [part("q", cost=2), part("qq", cost=2)]
-    for each in queries:
-        turns.put([each], "query")
-    model.may_go_on.set()
-    texts_of([*documents, *queries])
-    tasks = [task for task, _ in model.calls[1:]]
-    assert tasks == ["query", "document", "query", "document", "document", "document"]
-
-
-def test_what_waits_is_shared_among_idle_workers(model: Model) -> None:
-    turns = Turns(model, 100, 2, None)
-    parts = [part("a"), part("bb"), part("ccc"), part("dddd")]
-    turns.put(parts, "document")
-    for _ in range(2):
-        assert model.begun.acquire(timeout=LIMIT)
-    assert sorted(len(texts) for _, texts in model.calls) == [2, 2]
-    model.may_go_on.set()
-    assert texts_of(parts) == [[1], [2], [3], [4]]
-
-
-def test_one_bad_text_fails_for_its_caller_alone(model: Model) -> None:
-    turns = held(model, budget=100)
-    parts = [part("a"), part("bad", "b"), part("cc")]
-    turns.put(parts, "query")
-    model.may_go_on.set()
-    with pytest.raises(ValueError, match="bad"):
-        parts[1].result.result(LIMIT)
-    assert texts_of([parts[0], parts[2]]) == [[1], [2]]
-    after = part("ddd")
-    turns.put([after], "query")
-    assert texts_of([after]) == [[3]]
-
-
-def test_each_part_is_told_how_long_it_waited(model: Model) -> None:
-    turns = held(model, budget=100)
-    waiting = part("a")
-    turns.put([waiting], "query")
-    assert not waiting.result.done()
-    model.may_go_on.set()
-    assert waiting.result.result(LIMIT).spent["queue"] > 0
-
-
-@given(
-    lots=st.lists(
-        st.lists(st.text("abc ", max_size=9), min_size=1, max_size=5), min_size=1, max_size=12
-    ),
-    budget=st.integers(1, 12),
-    workers=st.integers(1, 3),
-)
-def test_every_caller_gets_its_own_rows(lots: list[list[str]], budget: int, workers: int) -> None:
-    turns = Turns(rows_of, budget, workers, None)
-    parts = [part(*texts) for texts in lots]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda at: turns.put([parts[at]], "qd"[at % 2]), range(len(parts))))
-    for texts, each in zip(lots, parts, strict=True):
-        assert each.result.result(LIMIT).rows[:, 0].tolist() == [len(text) for text in texts]
+def test_a_thread_keeps_its_number_of_cores(tiny_encoder: SentenceEncoder) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        tiny_encoder.encode_queries(["ice"])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def shared_and_alone(encoder: SentenceEncoder, texts: list[str]) -> tuple[Float32, Float32]:

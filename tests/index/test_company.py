@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from index import Data
-from index.search.company import Company
+from index.company import Company
 from index.search.requests import SearchRequest, parse
 from index.timings import collecting
 
@@ -52,7 +54,7 @@ def sent(
 
 def waiting(company: Company[int, int], key: str) -> int:
     line = company._lines.get(key)
-    return -1 if line is None else len(line)
+    return -1 if line is None else len(line.waiting)
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -75,6 +77,40 @@ def test_who_comes_while_one_works_is_answered_together_first_in_first_out() -> 
             gate.open.release()
         assert [each.result(WAIT) for each in found] == [10, 20, 30, 40, 50]
     assert gate.calls == [[1], [2, 3, 4], [5]]
+    assert company._lines == {}
+
+
+def test_so_many_work_at_once_and_the_others_wait() -> None:
+    gate = Gate()
+    company = Company(gate, lambda each: 1, 8, at_once=2)
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(company.join, "a", each) for each in (1, 2)]
+        gate.enter()
+        gate.enter()
+        found += sent(pool, company, "a", 3, 4)
+        gate.open.release()  # one of the two goes on with both
+        gate.enter()
+        assert gate.calls[2:] == [[3, 4]]
+        gate.open.release(2)
+        assert [each.result(WAIT) for each in found] == [10, 20, 30, 40]
+    assert sorted(gate.calls[:2]) == [[1], [2]]
+    assert company._lines == {}
+
+
+@given(
+    lots=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=12),
+    most=st.integers(1, 12),
+    at_once=st.integers(1, 3),
+)
+def test_everyone_gets_its_own(lots: list[list[int]], most: int, at_once: int) -> None:
+    def run(parts: Sequence[list[int]]) -> list[list[int]]:
+        assert len(parts) == 1 or sum(map(len, parts)) <= most
+        return [[10 * each for each in part] for part in parts]
+
+    company: Company[list[int], list[int]] = Company(run, len, most, at_once)
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda at: company.join(at % 2, lots[at]), range(len(lots)))
+        assert list(found) == [[10 * each for each in part] for part in lots]
     assert company._lines == {}
 
 

@@ -40,10 +40,18 @@ class _Place(Generic[Given, Result]):
         self._called.release()
 
 
+class _Line(Generic[Given, Result]):
+    """Those with one key: how many lead a call, and who waits for one of these to end."""
+
+    def __init__(self) -> None:
+        self.leaders = 0
+        self.waiting: deque[_Place[Given, Result]] = deque()
+
+
 class Company(Generic[Given, Result]):
     """Answers many callers by one function of many; any thread may join.
 
-    Of one key there is one call at a time. Those of other keys go on beside it.
+    Of one key there are so many calls at a time. Those of other keys go on beside them.
     """
 
     def __init__(
@@ -51,30 +59,33 @@ class Company(Generic[Given, Result]):
         run: Callable[[Sequence[Given]], Sequence[Result]],
         size: Callable[[Given], int],
         most: int,
+        at_once: int = 1,
     ) -> None:
         """
         Args:
             run: what is given by callers with the same key, to a result for each.
             size: how much of a call one caller's part is.
             most: of one call, except for a part that alone is more.
+            at_once: calls of one key.
         """
         self._run = run
         self._size = size
         self._most = most
-        # Who waits, by the keys for which somebody works.
-        self._lines: dict[Hashable, deque[_Place[Given, Result]]] = {}
+        self._at_once = at_once
+        # By the keys for which somebody works.
+        self._lines: dict[Hashable, _Line[Given, Result]] = {}
         self._lock = threading.Lock()
 
     def join(self, key: Hashable, given: Given) -> Result:
         """One caller's result, which is as if it had called alone; so is what is raised."""
         place: _Place[Given, Result] = _Place(given)
         with self._lock:
-            line = self._lines.get(key)
-            place.leads = line is None
-            if line is None:
-                self._lines[key] = deque()
+            line = self._lines.setdefault(key, _Line())
+            place.leads = line.leaders < self._at_once
+            if place.leads:
+                line.leaders += 1
             else:
-                line.append(place)
+                line.waiting.append(place)
         if not place.leads:
             place.wait()
         if place.leads:
@@ -87,7 +98,7 @@ class Company(Generic[Given, Result]):
     def _lead(self, key: Hashable, first: _Place[Given, Result]) -> None:
         """Answer one caller and those who wait behind it, and let the next one go on."""
         with self._lock:
-            taken = self._taken(first, self._lines[key])
+            taken = self._taken(first, self._lines[key].waiting)
         try:
             self._answer(taken)
         finally:
@@ -96,21 +107,23 @@ class Company(Generic[Given, Result]):
                 place.call()
 
     def _taken(
-        self, first: _Place[Given, Result], line: deque[_Place[Given, Result]]
+        self, first: _Place[Given, Result], waiting: deque[_Place[Given, Result]]
     ) -> list[_Place[Given, Result]]:
         taken, spent = [first], self._size(first.given)
-        while line and spent + self._size(line[0].given) <= self._most:
-            taken.append(line.popleft())
+        while waiting and spent + self._size(waiting[0].given) <= self._most:
+            taken.append(waiting.popleft())
             spent += self._size(taken[-1].given)
         return taken
 
     def _hand_over(self, key: Hashable) -> None:
         with self._lock:
             line = self._lines[key]
-            if not line:
-                del self._lines[key]
+            if not line.waiting:
+                line.leaders -= 1
+                if not line.leaders:
+                    del self._lines[key]
                 return
-            following = line.popleft()
+            following = line.waiting.popleft()
         following.leads = True
         following.call()
 
