@@ -45,18 +45,23 @@ MOST_WASTE = 2**16
 would, each of which also has to win the interpreter back from whoever took it meanwhile."""
 
 
+FLOAT_LENGTH = 64
+"""Up to this many tokens the softmax is float32: over rows that fill no whole register torch takes
+three times as long in bfloat16, more than the conversion there and back."""
+
+
 class Padding(NamedTuple):
     """Sequences of unequal lengths side by side, the longest of `length` tokens.
 
     Attributes:
         gather: (many * length,) each place's row, from the step's first on; 0 for padding.
         kept: (rows,) the places that are no padding, in the order of the rows.
-        beyond: (many, 1, 1, length) whether a place is padding.
+        bias: (many, 1, 1, length) what is added to scores: -inf where a place is padding.
     """
 
     gather: Tensor
     kept: Tensor
-    beyond: Tensor
+    bias: Tensor
 
 
 class Step(NamedTuple):
@@ -121,16 +126,18 @@ def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
     for start, count, many, length, padding in steps:
         block = projected[start : start + count]
         if padding is not None:
-            block = block[padding.gather]
+            block = torch.index_select(block, 0, padding.gather)
         split = block.view(many, length, 3, heads, per_head).permute(2, 0, 3, 1, 4)
         query, key, value = split.reshape(3, many * heads, length, per_head)
         unused = query.new_empty(()).expand(many * heads, length, length)  # beta=0 never reads it
         scores = torch.baddbmm(
             unused, query, key.transpose(1, 2), beta=0, alpha=per_head**-0.5
         )  # (many*heads, length, length)
+        if length <= FLOAT_LENGTH and scores.dtype == torch.bfloat16:
+            scores = scores.float()
         if padding is not None:
-            scores.view(many, heads, length, length).masked_fill_(padding.beyond, -torch.inf)
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
+            scores.view(many, heads, length, length).add_(padding.bias)
+        mixed = torch.bmm(torch.softmax(scores, dim=-1).to(value.dtype), value)
         by_sequence = mixed.view(many, heads, length, per_head).transpose(1, 2)
         own = out[start : start + count]
         if padding is None:
@@ -171,7 +178,8 @@ def _padding(lengths: Sequence[int]) -> Padding:
     places = torch.arange(lengths[-1])
     is_kept = places < counts  # (many, length)
     index = torch.where(is_kept, counts.cumsum(dim=0) - counts + places, 0)
-    return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], ~is_kept[:, None, None])
+    bias = torch.zeros(is_kept.shape).masked_fill_(~is_kept, -torch.inf)
+    return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
 
 
 class PackedForward:
