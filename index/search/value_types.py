@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-
 from index.errors import UnknownField
 from index.search.requests import SearchOptions
 from index.settings import Settings
 from index.store import StoredDocument
-from index.types import Int64, Json
+from index.types import Json
 from index.values import ValueType, infer, parse_type, select
 
 KEY = "@key"
@@ -24,7 +23,6 @@ class Sampled(Protocol):
     """Documents, of which some are typical."""
 
     def sample(self, size: int) -> list[StoredDocument]: ...
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
 
 
 class ValueTypes:
