@@ -126,7 +126,7 @@ class Soak:
         began, merged = time.monotonic(), 0
         # Early, so that what a training loads is there before memory is first looked at.
         trained = False
-        generations = self._generation(server)
+        published = self._published(server)
         for worker in workers:
             worker.start()
         while (now := time.monotonic() - began) < seconds and not any(w.error for w in workers):
@@ -136,11 +136,12 @@ class Soak:
             if not trained and now >= min(seconds / 3, 30):
                 trained = True
                 self._train(server, real=seconds >= 60)
+            published = self._note_merges(published, self._published(server))
             self.report.memory.append((now, server.memory()))
             time.sleep(min(1.0, seconds / 20))
         stop.set()
         self._finish(workers)
-        self.report.merges += self._generation(server) - generations
+        self._note_merges(published, self._published(server))
 
     def _workers(self, server: Server, readers: int, stop: threading.Event) -> list[Worker]:
         seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
@@ -181,11 +182,17 @@ class Soak:
             self.report.trainings.append(f"{world.name}: {found['result']['reason'][:60]}")
         client.close()
 
-    def _generation(self, server: Server) -> int:
+    def _published(self, server: Server) -> list[int]:
+        """The generation of each world's index."""
         client = Client(server.address)
         found = [client.ask("GET", world.path)["index"]["published"] for world in self.worlds]
         client.close()
-        return sum(found)
+        return found
+
+    def _note_merges(self, before: Sequence[int], now: list[int]) -> list[int]:
+        # Another version's index counts from one again.
+        self.report.merges += sum(max(0, new - old) for old, new in zip(before, now, strict=True))
+        return now
 
     # -- kills ------------------------------------------------------------------------------
 
