@@ -20,7 +20,9 @@ again by the keys themselves."""
 QUERIES = 256
 """Held-out queries."""
 
-FACTORS = (2, 4, 8, 16, 32, 64)
+FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Candidates by their codes for each key fetched. Of a million keys, 64 found 0.942 of what is nearest
+to queries made of the keys, and 128 found 0.965 in half as long again."""
 
 ENOUGH = 0.995
 """Beyond this share no further parameters are measured, unless more was asked for."""
@@ -39,10 +41,16 @@ def tuned(
     queries = held_out(made.all(), questions)
     truth = made.exact.search(queries, NEAREST, None).positions
     points: list[Point] = []
+    last: dict[int, Point] = {}
+    worth = _doubling(made.lists.nlist)
     for number, factor in enumerate(FACTORS, 1):
-        for probes in _doubling(made.lists.nlist):
+        for probes in list(worth):
             points.append(_measured(made, probes, factor, queries, truth))
-            # More lists find nothing more where the codes are what loses it.
+            # More candidates find nothing more where the lists are what loses it,
+            if probes in last and _levelled(last[probes], points[-1]):
+                worth.remove(probes)
+            last[probes] = points[-1]
+            # and more lists find nothing more where the codes are.
             if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
                 break
         on_stage("measuring", number / len(FACTORS))
@@ -106,7 +114,7 @@ def _levelled(before: Point, after: Point) -> bool:
 
 
 LEVEL = 0.002
-"""Twice the lists for less than so much more is not worth going on."""
+"""Twice the lists, or the candidates, for less than so much more is not worth going on."""
 
 
 def _worth_having(points: Sequence[Point]) -> list[Point]:
