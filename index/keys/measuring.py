@@ -21,8 +21,11 @@ QUERIES = 256
 """Held-out queries."""
 
 FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Candidates by their codes for each key fetched. Of a million keys, 64 found 0.942 of what is nearest
-to queries made of the keys, and 128 found 0.965 in half as long again."""
+"""Candidates by their codes for each key fetched. Of a million keys, 64 times as many found 0.942
+of the nearest to queries made of the keys, 128 times as many 0.965 in half as long again."""
+
+SHARE = 8
+"""More candidates than one key in so many cost what an exact search does."""
 
 ENOUGH = 0.995
 """Beyond this share no further parameters are measured, unless more was asked for."""
@@ -43,7 +46,8 @@ def tuned(
     points: list[Point] = []
     last: dict[int, Point] = {}
     worth = _doubling(made.lists.nlist)
-    for number, factor in enumerate(FACTORS, 1):
+    factors = [each for each in FACTORS if each * FETCHED * SHARE <= made.lists.ntotal]
+    for number, factor in enumerate(factors or FACTORS[:1], 1):
         for probes in list(worth):
             points.append(_measured(made, probes, factor, queries, truth))
             # More candidates find nothing more where the lists are what loses it,
@@ -53,7 +57,7 @@ def tuned(
             # and more lists find nothing more where the codes are.
             if len(points) > 1 and points[-2].factor == factor and _levelled(*points[-2:]):
                 break
-        on_stage("measuring", number / len(FACTORS))
+        on_stage("measuring", number / max(len(factors), 1))
         if points[-1].recall >= max(ENOUGH, recall):
             break
     return _worth_having(points)
