@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from index.engines.milvus import schema
+from index.engines.milvus.capabilities import MESSAGE_BYTES
 from index.engines.milvus.claims import Claim
 from index.engines.milvus.examples import Examples
 from index.engines.milvus.graph import Graph, Point, measured
@@ -194,15 +195,17 @@ class Graphs:
         if len(questions) >= QUESTIONS:
             asked, of_what = held_out(questions, questions), "questions"
         else:
-            asked, of_what = held_out(self._sample(), None), "keys"
+            asked, of_what = held_out(self._sample(dimension), None), "keys"
         heads = made.projection.queries(asked)  # (q, H, d)
         flat = heads.reshape(-1, heads.shape[-1])
         return np.ascontiguousarray(flat, dtype=np.float32), of_what
 
-    def _sample(self) -> Float32:
-        """Embeddings (n, d); keys are hashes, so that the first of them are from all over."""
+    def _sample(self, dimension: int) -> Float32:
+        """Embeddings (n, d) of keys from all over: those that came first are found best."""
+        wanted = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * dimension))
+        each = 1 + self._count() // wanted  # keys are hashes: their remainders are chance
         rows: list[Any] = self._tables.client.query(
-            self._tables.keys(), "key > 0", ["vector"], 2 * AMID * QUERIES
+            self._tables.keys(), f"key % {each} == 0", ["vector"], wanted
         )
         return np.array([row["vector"] for row in rows], dtype=np.float32)
 
