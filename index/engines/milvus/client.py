@@ -51,6 +51,10 @@ seconds behind at most, so that later ones see it anyway."""
 SOON = {"grpc.max_reconnect_backoff_ms": 500, "grpc.use_local_subchannel_pool": 1}
 """A channel waits twice as long after every failure, up to two minutes, unless it is told to."""
 
+LOOKED_AGAIN = (0.002, 0.02)
+"""Seconds after which a row that was not there is looked for again. Milvus 2.3 replaces a row by a
+deletion and an insertion that take effect one after the other: for a moment there is neither."""
+
 NO_COLLECTION = 100
 """Milvus's code for a collection that is not there."""
 
@@ -166,6 +170,19 @@ class Client:
     def flush(self, collection: str) -> None:
         """Write what is in memory to the server's storage."""
         self.call(lambda client: client.flush(collection, timeout=6 * TRY_SECONDS))
+
+    def indexed(self, collection: str) -> float:
+        """The share of its rows that searches find by an index, and not by a scan."""
+        loaded = self.call(
+            lambda client: client.list_loaded_segments(collection, timeout=TRY_SECONDS)
+        )
+        # By their ids: each replica loads them all.
+        rows = {
+            each.segment_id: each.num_rows
+            for each in loaded
+            if each.state_name == "Sealed" and each.index_name
+        }
+        return min(1.0, float(sum(rows.values())) / max(1, self.count(collection)))
 
     def drop(self, collection: str) -> None:
         self.call(lambda client: client.drop_collection(collection, timeout=TRY_SECONDS))

@@ -10,10 +10,14 @@ import numpy as np
 from index.consistency import reading
 from index.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from index.engines.milvus.expressions import both
+from index.engines.milvus.graph import EFS, Graph
 from index.engines.milvus.tables import Read, Tables
 from index.keys import Candidates, Proposed
 from index.keys.nearest import EXTRA, OVERFETCH
 from index.types import Float32, Int64, Json
+
+MAX_EF = EFS[-1]
+"""More keys are found faster by a scan than by HNSW."""
 
 READ_AGAIN = 4
 """How often a document that changes while it is read is read anew; then it is passed over."""
@@ -40,6 +44,7 @@ class RemoteKeys:
     Args:
         passing: the filter, for keys and for documents alike.
         exclude, only: the mask, as rows.
+        graph: an HNSW table of the same keys; None for exact searches.
     """
 
     scans = False
@@ -56,6 +61,7 @@ class RemoteKeys:
         passing: str = "",
         exclude: Sequence[int] = (),
         only: Sequence[int] | None = None,
+        graph: Graph | None = None,
     ) -> None:
         self._tables = tables
         self._layout = layout
@@ -63,7 +69,9 @@ class RemoteKeys:
         self._of_keys = both(passing, *_masked("document", exclude, only))
         self._of_documents = both(passing, *_masked("row", exclude, only))
         self.width = width
-        self.index = {"kind": "flat", "engine": "milvus"}
+        self._graph = graph
+        told = {} if graph is None else graph.told
+        self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **told}
         self.documents_read: dict[int, Read] = {}
         self._looked_for: set[int] = set()
         self._own: set[int] = set()
@@ -88,7 +96,11 @@ class RemoteKeys:
 
     def promises(self, recall: float | None = None) -> float:
         """The share of the true nearest keys that searches find."""
-        return 1.0
+        return (
+            1.0
+            if self._graph is None
+            else self._graph.promises(recall, filtered=bool(self._of_keys))
+        )
 
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
@@ -97,7 +109,7 @@ class RemoteKeys:
         choose."""
         q, heads, _ = queries.shape
         flat = queries.reshape(q * heads, -1)
-        found = self._nearest(flat, attend + EXTRA)
+        found = self._nearest(flat, attend + EXTRA, recall)
         by_query = [
             np.unique(np.concatenate(found[at : at + heads])) for at in range(0, len(found), heads)
         ]
@@ -128,7 +140,7 @@ class RemoteKeys:
         if len(found.documents):
             yield found
 
-    def _nearest(self, queries: Float32, wanted: int) -> list[Int64]:
+    def _nearest(self, queries: Float32, wanted: int, recall: float | None) -> list[Int64]:
         """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
         different ones or more, or all there are.
 
@@ -139,7 +151,7 @@ class RemoteKeys:
         found: list[Int64 | None] = [None] * len(queries)
         pending = list(range(len(queries)))
         while pending:
-            hits = list(self._hits(queries[pending], fetch))
+            hits = list(self._hits(queries[pending], fetch, recall))
             met = {hit["entity"]["document"] for each in hits for hit in each}
             alive = set(self._settled(sorted(met)))
             for at, each in zip(pending, hits, strict=True):
@@ -151,18 +163,19 @@ class RemoteKeys:
             fetch = min(MAX_RESULTS, fetch * 2)
         return [each for each in found if each is not None]
 
-    def _hits(self, queries: Float32, fetch: int) -> Iterator[list[Any]]:
+    def _hits(self, queries: Float32, fetch: int, recall: float | None) -> Iterator[list[Any]]:
         """Hits of each query; the keys among them are kept."""
+        layout, params = self._by(fetch, recall)
         row_bytes = 4 * self.width + 200
         step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
         for at in range(0, len(queries), step):
             found = self._tables.client.search(
-                self._tables.keys(self._layout),
+                self._tables.keys(layout),
                 list(queries[at : at + step]),
                 fetch,
                 self._of_keys,
                 ["document", "vector"],
-                {},
+                params,
             )
             for hits in found:
                 for hit in hits:
@@ -170,6 +183,14 @@ class RemoteKeys:
                     if hit["id"] not in self._vectors:
                         self._vectors[hit["id"]] = np.asarray(entity["vector"], dtype=np.float32)
                 yield hits
+
+    def _by(self, fetch: int, recall: float | None) -> tuple[str, dict[str, int]]:
+        """The layout of the table that finds so many keys, and the parameters of its index."""
+        graph = self._graph
+        if graph is None or fetch > MAX_EF:
+            return self._layout, {}
+        point = graph.point(recall, filtered=bool(self._of_keys))
+        return (self._layout, {}) if point is None else (graph.layout, {"ef": max(point.ef, fetch)})
 
     def _settled(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows whose documents are there and pass, read with their keys; ascending.

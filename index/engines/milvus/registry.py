@@ -2,6 +2,7 @@
 
 ```
 collection/NAME         uuid, settings, the active version and those before it, layouts
+claim/UUID              who is making a table for it, and until when nobody else is to
 alias/NAME              the collection that it stands for
 version/UUID/N          a projection: kind, tuning, note, …
 weights/UUID/N/PART     its matrices, in parts that fit into a field
@@ -15,13 +16,13 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from index.aliases import MAX_ALIASES, name_taken
 from index.consistency import Consistency
 from index.engines.milvus import schema
-from index.engines.milvus.client import Client
+from index.engines.milvus.client import LOOKED_AGAIN, Client
 from index.errors import LimitExceeded, UnknownAlias, UnknownProjection
 
 PART_BYTES = 48_000
@@ -40,6 +41,8 @@ class Known:
         layouts: those that writes must enter besides the raw one: by name the version that makes
             their keys, and whether they are complete.
         shards: of each table.
+        graphs: by version what was measured of the HNSW table of its keys, which is complete
+            (`index.engines.milvus.graphs`).
     """
 
     name: str
@@ -48,6 +51,7 @@ class Known:
     active: tuple[int, ...]
     layouts: Mapping[str, tuple[int, bool]]
     shards: int = 1
+    graphs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -72,6 +76,7 @@ class Registry:
         self._known: dict[str, tuple[float, Known]] = {}
         self._made = False
         self._making = threading.Lock()
+        self.changing = threading.Lock()
 
     # -- collections ------------------------------------------------------------------------
 
@@ -84,8 +89,12 @@ class Registry:
         if kept is not None and not fresh and time.monotonic() - kept[0] < KNOWN_SECONDS:
             return kept[1]
         found = None if fresh else self._one(f"collection/{name}", None)
-        # Who asks for what another process has just made is not told that there is none.
-        found = self._one(f"collection/{name}", "strong") if found is None else found
+        # Who asks for what another process has just made is not told that there is none; one that
+        # was there may only be replaced at this moment.
+        for pause in (0.0, *LOOKED_AGAIN) if kept else (0.0,):
+            if found is None:
+                time.sleep(pause)
+                found = self._one(f"collection/{name}", "strong")
         if found is None:
             self._known.pop(name, None)
             return None
@@ -101,7 +110,22 @@ class Registry:
         """Remove a collection with its versions; its tables are another's to drop."""
         self._known.pop(known.name, None)
         rest = [*self._like(f"version/{known.uuid}/"), *self._like(f"weights/{known.uuid}/")]
-        self._client.delete(self.table, [f"collection/{known.name}", *rest])
+        own = [f"collection/{known.name}", f"claim/{known.uuid}"]
+        self._client.delete(self.table, [*own, *rest])
+
+    # -- work -------------------------------------------------------------------------------
+
+    def claim(self, uuid: str) -> tuple[str, float]:
+        """Who makes a table for a collection ("": nobody), and until when by the clock."""
+        found = self._one(f"claim/{uuid}", "strong")
+        holder, until = json.loads(found) if found else ("", 0.0)
+        return holder, until
+
+    def put_claim(self, uuid: str, holder: str, until: float) -> None:
+        self._put({f"claim/{uuid}": json.dumps([holder, until])})
+
+    def disclaim(self, uuid: str) -> None:
+        self._client.delete(self.table, [f"claim/{uuid}"])
 
     # -- versions ---------------------------------------------------------------------------
 

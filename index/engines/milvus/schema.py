@@ -16,7 +16,8 @@ not their document's, and reads the document's own.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from index.engines.milvus.capabilities import MAX_TEXT_BYTES
 from index.engines.milvus.client import Client, DataType
@@ -29,6 +30,17 @@ ID_BYTES = 2048
 
 NOTHING = b"\0"
 """Milvus 2.3 takes no table without a vector."""
+
+
+class KeyIndex(NamedTuple):
+    """How a table of keys is searched, in Milvus's words (https://milvus.io/docs/index.md)."""
+
+    name: str
+    params: Mapping[str, int]
+
+
+FLAT = KeyIndex("FLAT", {})
+HNSW = KeyIndex("HNSW", {"M": 16, "efConstruction": 200})
 
 
 def row_of(id: str) -> int:
@@ -76,7 +88,7 @@ def make_documents(client: Client, name: str, shards: int) -> None:
     client.call(create)
 
 
-def make_keys(client: Client, name: str, width: int, shards: int) -> None:
+def make_keys(client: Client, name: str, width: int, shards: int, by: KeyIndex = FLAT) -> None:
     def create(milvus: Any) -> None:
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("key", DataType.INT64, is_primary=True)
@@ -87,7 +99,7 @@ def make_keys(client: Client, name: str, width: int, shards: int) -> None:
         schema.add_field("facts", DataType.JSON)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
         index = milvus.prepare_index_params()
-        index.add_index("vector", index_type="FLAT", metric_type="IP")
+        index.add_index("vector", index_type=by.name, metric_type="IP", params=dict(by.params))
         _create(client, milvus, name, (schema, index), shards)
 
     client.call(create)

@@ -74,6 +74,7 @@ class RemoteStore(Refused):
     def close(self) -> None:
         """The connection is the library's."""
         self._writer.close()
+        self._versions.graphs.close()
 
     @property
     def retires(self) -> bool:
@@ -85,8 +86,7 @@ class RemoteStore(Refused):
         return {**known.settings, "uuid": known.uuid, "projection": known.version, "published": []}
 
     def put_settings(self, changes: Mapping[str, Json]) -> None:
-        known = self._tables.known(fresh=True)
-        self._tables.registry.put(replace(known, settings={**known.settings, **changes}))
+        self._tables.change(lambda known: replace(known, settings={**known.settings, **changes}))
 
     def state(self) -> State:
         return State(self.generation, 0, 0, self._tables.known().version, 0, 0)

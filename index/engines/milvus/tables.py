@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from index.consistency import Consistency
 from index.engines.milvus import schema
 from index.engines.milvus.capabilities import MAX_TEXT_BYTES
-from index.engines.milvus.client import Client, Row
+from index.engines.milvus.client import LOOKED_AGAIN, Client, Row
 from index.engines.milvus.expressions import both
 from index.engines.milvus.facts import facts_of
 from index.engines.milvus.registry import Known, Registry
@@ -22,10 +22,6 @@ from index.types import Document, Float32, Int64
 
 ENTRY_BYTES = 3 * MAX_TEXT_BYTES
 """The most that a document's row takes in a message, but for what Milvus adds."""
-
-LOOKED_AGAIN = (0.002, 0.02)
-"""Seconds after which a row that was not there is looked for again. Milvus 2.3 replaces a row by a
-deletion and an insertion that take effect one after the other: for a moment there is neither."""
 
 IDENTITY = ("row", "id", "version", "keys")
 WHOLE = (*IDENTITY, "texts", "content")
@@ -94,6 +90,12 @@ class Tables:
         if known is None or known.uuid != self.uuid:
             raise Conflict(f"The collection {self.name!r} was dropped meanwhile; open it again.")
         return known
+
+    def change(self, change: Callable[[Known], Known]) -> None:
+        """Tell every process of a change. Of two by different processes at the same moment one may
+        be lost."""
+        with self.registry.changing:
+            self.registry.put(change(self.known(fresh=True)))
 
     # -- documents --------------------------------------------------------------------------
 

@@ -7,37 +7,30 @@ what is written meanwhile enters both; the version answers once the table is com
 
 from __future__ import annotations
 
-import json
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from index.engines.capabilities import unsupported
 from index.engines.milvus import schema
 from index.engines.milvus.capabilities import CAPABILITIES
+from index.engines.milvus.graphs import Graphs
+from index.engines.milvus.layouts import Layouts
 from index.engines.milvus.registry import Known
 from index.engines.milvus.tables import Tables
-from index.engines.milvus.writing import projected, version_at
 from index.errors import Conflict
 from index.store import Role, StoredProjection, StoredVersion, Terms
 from index.types import Float32, Int64, Json
 from index.versions import Version
 
-MARGIN_SECONDS = 60
-"""By how much the clocks of processes may differ, and a write last."""
-
 NO_OFFSETS: tuple[Int64, Float32] = (
     np.empty(0, dtype=np.int64),
     np.empty((0, 0), dtype=np.float32),
 )
-
-REWRITTEN = 2000
-"""Keys projected and written at once."""
 
 
 class Versions:
@@ -45,6 +38,8 @@ class Versions:
 
     def __init__(self, tables: Tables, scorer: str) -> None:
         self._tables = tables
+        self.layouts = Layouts(tables)
+        self.graphs = Graphs(tables, self.layouts)
         self._scorer = scorer
         self._made: dict[int, Version] = {}  # a version never changes
         self._lock = threading.Lock()
@@ -120,28 +115,15 @@ class Versions:
     def activate(self, number: int, expected: int | None = None) -> None:
         """Let a version answer, once its keys are there; as `Store.activate_projection`."""
         self.prepare(number)
-        known = self._tables.known(fresh=True)
-        if expected is not None and known.version != expected:
-            raise Conflict(
-                f"Projection {known.version} is active by now, where {expected} was expected, so "
-                f"that {number} was not activated; look at both, then activate one by its number.",
-                field="projection",
-            )
-        if number != known.version:
-            self._tables.registry.put(replace(known, active=(*known.active, number)))
+        self.graphs.attempt(self.of(number))
+        self._tables.change(partial(_activated, number=number, expected=expected))
 
     def rollback(self) -> int:
         """Undo the last activation. Returns the version that answers now."""
-        known = self._tables.known(fresh=True)
-        if len(known.active) < 2:
-            raise Conflict(
-                f"Projection {known.version} is active, and none was before it that could be gone "
-                f"back to; activate a version by its number instead.",
-                field="projection",
-            )
-        self.prepare(known.active[-2])
-        self._tables.registry.put(replace(known, active=known.active[:-1]))
-        return known.active[-2]
+        before = _rolled_back(self._tables.known(fresh=True)).version
+        self.prepare(before)
+        self._tables.change(_rolled_back)
+        return before
 
     # -- layouts ----------------------------------------------------------------------------
 
@@ -152,64 +134,31 @@ class Versions:
     def prepare(self, number: int) -> None:
         """Write the keys of a version, where they are others than those there are."""
         made = self.of(number)
-        known = self._tables.known(fresh=True)
-        if self.is_ready(made, known):
-            return
-        schema.make_keys(
-            self._tables.client, self._tables.keys(made.layout), made.width, known.shards
+        if made.layout != schema.RAW:
+            self.layouts.fill(made.layout, made, partial(self._make, made.width))
+
+    def _make(self, width: int, table: str) -> None:
+        schema.make_keys(self._tables.client, table, width, self._tables.known().shards)
+
+
+def _activated(known: Known, number: int, expected: int | None) -> Known:
+    if expected is not None and known.version != expected:
+        raise Conflict(
+            f"Projection {known.version} is active by now, where {expected} was expected, so "
+            f"that {number} was not activated; look at both, then activate one by its number.",
+            field="projection",
         )
-        self._tell(made, False)
-        # Others learn within a second that they are to write to it as well.
-        began = time.time()
-        self._rewrite(made, 0)
-        while self._rewrite(made, version_at(began - MARGIN_SECONDS)):
-            continue
-        self._tell(made, True)
-
-    def _tell(self, made: Version, complete: bool) -> None:
-        known = self._tables.known(fresh=True)
-        layouts = {**known.layouts, made.layout: (made.number, complete)}
-        self._tables.registry.put(replace(known, layouts=layouts))
-
-    def _rewrite(self, made: Version, since: int) -> int:
-        """Project the keys of versions from one on, if the table lacks them; returns how many."""
-        client, table, written = self._tables.client, self._tables.keys(made.layout), 0
-        for rows in self.raw(since):
-            there = {
-                row["key"]
-                for row in client.by_keys(
-                    table, "key", [row["key"] for row in rows], ["key"], consistency="strong"
-                )
-            }
-            lacking = [row for row in rows if row["key"] not in there]
-            if lacking:
-                client.insert(table, projected(lacking, made))
-                written += len(lacking)
-        return written
-
-    def raw(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
-        """All keys as embeddings, in blocks; of documents' versions from one on."""
-        fields = ["key", "document", "version", "id", "place", "facts", "vector"]
-        after = 0
-        while True:
-            passing = f"key > {after}" + (f" and version >= {since}" if since else "")
-            rows = self._tables.client.query(
-                self._tables.keys(), passing, fields, self._block, "strong"
-            )
-            if not rows:
-                return
-            after = max(row["key"] for row in rows)
-            yield [_plain(row) for row in rows]
-
-    @property
-    def _block(self) -> int:
-        """Facts may take 64 KiB a key."""
-        return min(REWRITTEN, 500)
+    return known if number == known.version else replace(known, active=(*known.active, number))
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    facts = row["facts"]
-    return {**row, "facts": json.loads(facts) if isinstance(facts, str | bytes) else facts}
+def _rolled_back(known: Known) -> Known:
+    if len(known.active) < 2:
+        raise Conflict(
+            f"Projection {known.version} is active, and none was before it that could be gone "
+            f"back to; activate a version by its number instead.",
+            field="projection",
+        )
+    return replace(known, active=known.active[:-1])
 
 
 def _before(known: Known, number: int) -> int | None:

@@ -57,7 +57,9 @@ class RemoteViews:
     ) -> View:
         """A version's keys, those that may be found."""
         layout = made.layout
-        keys = RemoteKeys(self._tables, layout, made.width, self.size(), passing, exclude, only)
+        size = self.size()
+        graph = self._versions.graphs.of(made, size.keys)
+        keys = RemoteKeys(self._tables, layout, made.width, size, passing, exclude, only, graph)
         return View(made, cast(Snapshot, keys), self._store.generation)
 
     def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
@@ -98,19 +100,27 @@ class RemoteViews:
         while self._store.retires:
             on_stage("keys before", min(1.0, (time.monotonic() - began) / GRACE_SECONDS))
             time.sleep(0.5)
+        self._versions.graphs.ensure(self._active(), on_stage)
         return self.current()
 
     def merge_if_due(self) -> None:
-        """The server does so by itself."""
+        """Begin to make an HNSW table in the background, where the keys have become so many."""
+        made = self._active()
+        if self._versions.graphs.is_due(made, self.size().keys):
+            self._versions.graphs.start(made)
 
     def has_fresh(self) -> bool:
         """Whether something is to be waited for before the process ends."""
-        return self._store.retires
+        keys = self._store.counts()[1]
+        return self._store.retires or self._versions.graphs.is_due(self._active(), keys)
+
+    def _active(self) -> Version:
+        return self._versions.of(self._tables.known().version)
 
     def told(self, view: View) -> dict[str, Json]:
         return {
-            **view.keys.index,
-            "exact": True,
+            **{name: each for name, each in view.keys.index.items() if name != "points"},
+            "exact": view.keys.promises() == 1,
             "published": 0,
             "keys": view.keys.keys,
             "fresh": 0,
