@@ -17,6 +17,8 @@ from index.engines.milvus.tables import Tables
 from tests.milvus.load import BOUND_SECONDS
 from tests.milvus.server import MilvusServer, wait_until
 
+pytestmark = pytest.mark.alone
+
 DIMENSION, DOCUMENTS, WRITERS = 4, 40, 4
 IDS = [f"d{at}" for at in range(DOCUMENTS)]
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.soak.soak import run
+
+pytestmark = pytest.mark.alone
 
 SECONDS = 8.0
 KILLS = 3
