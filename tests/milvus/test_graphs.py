@@ -194,16 +194,28 @@ def test_exact_is_to_be_had(collection: Collection) -> None:
     assert mean_share(collection, EVERY, recall=1) == 1
 
 
+def test_what_is_masked_is_not_found_and_the_recall_stays(collection: Collection) -> None:
+    """Of a few that are masked HNSW finds what it finds of all."""
+    first = collection.search(QUESTIONS[0].tolist(), k=10)
+    masked = [hit.id for hit in first.hits[:3]]
+    answer = collection.search(QUESTIONS[0].tolist(), k=10, mask={"exclude": masked})
+    assert answer.exact is False
+    found = [hit.id for hit in answer.hits]
+    assert not set(found) & set(masked)
+    assert len(set(found) & {hit.id for hit in first.hits[3:]}) >= 5
+
+
 @pytest.mark.parametrize(("filter", "places"), [
     ({"part": 7}, EVERY[7::PARTS]),
     ({"part": {"lt": 10}}, EVERY[EVERY % PARTS < 10]),
     ({"half": 1}, EVERY[1::2]),
 ])  # fmt: skip
-def test_a_filter_keeps_the_recall(
+def test_behind_a_filter_all_is_found(
     collection: Collection, filter: dict[str, Any], places: np.ndarray
 ) -> None:
-    assert mean_share(collection, places, filter=filter) > 0.94
+    assert mean_share(collection, places, filter=filter) == 1
     answer = collection.search(QUESTIONS[1].tolist(), k=10, filter=filter)
+    assert (answer.exact, answer.recall) == (True, None)
     assert {int(hit.id[1:]) for hit in answer.hits} <= set(places.tolist())
 
 
@@ -278,16 +290,13 @@ def test_other_processes_and_later_ones_search_by_it(
 
 
 def test_a_search_takes_the_least_ef_that_found_enough() -> None:
-    points = (Point(24, 0.9, 0.8), Point(32, 0.96, 0.9), Point(64, 0.99, 0.97))
+    points = (Point(24, 0.9), Point(32, 0.96), Point(64, 0.99))
     graph = Graph("raw_hnsw", points, 0.95, {})
     assert graph.point() == points[1]
     assert graph.point(0.9) == points[0]
     assert graph.point(0.97) == points[2]
     assert graph.point(0.999) is None
     assert [graph.promises(each) for each in (None, 0.9, 0.97, 0.999)] == [0.95, 0.9, 0.97, 1.0]
-    assert graph.point(filtered=True) == points[2]
-    assert graph.point(0.98, filtered=True) is None
-    assert [graph.promises(each, filtered=True) for each in (None, 0.98)] == [0.95, 1.0]
 
 
 def test_collections_of_before_have_no_graphs() -> None:

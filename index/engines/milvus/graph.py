@@ -16,25 +16,15 @@ EFS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Candidates that HNSW keeps while it searches (Malkov and Yashunin 2016), from `FETCHED` on:
 Milvus refuses fewer than are fetched."""
 
-FILTERS = ("key % 2 == 0", "key % 12 == 0")
-"""That let a half and a twelfth of the keys pass, drawn by chance as keys are hashes: filters find
-less, and the less the fewer pass; but where fewer than 7 % do Milvus scans them (knowhere's limit
-for HNSW). Their order would be no drawing: HNSW finds best what it was given first."""
-
 TOGETHER = 16
 """Queries of one call: exact ones of a large table take a tenth of a second each."""
 
 
 class Point(NamedTuple):
-    """A search parameter, and the share of the ten nearest that is to be relied on with it: of all
-    keys, and of those that a filter lets pass."""
+    """A search parameter, and the share of the ten nearest that is to be relied on with it."""
 
     ef: int
     recall: float
-    filtered: float
-
-    def found(self, filtered: bool) -> float:
-        return self.filtered if filtered else self.recall
 
 
 class Graph(NamedTuple):
@@ -52,21 +42,21 @@ class Graph(NamedTuple):
     target: float
     told: Mapping[str, Json]
 
-    def point(self, recall: float | None = None, *, filtered: bool = False) -> Point | None:
+    def point(self, recall: float | None = None) -> Point | None:
         """The fastest that found so much; None where none did: then the exact table is asked."""
         wanted = self.target if recall is None else recall
-        return next((point for point in self.points if point.found(filtered) >= wanted), None)
+        return next((point for point in self.points if point.recall >= wanted), None)
 
-    def promises(self, recall: float | None = None, *, filtered: bool = False) -> float:
+    def promises(self, recall: float | None = None) -> float:
         """What was asked for, and no more: what was measured beyond it, other queries may lack."""
         asked = self.target if recall is None else recall
-        return 1.0 if self.point(recall, filtered=filtered) is None else asked
+        return 1.0 if self.point(recall) is None else asked
 
 
 def measured(
     client: Client, exact: str, graph: str, queries: Float32, recall: float, on_stage: OnStage
 ) -> list[Point]:
-    """What each `ef` finds of the nearest keys of queries (q, d), filtered or not.
+    """What each `ef` finds of the nearest keys of queries (q, d).
 
     Args:
         exact, graph: tables of the same keys.
@@ -74,19 +64,13 @@ def measured(
     """
     points: list[Point] = []
     with reading("strong"):
-        truths = {
-            passing: _ids(client, exact, queries, NEAREST, passing, {})
-            for passing in ("", *FILTERS)
-        }
+        truth = _ids(client, exact, queries, NEAREST, {})
         for number, ef in enumerate(EFS):
             on_stage("measuring", number / len(EFS))
-            relied = {
-                passing: _relied(_ids(client, graph, queries, FETCHED, passing, {"ef": ef}), truth)
-                for passing, truth in truths.items()
-            }
-            filtered = min(relied[passing] for passing in FILTERS)
-            points.append(Point(ef, relied[""], filtered))
-            if min(relied.values()) >= max(ENOUGH, recall):
+            points.append(
+                Point(ef, _relied(_ids(client, graph, queries, FETCHED, {"ef": ef}), truth))
+            )
+            if points[-1].recall >= max(ENOUGH, recall):
                 break
     return points
 
@@ -102,7 +86,6 @@ def _ids(
     table: str,
     queries: Float32,
     limit: int,
-    passing: str,
     params: Mapping[str, int],
 ) -> Int64:
     """(q, limit) primary keys, -1 where there are no more."""
@@ -110,7 +93,7 @@ def _ids(
     for at in range(0, len(queries), TOGETHER):
         part = list(queries[at : at + TOGETHER])
         hits: Sequence[Sequence[Mapping[str, int]]] = client.search(
-            table, part, limit, passing, [], params
+            table, part, limit, "", [], params
         )
         for row, each in enumerate(hits, at):
             found[row, : len(each)] = [hit["id"] for hit in each]

@@ -44,7 +44,7 @@ class RemoteKeys:
     Args:
         passing: the filter, for keys and for documents alike.
         exclude, only: the mask, as rows.
-        graph: an HNSW table of the same keys; None for exact searches.
+        graph: an HNSW table of the same keys; None for exact searches, as all behind a filter are.
     """
 
     scans = False
@@ -69,7 +69,8 @@ class RemoteKeys:
         self._of_keys = both(passing, *_masked("document", exclude, only))
         self._of_documents = both(passing, *_masked("row", exclude, only))
         self.width = width
-        self._graph = graph
+        # What HNSW finds behind a filter is not known; of a few that are masked it is.
+        self._graph = graph = None if passing or only is not None else graph
         told = {} if graph is None else graph.told
         self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **told}
         self.documents_read: dict[int, Read] = {}
@@ -96,11 +97,7 @@ class RemoteKeys:
 
     def promises(self, recall: float | None = None) -> float:
         """The share of the true nearest keys that searches find."""
-        return (
-            1.0
-            if self._graph is None
-            else self._graph.promises(recall, filtered=bool(self._of_keys))
-        )
+        return 1.0 if self._graph is None else self._graph.promises(recall)
 
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
@@ -189,7 +186,7 @@ class RemoteKeys:
         graph = self._graph
         if graph is None or fetch > MAX_EF:
             return self._layout, {}
-        point = graph.point(recall, filtered=bool(self._of_keys))
+        point = graph.point(recall)
         return (self._layout, {}) if point is None else (graph.layout, {"ef": max(point.ef, fetch)})
 
     def _settled(self, rows: Sequence[int]) -> list[int]:
