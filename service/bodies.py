@@ -40,12 +40,15 @@ def read_body(model: type[Model], bare: str | None = None, *, single: bool = Fal
     return parse(model, given, strict=True)
 
 
-def read_query(model: type[Model]) -> Model:
-    """The query parameters as a model; lists and objects are written in them as JSON."""
+def read_query(model: type[Model], *, form: bool = False) -> Model:
+    """The query parameters as a model; lists and objects are written in them as JSON.
+
+    Args:
+        form: whether a browser's form may send them, whose empty fields say nothing.
+    """
     given: dict[str, Any] = {}
     for name, texts in request.args.lists():
-        # An empty field of a form says nothing.
-        texts = [text for text in texts if text]
+        texts = [text for text in texts if text or (not form and name in never_empty(model))]
         if len(texts) > 1:
             raise InvalidRequest(f"The parameter {name!r} was given twice; once is enough.")
         if texts:
@@ -58,6 +61,17 @@ def structured(model: type[Request]) -> frozenset[str]:
     """The fields of a model that hold lists or objects, and that no plain text could be."""
     fields = model.model_json_schema()["properties"]
     return frozenset(name for name, schema in fields.items() if _is_structured(schema))
+
+
+@lru_cache
+def never_empty(model: type[Request]) -> frozenset[str]:
+    """The fields of a model that are texts of a least length."""
+    fields = model.model_json_schema()["properties"]
+    return frozenset(
+        name
+        for name, schema in fields.items()
+        if any("minLength" in each for each in schema.get("anyOf", [schema]))
+    )
 
 
 def _is_structured(schema: Mapping[str, Any]) -> bool:

@@ -125,7 +125,7 @@ class Operation:
         if self.body is not None:
             arguments["body"] = read_body(self.body, self.bare, single=self.single)
         if self.query is not None:
-            arguments["query"] = read_query(self.query)
+            arguments["query"] = read_query(self.query, form=self.html)
         for name in _named(arguments.get("body"), arguments.get("query")):
             check_collection(name)
         return self.view(**arguments)

@@ -50,6 +50,7 @@ def test_interactions_are_listed_page_by_page_and_deleted(books: FlaskClient) ->
     ]
     assert rest["next"] is None
     assert len(get(books, f"{INTERACTIONS}?user=7")["items"]) == 1
+    assert books.get(f"{INTERACTIONS}?user=").status_code == 422  # nobody, and not everybody
     assert get(books, f"{INTERACTIONS}?limit=0")["interactions"] == 3
     other = books.get(f"{INTERACTIONS}?user=7&cursor={first['next']}")
     assert (other.status_code, "cursor" in other.text) == (422, True)
