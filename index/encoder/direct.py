@@ -16,13 +16,12 @@ import torch
 from tokenizers import Tokenizer
 
 from index.encoder.fused import AGREEMENT, PackedForward, cosines, steps_of
+from index.encoder.model import TASKS
 from index.timings import timed
 from index.types import Float32, Int64
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-TASKS = ("query", "document")
 
 TRIAL = ["", "A short text.", "One that is longer, so that a batch of them needs order. " * 40]
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,18 +26,30 @@ WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "brid
 # --- sharing ----------------------------------------------------------------------------------
 
 
+class Held:
+    """An encoder whose calls for one task stand still until they may go on."""
+
+    def __init__(self, folder: str, task: str) -> None:
+        self.calls: list[int] = []
+        self.begun, self.may_go_on = threading.Semaphore(0), threading.Event()
+        self._encoder, self._task = load(folder), task
+        self._run = self._encoder._run
+        self._encoder._run = self._held  # type: ignore[method-assign]
+
+    def _held(self, texts: list[str], task: str) -> Float32:
+        if task == self._task:
+            self.calls.append(len(texts))
+            self.begun.release()
+            assert self.may_go_on.wait(LIMIT)
+        return self._run(texts, task)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+
 def test_a_query_waits_for_no_documents(tiny_encoder_folder: Path) -> None:
-    encoder = load(str(tiny_encoder_folder))
-    begun, may_go_on = threading.Semaphore(0), threading.Event()
-    run = encoder._run
-
-    def held(texts: list[str], task: str) -> Float32:
-        if task == "document":
-            begun.release()
-            assert may_go_on.wait(LIMIT)
-        return run(texts, task)
-
-    encoder._run = held  # type: ignore[method-assign]
+    encoder = Held(str(tiny_encoder_folder), "document")
+    begun, may_go_on = encoder.begun, encoder.may_go_on
     with ThreadPoolExecutor(32) as pool:
         documents = [pool.submit(encoder.encode_documents, [text]) for text in sentences(20)]
         try:
@@ -50,17 +63,8 @@ def test_a_query_waits_for_no_documents(tiny_encoder_folder: Path) -> None:
 
 
 def test_what_comes_during_a_call_shares_the_next(tiny_encoder_folder: Path) -> None:
-    encoder, calls = load(str(tiny_encoder_folder)), []
-    begun, may_go_on = threading.Semaphore(0), threading.Event()
-    run = encoder._run
-
-    def held(texts: list[str], task: str) -> Float32:
-        calls.append(len(texts))
-        begun.release()
-        assert may_go_on.wait(LIMIT)
-        return run(texts, task)
-
-    encoder._run = held  # type: ignore[method-assign]
+    encoder = Held(str(tiny_encoder_folder), "query")
+    calls, begun, may_go_on = encoder.calls, encoder.begun, encoder.may_go_on
     with ThreadPoolExecutor(32) as pool:
         asked = [pool.submit(encoder.encode_queries, [text]) for text in sentences(20)]
         for _ in range(encoder._cores):
