@@ -46,6 +46,10 @@ def load(
     # Before the libraries are imported: they read these once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # oneDNN, and the layer above it, each keep 1,024 prepared operators, one for each shape that
+    # ever came: a gigabyte, which preparing them anew does not cost.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     origin = find(name)
     model = _read(origin, device)
     return _prepare(model, origin.name, choose(precision, device, model), device)

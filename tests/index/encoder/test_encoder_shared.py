@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from index import Data
 from index.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
 from index.encoder.cache import Key
 from index.types import Float32
+from tests.places import ROOT
 
 LIMIT = 30.0
 """Seconds that anything here may take on a busy machine."""
@@ -123,6 +126,26 @@ def test_the_default_model_is_run_directly() -> None:
     encoder._direct = None
     plain = encoder.encode_documents(sentences(20))
     assert (direct * plain).sum(axis=1).min() > 0.9995
+
+
+GROWTH = """
+import resource, random
+from index.encoder import load
+encoder = load()
+random.seed(0)
+def run():
+    for _ in range(70):
+        encoder.encode_queries([f"{random.random()} " * random.randint(1, 9)
+                                for _ in range(random.randint(1, 16))])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+print(-run() + run())
+"""
+
+
+def test_shapes_that_came_once_are_not_kept() -> None:
+    """In a process of its own: an operator for each shape took a gigabyte by and by."""
+    told = subprocess.run([sys.executable, "-c", GROWTH], cwd=ROOT, capture_output=True, check=True)
+    assert int(told.stdout) < 60  # MiB
 
 
 # --- keeping ----------------------------------------------------------------------------------
