@@ -49,6 +49,17 @@ FLOAT_LENGTH = 64
 """Up to this many tokens the softmax is float32: over rows that fill no whole register torch takes
 three times as long in bfloat16, more than the conversion there and back."""
 
+FLOAT_CELLS = 2**16
+"""Up to so many scores all of attention is float32. oneDNN prepares a product in bfloat16 for each
+new shape, which takes longer than these do: an eighth of the time of a lone query."""
+
+ROWS_TOGETHER = 8
+"""The number of rows of a small call is filled up to a multiple of these, so that the operators of
+one serve the next: preparing four of them takes 1.6 ms, and a lone query's products 3 to 5."""
+
+SMALL = 128
+"""Rows up to which a call is small: beyond, filling up costs what it saves."""
+
 
 class Padding(NamedTuple):
     """Sequences of unequal lengths side by side, the longest of `length` tokens.
@@ -119,15 +130,21 @@ class Layer:
 
 
 def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
-    """Dot-product attention within each sequence (Vaswani et al. 2017): (t, 3d) -> (t, d)."""
+    """Dot-product attention within each sequence (Vaswani et al. 2017): (t, 3d) -> (t, d).
+
+    Rows after those of the last step are zeros.
+    """
     width = projected.shape[1] // 3
     per_head = width // heads
     out = projected.new_empty(projected.shape[0], width)
+    out[steps[-1].start + steps[-1].rows :] = 0
     for start, count, many, length, padding in steps:
         block = projected[start : start + count]
         if padding is not None:
             block = torch.index_select(block, 0, padding.gather)
         split = block.view(many, length, 3, heads, per_head).permute(2, 0, 3, 1, 4)
+        if many * heads * length**2 <= FLOAT_CELLS and split.dtype == torch.bfloat16:
+            split = split.float()
         query, key, value = split.reshape(3, many * heads, length, per_head)
         unused = query.new_empty(()).expand(many * heads, length, length)  # beta=0 never reads it
         scores = torch.baddbmm(
@@ -143,7 +160,7 @@ def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
         if padding is None:
             own.view(many, length, heads, per_head).copy_(by_sequence)
         else:
-            torch.index_select(by_sequence.reshape(-1, width), 0, padding.kept, out=own)
+            own.copy_(torch.index_select(by_sequence.reshape(-1, width), 0, padding.kept))
     return out
 
 
@@ -213,9 +230,12 @@ class PackedForward:
 
     def packed(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
         """The embedded tokens that are not padding, (t, d), as the last layer's vectors."""
+        count = len(rows)
+        if count <= SMALL:
+            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
         for layer in self.layers:
             rows = layer(rows, steps)
-        return rows
+        return rows[:count]
 
 
 def _unpack(rows: Tensor, kept: Tensor, order: Tensor) -> Tensor:

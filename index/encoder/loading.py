@@ -50,6 +50,9 @@ def load(
     # ever came: a gigabyte, which preparing them anew does not cost.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
+    # for milliseconds, in which nobody else could have their core.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     origin = find(name)
     model = _read(origin, device)
     return _prepare(model, origin.name, choose(precision, device, model), device)

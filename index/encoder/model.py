@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from index.company import Company
 from index.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
+from index.encoder.cores import IdleCores, limit, using
 from index.encoder.passages import Passage, PassageSplitter
 from index.errors import EncoderError, InvalidRequest
 from index.timings import collecting, record, timed
@@ -34,8 +35,17 @@ Run = Callable[[list[str], str], Float32]
 
 TASKS = ("query", "document")
 
-Part = tuple[list[str], str]
-"""Texts that one caller waits for, and their task; they are never divided among calls."""
+
+class Part(NamedTuple):
+    """Texts that are never divided among calls.
+
+    Attributes:
+        is_all: whether their caller waits for no others.
+    """
+
+    texts: list[str]
+    task: str
+    is_all: bool
 
 
 class Encoder(Protocol):
@@ -75,14 +85,19 @@ class SentenceEncoder:
         self._direct: Run | None = None
         self.dimension = int(self._run(["a"], "document").shape[1])
         self._cores = _cores(model)
+        self._most_cores = limit(self._cores) if model.device.type == "cpu" else 1
+        self._idle = IdleCores()
         # Texts of callers that come at once share a call; a batch on each core.
         self._company: Company[Part, Float32] = Company(
             self._run_together,
-            lambda part: sum(cost(text, self.window) for text in part[0]),
+            lambda part: sum(cost(text, self.window) for text in part.texts),
             TOKENS_PER_BATCH,
             self._cores,
         )
         self._workers = {task: ThreadPoolExecutor(self._cores, "encoder") for task in TASKS}
+        # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
+        self._alone = ThreadPoolExecutor(1, "encoder-alone")
+        self._alone_free = threading.Lock()
 
     def go_direct(self, run: Run) -> None:
         """Encode in another way from now on, one known to agree with the model's own."""
@@ -119,7 +134,10 @@ class SentenceEncoder:
         once = distinct(texts)
         rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
         groups = list(batches(once.texts, self.window, self._cores))
-        parts = [([once.texts[at] for at in places], task) for places in groups]
+        parts = [
+            Part([once.texts[at] for at in places], task, is_all=len(groups) == 1)
+            for places in groups
+        ]
         for places, (made, spent) in zip(groups, self._each(parts), strict=True):
             rows[places] = made
             record(spent)
@@ -129,17 +147,33 @@ class SentenceEncoder:
         """The rows of each part, and the seconds by stage that they took."""
         if len(parts) < 2:
             return map(self._shared, parts)
-        return self._workers[parts[0][1]].map(self._shared, parts)
+        return self._workers[parts[0].task].map(self._shared, parts)
 
     def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
-        with collecting() as spent, _on_one_core() if self._cores > 1 else nullcontext():
-            return self._company.join(part[1], part), spent
+        with collecting() as spent:
+            return self._company.join(part.task, part), spent
 
     def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
         """Parts of one task, in one call of the model."""
-        rows = self._run([text for texts, _ in parts for text in texts], parts[0][1])
-        ends = np.cumsum([len(texts) for texts, _ in parts])
+        texts, task = [text for part in parts for text in part.texts], parts[0].task
+        is_alone = len(parts) == 1 and parts[0].is_all and self._most_cores > 1
+        # Nobody waits for that thread: while it works, few cores are idle anyway.
+        if is_alone and self._alone_free.acquire(blocking=False):
+            try:
+                rows, spent = self._alone.submit(self._run_on_idle, texts, task).result()
+            finally:
+                self._alone_free.release()
+            record(spent)
+        else:
+            with using(1):
+                rows = self._run(texts, task)
+        ends = np.cumsum([len(part.texts) for part in parts])
         return np.split(rows, ends[:-1])
+
+    def _run_on_idle(self, texts: list[str], task: str) -> tuple[Float32, dict[str, float]]:
+        cores = min(self._most_cores, 1 + self._idle.count())
+        with collecting() as spent, using(cores):
+            return self._run(texts, task), spent
 
     def _run(self, texts: list[str], task: str) -> Float32:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
@@ -160,24 +194,6 @@ def _cores(model: SentenceTransformer) -> int:
     import torch
 
     return torch.get_num_threads() if model.device.type == "cpu" else 1
-
-
-@contextmanager
-def _on_one_core() -> Iterator[None]:
-    """A batch on each core, and not each batch on all of them, as far as this thread goes.
-
-    Within a batch the cores would wait for each other at every operator; where anything else
-    runs on the machine, the whole pass then goes at the pace of the one disturbed most (measured
-    beside two busy processes: 5 documents a second instead of 27).
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _window(model: SentenceTransformer) -> int:

@@ -45,6 +45,9 @@ CORES = "OMP_NUM_THREADS"
 """The variable by which torch and FAISS learn how many cores are theirs. Where processes share
 them out, each gives its model larger batches."""
 
+MOST_CORES = "OMP_THREAD_LIMIT"
+"""The variable by which the encoder learns how many a text may have that comes alone."""
+
 LOOK_SECONDS = 0.2
 
 HASTY_SECONDS = 10.0
@@ -82,16 +85,20 @@ def run_several(folder: Path, options: ServerOptions, announce: Callable[[str], 
 
 
 class _Process:
-    """One serving process; it ends by itself where this one has ended."""
+    """One serving process of so many; it ends by itself where this one has ended."""
 
-    def __init__(self, asked: dict[str, object], socket_fd: int, metrics: str, cores: int) -> None:
+    def __init__(self, asked: dict[str, object], socket_fd: int, metrics: str, count: int) -> None:
+        cores = len(os.sched_getaffinity(0))
+        most = os.environ.get(MOST_CORES) or os.environ.get(CORES) or str(cores)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
             pass_fds=[socket_fd],
-            env=os.environ | {"PYTHONPATH": path, SEVERAL: metrics, CORES: str(cores)},
+            env=os.environ
+            | {"PYTHONPATH": path, SEVERAL: metrics}
+            | {CORES: str(max(1, cores // count)), MOST_CORES: most},
             start_new_session=True,  # a Ctrl-C is for this process, which tells it
         )
         assert self.process.stdin is not None
@@ -169,5 +176,4 @@ class Several:
 
     def _started(self, *, warm_first: bool) -> _Process:
         asked = self._asked | {"warm_first": warm_first}
-        cores = max(1, len(os.sched_getaffinity(0)) // self._count)
-        return _Process(asked, self._listener.fileno(), self._metrics, cores)
+        return _Process(asked, self._listener.fileno(), self._metrics, self._count)

@@ -56,6 +56,16 @@ def test_the_default_in_float32_is_the_plain_model(exact: Float32) -> None:
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), exact, atol=2e-6)
 
 
+def test_small_calls_are_the_plain_model_too(exact: Float32) -> None:
+    """Filled up with rows that nobody sees."""
+    encoder = load(precision="float32")
+    alone = np.concatenate([encoder.encode_documents([text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, exact, atol=2e-6)
+    small = load(precision="bfloat16")
+    rounded = np.concatenate([small.encode_documents([text]) for text in TEXTS])
+    assert cosines(rounded, exact).min() > 0.998
+
+
 def test_the_default_in_bfloat16_is_close_to_both(exact: Float32) -> None:
     encoder = load(precision="bfloat16")
     ours = encoder.encode_documents(TEXTS)
