@@ -14,6 +14,7 @@ from waitress.server import TcpWSGIServer, create_server
 
 from index import AttendError, Data
 from service.app import create_app
+from service.channel import Channel
 from service.jobs import Jobs, Trainer
 from service.jobs.apart import train_apart
 from service.listening import ServerOptions, address_of, check_folder, listening, settings_of
@@ -22,7 +23,6 @@ from service.metrics import Metrics, QueueState, listening_to_stages, metrics_of
 from service.queueing import BoundedDispatcher
 from service.readiness import Readiness
 from service.security.limits import IDLE_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, SlowClients
-from service.security.refusals import Channel
 from service.settings import MEBIBYTE
 from service.stopping import drain, is_busy, stop_signals
 

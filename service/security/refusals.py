@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask
 from waitress.utilities import Error
 
-from service.loop import serving
 from service.problems import TOO_LARGE, TOO_SLOW, UNREAD, UNREADABLE, Kind, Problem
 from service.replies import PROBLEM, to_json
 from service.security.headers import ALWAYS
@@ -46,13 +44,3 @@ class ProblemTask(ErrorTask):  # type: ignore[misc]
         if kind is not None and type(error).to_response is Error.to_response:
             self.request.error = Told(error, kind)
         return super().execute()
-
-
-class Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection whose refusals are problems."""
-
-    error_task_class = ProblemTask
-
-    def service(self) -> None:
-        with serving(self):
-            super().service()

@@ -12,8 +12,8 @@ import pytest
 from waitress import wasyncore
 from waitress.server import create_server
 
+from service.channel import Channel
 from service.loop import Loop
-from service.security.refusals import Channel
 
 LIMIT = 30.0
 LARGE = 30_000_000
@@ -81,6 +81,24 @@ def test_many_connections_ask_again_and_again(port: int) -> None:
     with ThreadPoolExecutor(40) as pool:
         for each in [pool.submit(ask, number) for number in range(40)]:
             each.result(LIMIT)
+
+
+def test_headers_and_body_leave_together(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    send = Channel.send
+
+    def noted(channel: Channel, data: bytes, do_close: bool = True) -> Any:
+        sent.append(bytes(data))
+        return send(channel, data, do_close)
+
+    monkeypatch.setattr(Channel, "send", noted)
+    with connected(port) as connection, connection.makefile("rb") as answers:
+        connection.sendall(asked(0, b"body"))
+        assert answer(answers) == b"body"
+        connection.sendall(asked(0))
+        assert answer(answers) == b""
+    assert [data.rpartition(b"\r\n")[2] for data in sent] == [b"body", b""]
+    assert all(data.startswith(b"HTTP/1.1 200 OK\r\n") for data in sent)
 
 
 def test_who_reads_late_gets_all_and_holds_nobody_up(port: int) -> None:

@@ -21,11 +21,11 @@ from waitress.server import create_server
 
 from index import Data
 from service.app import create_app
+from service.channel import Channel
 from service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
 from service.loop import Loop
 from service.security.keys import FILE, KeyFile
 from service.security.limits import MAX_HEADERS, SlowClients
-from service.security.refusals import Channel
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
