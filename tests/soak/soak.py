@@ -14,9 +14,10 @@ from statistics import median
 from typing import Any
 
 from tests.places import ROOT
-from tests.soak import tiny
+from tests.soak import sentences, tiny
 from tests.soak.client import LIMIT, Client, Server, Start
 from tests.soak.load import GONE, Reader, Worker, World, Writer
+from tests.soak.sentences import SentenceReader
 from tests.soak.serve import REAL
 
 VECTORS_WIDTH = 16
@@ -118,10 +119,22 @@ class Soak:
 
     # -- load -------------------------------------------------------------------------------
 
-    def load(self, server: Server, seconds: float, readers: int, merge_every: float) -> None:
-        """Readers, writers, merges, and in the middle trainings; raises what went wrong."""
+    def load(
+        self, server: Server, seconds: float, readers: int, merge_every: float, *, model: bool
+    ) -> None:
+        """Readers, writers, merges, and in the middle trainings; raises what went wrong.
+
+        Args:
+            model: also ask and write a collection with the default encoder.
+        """
         stop = threading.Event()
         workers = self._workers(server, readers, stop)
+        if model:
+            sentences.make(server.address)
+            workers += [
+                SentenceReader(number, server.address, stop, self._random.randrange(10**9))
+                for number in range(sentences.READERS)
+            ]
         writers = [worker for worker in workers if isinstance(worker, Writer)]
         began, merged = time.monotonic(), 0
         # Early, so that what a training loads is there before memory is first looked at.
@@ -142,6 +155,8 @@ class Soak:
         stop.set()
         self._finish(workers)
         self._note_merges(published, self._published(server))
+        if model:
+            sentences.drop(server.address)
 
     def _workers(self, server: Server, readers: int, stop: threading.Event) -> list[Worker]:
         seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
@@ -162,7 +177,7 @@ class Soak:
 
     def _note(self, worker: Worker) -> None:
         report = self.report
-        if isinstance(worker, Reader):
+        if isinstance(worker, Reader | SentenceReader):
             report.searches += worker.steps
             report.slowest_search = max(report.slowest_search, worker.slowest)
         else:
@@ -281,6 +296,7 @@ def run(
     merge_every: float = 60.0,
     longest: float = 2.0,
     seed: int = 0,
+    model: bool = True,
     say: Say = print,
 ) -> Report:
     """The whole of it; raises AssertionError at the first thing that is not as it should be.
@@ -290,6 +306,7 @@ def run(
         keys: vectors that lie there while all else changes.
         merge_every: seconds between two writes so large that the index is merged.
         longest: seconds of load before a kill, at most.
+        model: whether the default encoder takes part in the minutes of load.
     """
     soak = Soak(folder, keys, seed, say)
     soak.save_model()
@@ -297,7 +314,7 @@ def run(
     try:
         soak.fill(server)
         say(f"{keys} keys are there; load for {minutes:g} minutes.")
-        soak.load(server, minutes * 60, readers, merge_every)
+        soak.load(server, minutes * 60, readers, merge_every, model=model)
         soak.settle(server)
         say(soak.report.told())
         for at in range(kills):
