@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -57,10 +58,7 @@ class IdleCores:
         self._file = -1
         with suppress(OSError):  # no Linux: nobody knows, so none is idle
             self._file = os.open(LOAD, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+            weakref.finalize(self, os.close, self._file)
 
     def count(self) -> int:
         """Of the cores that this process may run on; the caller's own is not among them.
@@ -79,4 +77,5 @@ class IdleCores:
             return 0
         # "0.20 0.18 0.12 1/80 11206": of 80 threads one runs, and that is the one that asks.
         running = int(os.pread(self._file, 128, 0).split()[3].split(b"/")[0])
-        return max(0, len(os.sched_getaffinity(0)) - max(1, running))
+        # None at all, and the file is not to be believed: some sandboxes only fill it in.
+        return max(0, len(os.sched_getaffinity(0)) - running) if running else 0

@@ -20,7 +20,7 @@ MINE = len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(
-    ("running", "expected"), [(1, MINE - 1), (0, MINE - 1), (2, max(0, MINE - 2)), (500, 0)]
+    ("running", "expected"), [(1, MINE - 1), (0, 0), (2, max(0, MINE - 2)), (500, 0)]
 )
 def test_idle_are_those_that_nothing_runs_on(
     running: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
