@@ -13,7 +13,7 @@ help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
-	@$(BIN)/python -m service.demo --data demo-data --port $(PORT)
+	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
 test: $(VENV)/installed-tests check  ## Check the code and run every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not alone"
@@ -47,8 +47,9 @@ $(VENV)/bin/python:
 	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 …"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: requirements.txt | $(VENV)/bin/python
+$(VENV)/installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 $(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt $(VENV)/installed

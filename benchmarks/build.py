@@ -22,10 +22,10 @@ from pathlib import Path
 
 from common import arguments, data_set, tell
 
-from index import Data
-from index.build import WINDOW, Mapped, build
-from index.encoder import DEFAULT, load
-from index.source import guess, open_source, sample
+from attend import Data
+from attend.build import WINDOW, Mapped, build
+from attend.encoder import DEFAULT, load
+from attend.source import guess, open_source, sample
 
 SLICE = 256
 

@@ -16,7 +16,7 @@ import numpy as np
 from common import DATA, data_set, parser, progress, tell
 from http_load import WRK, Request, Result, load
 
-from index.types import Float32
+from attend.types import Float32
 
 CONNECTIONS = 32
 TEXTS = 20_000

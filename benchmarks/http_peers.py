@@ -19,8 +19,8 @@ import numpy as np
 from common import ROOT
 from http_load import Request
 
-from index import Data
-from index.types import Float32
+from attend import Data
+from attend.types import Float32
 
 HITS = 10
 READY_SECONDS = 120

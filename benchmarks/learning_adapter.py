@@ -18,7 +18,7 @@ from typing import Any
 import common  # noqa: F401  # puts the project on the path
 from learning_peers import WARM_UP, Peer, Rows, Task, embedded, quiet, unit
 
-from index.encoder import load
+from attend.encoder import load
 
 ADAPTER_EPOCHS = 4
 ADAPTER_BATCH = 10

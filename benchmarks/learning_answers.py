@@ -14,11 +14,11 @@ from learning_rows import Row, difference_row, not_behind, row_of
 from learning_sets import HELD_OUT, SEED, Bench, encoder, trained
 from scipy.stats import norm
 
-from index import Collection, Document
-from index.encoder import DEFAULT
-from index.search.requests import MAX_BATCH, SearchRequest, parse
-from index.statistics import Interval, mean_interval, reliability
-from index.types import Bool, Float32, Float64
+from attend import Collection, Document
+from attend.encoder import DEFAULT
+from attend.search.requests import MAX_BATCH, SearchRequest, parse
+from attend.statistics import Interval, mean_interval, reliability
+from attend.types import Bool, Float32, Float64
 
 WITHHELD = 15
 """Of banking77's intents, in each of DRAWS."""

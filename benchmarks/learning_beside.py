@@ -13,7 +13,7 @@ from learning_rows import Row, ahead, difference_row
 from learning_sets import TITLES, Bench, RankingSet
 from learning_tuned import fine_tuned
 
-from index.encoder import DEFAULT
+from attend.encoder import DEFAULT
 
 
 def adapter(name: str) -> Callable[[Bench], Iterator[Row]]:

@@ -10,13 +10,13 @@ import numpy as np
 from learning_rows import Row, row_of
 from learning_sets import Judged
 
-from index import Collection
-from index.comparing.compare import Difference
-from index.evaluating.rankings import DEPTH, Ranked, Ranking, measure, rank
-from index.search.requests import MAX_BATCH, SearchRequest, parse
-from index.statistics import difference_interval, mean_interval, paired_randomisation
-from index.tuning import Tuning
-from index.types import Float32, Float64
+from attend import Collection
+from attend.comparing.compare import Difference
+from attend.evaluating.rankings import DEPTH, Ranked, Ranking, measure, rank
+from attend.search.requests import MAX_BATCH, SearchRequest, parse
+from attend.statistics import difference_interval, mean_interval, paired_randomisation
+from attend.tuning import Tuning
+from attend.types import Float32, Float64
 
 Measure = Callable[[Mapping[str, float]], float]
 

@@ -13,9 +13,9 @@ from common import progress
 from learning_rows import Row
 from learning_sets import Bench
 
-from index import Answer, Collection, Document
-from index.projection import given
-from index.search.requests import SearchRequest, parse
+from attend import Answer, Collection, Document
+from attend.projection import given
+from attend.search.requests import SearchRequest, parse
 
 CALM = 20
 """Queries that are asked over and over during a switch."""

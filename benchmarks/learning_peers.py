@@ -17,7 +17,7 @@ import common  # noqa: F401  # puts the project on the path
 import numpy as np
 from numpy.typing import NDArray
 
-from index.encoder import Encoder
+from attend.encoder import Encoder
 
 Rows = NDArray[np.float32]
 

@@ -11,10 +11,10 @@ from learning_live import CALM, switched
 from learning_rows import Row, ahead, difference_row, not_behind
 from learning_sets import Bench, RankingSet, encoder, taught, trained
 
-from index import Collection
-from index.encoder import DEFAULT
-from index.search.requests import SearchRequest, parse
-from index.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend import Collection
+from attend.encoder import DEFAULT
+from attend.search.requests import SearchRequest, parse
+from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 
 UNLIKE = 0.8
 """A test query whose cosine to every training query is below this is no other one's twin."""

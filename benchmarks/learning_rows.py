@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import common  # noqa: F401  # puts the project on the path
 
-from index.comparing.compare import Difference
-from index.statistics import Interval
+from attend.comparing.compare import Difference
+from attend.statistics import Interval
 
 SIGNS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
 

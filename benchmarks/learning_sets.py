@@ -17,14 +17,14 @@ import numpy as np
 from common import data_set, progress
 from learning_rows import Ledger
 
-from index import Collection, Data
-from index.build import Mapped, build
-from index.encoder import Encoder, load
-from index.evaluating.rankings import Qrels, read_qrels, read_queries
-from index.examples import Example
-from index.source import guess, open_source, sample
-from index.teaching import teach
-from index.training import train
+from attend import Collection, Data
+from attend.build import Mapped, build
+from attend.encoder import Encoder, load
+from attend.evaluating.rankings import Qrels, read_qrels, read_queries
+from attend.examples import Example
+from attend.source import guess, open_source, sample
+from attend.teaching import teach
+from attend.training import train
 
 HELD_OUT = 0.2
 """Of the training queries, in a rehearsal."""
@@ -199,7 +199,7 @@ class Trained(NamedTuple):
 
 
 def trained(collection: Collection, **fields: Any) -> Trained:
-    """`index.training.train`, timed."""
+    """`attend.training.train`, timed."""
     began, entered = time.perf_counter(), dict[str, float]()
 
     def report(stage: str, done: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import common  # noqa: F401  # puts the project on the path
 from learning_peers import WARM_UP, Peer, Task, quiet
 
-from index.encoder import load
+from attend.encoder import load
 
 TUNING_EPOCHS = 10
 """More than the minutes allow on most sets: the clock is to end it, not this."""
@@ -71,7 +71,7 @@ def _trainer(task: Task, folder: str, minutes: float, epochs: int) -> tuple[Any,
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 
-    from index.encoder.loading import find
+    from attend.encoder.loading import find
 
     pairs = task.pairs()
     model = SentenceTransformer(find(task.encoder).place, device="cpu", local_files_only=True)

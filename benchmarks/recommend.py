@@ -23,11 +23,18 @@ from recommend_peers import PEERS, QUICK, settings
 from recommend_sets import Books, books, collection_of, matrix_of
 from scale import grown, real
 
-from index import Collection, Data
-from index.comparing.compare import Difference
-from index.evaluating.interactions import CUT, MEASURES, Evaluation, Protocol, evaluate, protocol_of
-from index.statistics import difference_interval, paired_randomisation
-from index.training import train
+from attend import Collection, Data
+from attend.comparing.compare import Difference
+from attend.evaluating.interactions import (
+    CUT,
+    MEASURES,
+    Evaluation,
+    Protocol,
+    evaluate,
+    protocol_of,
+)
+from attend.statistics import difference_interval, paired_randomisation
+from attend.training import train
 
 RESERVE = 0.1
 """Of the mixed list: one place in ten for books that nobody met."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from index.types import Int64
+from attend.types import Int64
 
 CUT = 10
 

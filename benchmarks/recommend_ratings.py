@@ -19,18 +19,18 @@ from common import DATA, data_set, parser, progress, tell
 from learning_rows import Row
 from simulated_ratings import HIGHEST, ITEMS, LOWEST, RATINGS, USERS, Ratings, simulated
 
-from index import Collection, Data
-from index.interactions import record
-from index.learn.ratings.data import Ratings as Numbered
-from index.learn.ratings.data import baseline
-from index.statistics import (
+from attend import Collection, Data
+from attend.interactions import record
+from attend.learn.ratings.data import Ratings as Numbered
+from attend.learn.ratings.data import baseline
+from attend.statistics import (
     by_group,
     difference_interval,
     mean_interval,
     paired_randomisation,
 )
-from index.store import Interaction
-from index.training import train
+from attend.store import Interaction
+from attend.training import train
 
 FOLDS = 5
 NEW_USERS = 0.05

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import data_set
 
-from index import Collection, Data
-from index.interactions import record
-from index.learn.mixture.histories import histories_of
-from index.store import Interaction
+from attend import Collection, Data
+from attend.interactions import record
+from attend.learn.mixture.histories import histories_of
+from attend.store import Interaction
 
 HELD_OUT = 0.2
 """Of each user's training interactions, to tune peers and in a rehearsal."""

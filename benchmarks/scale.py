@@ -38,10 +38,10 @@ from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
 from scale_index import hnswlib, learned, ours, start
 from threadpoolctl import threadpool_limits
 
-from index.attention import Block, Blocks, attend_many, mechanism
-from index.keys import DenseVectors, Segment, Snapshot
-from index.keys.segment import FlatVectors
-from index.types import Float32
+from attend.attention import Block, Blocks, attend_many, mechanism
+from attend.keys import DenseVectors, Segment, Snapshot
+from attend.keys.segment import FlatVectors
+from attend.types import Float32
 
 KEYS, QUICK_KEYS = 1_000_000, 200_000
 PATH_SHARE = 10

@@ -16,12 +16,12 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
-from index.evaluating.rankings import evaluate
-from index.keys import Origin, Progress, PublishedIndexes, Wanted
-from index.keys.measuring import FETCHED
-from index.keys.quantised import QuantisedVectors
-from index.projection import Projection
-from index.types import Float32, Int64
+from attend.evaluating.rankings import evaluate
+from attend.keys import Origin, Progress, PublishedIndexes, Wanted
+from attend.keys.measuring import FETCHED
+from attend.keys.quantised import QuantisedVectors
+from attend.projection import Projection
+from attend.types import Float32, Int64
 
 EFS = (20, 30, 40, 60, 80, 100, 120, 140, 160, 200, 300)
 
@@ -114,7 +114,7 @@ STARTED = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from index.keys import Origin, Progress, PublishedIndexes, Snapshot
+from attend.keys import Origin, Progress, PublishedIndexes, Snapshot
 folder, keys, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = json.loads((folder / "known.json").read_text())
 started = time.perf_counter()

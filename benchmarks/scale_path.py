@@ -24,8 +24,8 @@ import numpy as np
 from common import progress
 from scale_data import NEAREST, RECALL, WIDTH, Asked
 
-from index import Data
-from index.types import Document, Float32
+from attend import Data
+from attend.types import Document, Float32
 
 BATCH = 5000
 TUNING = 200

@@ -17,11 +17,11 @@ import numpy as np
 from common import DATA, data_set, parser, progress, tell
 from scale_data import NEAREST, RECALL
 
-from index.encoder import DEFAULT, load
-from index.evaluating.rankings import read_qrels, read_queries
-from index.keys import Origin, Progress, PublishedIndexes, Wanted
-from index.keys.measuring import FETCHED
-from index.types import Bool, Float32
+from attend.encoder import DEFAULT, load
+from attend.evaluating.rankings import read_qrels, read_queries
+from attend.keys import Origin, Progress, PublishedIndexes, Wanted
+from attend.keys.measuring import FETCHED
+from attend.types import Bool, Float32
 
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
 QUERIES, READ, CHARACTERS = 500, 5, 300

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.types import Float32, Float64, Int64
+from attend.types import Float32, Float64, Int64
 
 USERS = 943
 ITEMS = 1682

@@ -26,10 +26,10 @@ from common import DATA, parser, progress, tell
 from scale import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
-from index.keys import Origin, Progress, PublishedIndexes, Wanted
-from index.keys.choose import FETCHED, share_found
-from index.keys.segment import FlatVectors
-from index.types import Float32, Float64, Int64
+from attend.keys import Origin, Progress, PublishedIndexes, Wanted
+from attend.keys.choose import FETCHED, share_found
+from attend.keys.segment import FlatVectors
+from attend.types import Float32, Float64, Int64
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384
 QUERIES = 500

@@ -1,6 +1,3 @@
-"""`python -m index`."""
+from attend.cli import main
 
-from index.cli import main
-
-if __name__ == "__main__":
-    main(prog_name="python -m index")
+main(prog_name="python -m index")

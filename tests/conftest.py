@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.places import PACKAGES
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from index.encoder import SentenceEncoder
+    from attend.encoder import SentenceEncoder
 
 TINY_DIMENSION = 32
 TINY_SEED = 20170612
 
+# Commands that tests start are those of this checkout, whatever is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(map(str, PACKAGES))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -75,6 +79,6 @@ def tiny_encoder_folder(
 @pytest.fixture(scope="session")
 def tiny_encoder(tiny_encoder_folder: Path) -> SentenceEncoder:
     """The tiny model, loaded as any other."""
-    from index.encoder import load
+    from attend.encoder import load
 
     return load(str(tiny_encoder_folder))

@@ -22,11 +22,11 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-import index.keys.blocks
-from index import AttendError, Collection, Data, Document
-from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
-from index.projection import Projection, given, identity, split_heads
-from index.search.requests import SearchRequest, parse
+import attend.keys.blocks
+from attend import AttendError, Collection, Data, Document
+from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
+from attend.projection import Projection, given, identity, split_heads
+from attend.search.requests import SearchRequest, parse
 
 NAMES = (f"collection-{number}" for number in itertools.count())
 
@@ -297,7 +297,7 @@ def test_attention_over_all_is_dense_whatever_the_blocks(
     data: Data, monkeypatch: pytest.MonkeyPatch, block: int
 ):
     """The answer blends every document, not the few that are listed."""
-    monkeypatch.setattr(index.keys.blocks, "BLOCK_KEYS", block)
+    monkeypatch.setattr(attend.keys.blocks, "BLOCK_KEYS", block)
     rng = np.random.default_rng(block)
     keys = rng.normal(size=(300, 2, 12)).astype(np.float32)
     values = rng.normal(size=300)

@@ -24,10 +24,10 @@ import learning_rows
 import learning_safety
 import learning_sets
 
-from index import Collection, Document
-from index import projection as projections
-from index.search.requests import SearchRequest, parse
-from index.statistics import Interval
+from attend import Collection, Document
+from attend import projection as projections
+from attend.search.requests import SearchRequest, parse
+from attend.statistics import Interval
 
 SETTING = {"quick": True}
 

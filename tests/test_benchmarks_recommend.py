@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import recommend_peers
 import recommend_sets
 
-from index.store import Interaction
+from attend.store import Interaction
 from tests.index.learning import sparse_of
 
 

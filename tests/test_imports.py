@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PACKAGES
 
 
 def modules(package: str) -> dict[str, Path]:
     found = {}
-    for path in (ROOT / package).rglob("*.py"):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    (top,) = [each for each in PACKAGES if (each / package).is_dir()]
+    for path in (top / package).rglob("*.py"):
+        name = ".".join(path.relative_to(top).with_suffix("").parts)
         found[name.removesuffix(".__init__")] = path
     return found
 
@@ -30,7 +31,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
             yield from (each if each in known else str(node.module) for each in whole)
 
 
-@pytest.mark.parametrize("package", ["index", "service"])
+@pytest.mark.parametrize("package", ["attend", "attend_service"])
 def test_no_imports_lead_in_a_circle(package: str) -> None:
     known = modules(package)
     needs = {
@@ -45,6 +46,6 @@ def test_no_imports_lead_in_a_circle(package: str) -> None:
 
 
 def test_the_service_is_not_needed_by_what_it_serves() -> None:
-    known = modules("index") | modules("service")
-    for path in modules("index").values():
-        assert not any(each.startswith("service") for each in imported(path, known)), path
+    known = modules("attend") | modules("attend_service")
+    for path in modules("attend").values():
+        assert not any(each.startswith("attend_service") for each in imported(path, known)), path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import ROOT
+from tests.places import PACKAGES, ROOT
 
 README = (ROOT / "README.md").read_text()
 
@@ -32,7 +32,8 @@ def run(script: str, folder: Path) -> str:
     """What a script of bash prints; its errors come with the failure."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        # `python -m index` is a command of the checkout.
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *PACKAGES))),
     }
     ran = subprocess.run(
         ["bash", "-euc", script],
@@ -165,9 +166,11 @@ def test_the_python_example_runs(
 
 
 def test_the_architecture_names_the_folders_there_are() -> None:
-    listing = re.search(r"```\n(index/ .*?)```", section("How it works"), re.DOTALL)
+    listing = re.search(r"```\n(index/attend/ .*?)```", section("How it works"), re.DOTALL)
     assert listing
-    for package, lines in re.findall(r"^(index|service)/ (.*?)(?=^\w)", listing[1], re.S | re.M):
+    for package, lines in re.findall(
+        r"^(index/attend|service/attend_service)/ (.*?)(?=^\w)", listing[1], re.S | re.M
+    ):
         named = set(re.findall(r"^  (\w+)/", lines, re.MULTILINE))
         parts = (path for path in (ROOT / package).iterdir() if (path / "__init__.py").exists())
         assert named == {path.name for path in parts}
@@ -176,7 +179,7 @@ def test_the_architecture_names_the_folders_there_are() -> None:
 
 
 def test_every_command_of_the_readme_is_one() -> None:
-    from index.cli import main
+    from attend.cli import main
 
     assert set(re.findall(r"python -m index (\w+)", README)) <= set(main.commands)
     assert set(main.commands) <= set(re.findall(r"\w+", README))

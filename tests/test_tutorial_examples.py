@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from index import Answer, Collection, Data
-from index.projection import arrays, given, lsi, spectrum, split_heads
-from index.search.requests import SearchRequest, parse
+from attend import Answer, Collection, Data
+from attend.projection import arrays, given, lsi, spectrum, split_heads
+from attend.search.requests import SearchRequest, parse
 
 Vectors = Mapping[str, ArrayLike]
 New = Callable[..., Collection]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from index.search.requests import SearchRequest, parse
+from attend.search.requests import SearchRequest, parse
 from tests.index.helpers import vector_data
 
 WIDTH = 24

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from index.collection import Collection
-from index.data import Data
-from index.keys.files import checksum
-from index.keys.manifest import Manifest
-from index.store import Entry, Hashes, KeyRow, Store
-from index.types import Document
+from attend.collection import Collection
+from attend.data import Data
+from attend.keys.files import checksum
+from attend.keys.manifest import Manifest
+from attend.store import Entry, Hashes, KeyRow, Store
+from attend.types import Document
 
 
 def no_encoder(name: str) -> Any:
@@ -45,8 +45,8 @@ def several_keys(id: str, vectors: Sequence[Sequence[float]], **rest: Any) -> Do
 
 def fresh_store(path: Path, dimension: int = 2) -> Store:
     """A store as a new collection of vectors has it."""
-    from index.projection import identity
-    from index.settings import Settings
+    from attend.projection import identity
+    from attend.settings import Settings
 
     store = Store(path)
     projection = identity(dimension)
@@ -59,7 +59,7 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
 
 def index_fields(store: Store, names: Iterable[str]) -> None:
     """Index fields at once, as filters that use them have it done in the background."""
-    from index.store import field_values
+    from attend.store import field_values
 
     with store.connections.writing() as db:
         for name in names:
@@ -69,7 +69,7 @@ def index_fields(store: Store, names: Iterable[str]) -> None:
 
 def finish_indexes(store: Store) -> None:
     """Do what is left to be built or dropped."""
-    from index.store import field_values
+    from attend.store import field_values
 
     more = True
     while more:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from index.learn.data import Memory, Questions
+from attend.learn.data import Memory, Questions
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from index.build import Built, Mapped, Refused, Shard, build
-from index.cli.build import _width
-from index.cli.common import SHOWN_PROBLEMS, Problems
-from index.data import Data
-from index.errors import InvalidRequest, SourceError
-from index.source import Problem, guess, open_source, sample
+from attend.build import Built, Mapped, Refused, Shard, build
+from attend.cli.build import _width
+from attend.cli.common import SHOWN_PROBLEMS, Problems
+from attend.data import Data
+from attend.errors import InvalidRequest, SourceError
+from attend.source import Problem, guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
@@ -275,7 +275,7 @@ def test_an_id_with_a_nul_is_refused_alone(tmp_path, collection):
 
 
 def test_a_build_that_fails_midway_keeps_what_it_stored(tmp_path, collection, monkeypatch):
-    monkeypatch.setattr("index.build.WINDOW", 4)
+    monkeypatch.setattr("attend.build.WINDOW", 4)
     path = write_jsonl(tmp_path / "rows.jsonl", [*docs(10), {"id": "bad"}])
     with pytest.raises(Refused):
         run(collection, path, strict=True)
@@ -285,7 +285,7 @@ def test_a_build_that_fails_midway_keeps_what_it_stored(tmp_path, collection, mo
 
 
 def test_progress_adds_up_to_the_rows(tmp_path, collection, monkeypatch):
-    monkeypatch.setattr("index.build.WINDOW", 4)
+    monkeypatch.setattr("attend.build.WINDOW", 4)
     rows = [*docs(10), {"id": "bad"}]
     seen: list[int] = []
     run(collection, write_jsonl(tmp_path / "rows.jsonl", rows), on_progress=seen.append)

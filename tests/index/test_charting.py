@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from index import Collection, Data
-from index.charting import KeyMap, MapRequest, chart
-from index.errors import InvalidRequest, UnknownProjection
-from index.projection import given
-from index.search.requests import parse
+from attend import Collection, Data
+from attend.charting import KeyMap, MapRequest, chart
+from attend.errors import InvalidRequest, UnknownProjection
+from attend.projection import given
+from attend.search.requests import parse
 
 WIDTH = 6
 RANDOM = np.random.default_rng(3)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.data import Data
-from index.errors import (
+from attend.data import Data
+from attend.errors import (
     DimensionMismatch,
     InvalidRequest,
     LimitExceeded,
@@ -20,9 +20,9 @@ from index.errors import (
     UnknownDocument,
     UnknownField,
 )
-from index.projection import given as projection_given
-from index.search.requests import MAX_BATCH, SearchRequest, parse
-from index.types import Document
+from attend.projection import given as projection_given
+from attend.search.requests import MAX_BATCH, SearchRequest, parse
+from attend.types import Document
 from tests.index.helpers import (
     brute_logits,
     ranked,
@@ -425,7 +425,7 @@ def test_a_vector_for_texts_must_have_the_encoders_width(texts):
 
 
 def test_a_matrix_larger_than_a_response_is_refused(five, monkeypatch):
-    monkeypatch.setattr("index.search.searching.MAX_CELLS", 9)
+    monkeypatch.setattr("attend.search.searching.MAX_CELLS", 9)
     requests = [parse(SearchRequest, {"query": QUERY})] * 2
     with pytest.raises(LimitExceeded, match="2 queries over 5 documents"):
         five.matrix(requests)
@@ -528,7 +528,7 @@ def test_vectors_may_be_arrays(tmp_path, as_vector):
 
 @pytest.mark.parametrize("way", ["ids", "filter"])
 def test_keys_of_deleted_documents_leave_the_index_when_they_are_many(tmp_path, monkeypatch, way):
-    monkeypatch.setattr("index.views.MERGE_KEYS", 5)
+    monkeypatch.setattr("attend.views.MERGE_KEYS", 5)
     collection = vector_data(tmp_path).create(dimension=2, normalize=True)
     vectors = np.random.default_rng(0).normal(size=(40, 2)).tolist()
     collection.upsert([{"id": str(at), "vector": each} for at, each in enumerate(vectors)])

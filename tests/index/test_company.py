@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index import Data
-from index.company import Company
-from index.search.requests import SearchRequest, parse
-from index.timings import collecting
+from attend import Data
+from attend.company import Company
+from attend.search.requests import SearchRequest, parse
+from attend.timings import collecting
 
 WAIT = 30.0
 

@@ -13,16 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from index.cli import main
-from index.comparing.changes import histogram
-from index.comparing.compare import compare, compare_rankings
-from index.comparing.plots import gain_histogram, reliability_diagram
-from index.comparing.report import as_json, as_text
-from index.data import Data
-from index.errors import InvalidRequest, SourceError, UnknownProjection
-from index.evaluating.rankings import MEASURES, Ranked, Ranking, evaluate
-from index.projection import given as projection_given
-from index.statistics import (
+from attend.cli import main
+from attend.comparing.changes import histogram
+from attend.comparing.compare import compare, compare_rankings
+from attend.comparing.plots import gain_histogram, reliability_diagram
+from attend.comparing.report import as_json, as_text
+from attend.data import Data
+from attend.errors import InvalidRequest, SourceError, UnknownProjection
+from attend.evaluating.rankings import MEASURES, Ranked, Ranking, evaluate
+from attend.projection import given as projection_given
+from attend.statistics import (
     difference_interval,
     mean_interval,
     mean_intervals,

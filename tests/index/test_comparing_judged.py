@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.comparing import judged
-from index.comparing.compare import compare
-from index.comparing.judged import compare_judged
-from index.comparing.report import as_json
-from index.errors import InvalidRequest, UnknownProjection
-from index.projection import given
-from index.search.requests import parse
-from index.teaching import TeachItem, teach
+from attend import Collection, Data
+from attend.comparing import judged
+from attend.comparing.compare import compare
+from attend.comparing.judged import compare_judged
+from attend.comparing.report import as_json
+from attend.errors import InvalidRequest, UnknownProjection
+from attend.projection import given
+from attend.search.requests import parse
+from attend.teaching import TeachItem, teach
 
 RANDOM = np.random.default_rng(2)
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from index.data import Data
-from index.engines.local import MAKING_SECONDS
-from index.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
+from attend.data import Data
+from attend.engines.local import MAKING_SECONDS
+from attend.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
 from tests.index.helpers import vector_data
 from tests.places import ROOT
 
@@ -102,8 +102,8 @@ def test_a_folder_that_is_not_there_is_not_made_by_looking(tmp_path):
 CLOSED_UNDER_USE = """
 import sys, threading
 import numpy as np
-from index import Data
-from index.errors import AttendError
+from attend import Data
+from attend.errors import AttendError
 
 vectors = np.random.default_rng(0).normal(size=(2000, 8))
 first = Data(sys.argv[1])

@@ -17,17 +17,17 @@ from hypothesis import given as examples_of
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from index import Data
-from index.cli import main
-from index.collection import Collection
-from index.encoder import load
-from index.encoder.loading import DEFAULT_SHA256
-from index.errors import AttendError, Conflict, Damaged, EncoderMismatch, InvalidRequest
-from index.interchange import export_model, export_weights, import_projection
-from index.interchange.pair import Layer, chained, pair_of, projection_of
-from index.projection import Projection, given, identity
-from index.store import NewExample, Question
-from index.tuning import Tuning
+from attend import Data
+from attend.cli import main
+from attend.collection import Collection
+from attend.encoder import load
+from attend.encoder.loading import DEFAULT_SHA256
+from attend.errors import AttendError, Conflict, Damaged, EncoderMismatch, InvalidRequest
+from attend.interchange import export_model, export_weights, import_projection
+from attend.interchange.pair import Layer, chained, pair_of, projection_of
+from attend.projection import Projection, given, identity
+from attend.store import NewExample, Question
+from attend.tuning import Tuning
 from tests.index.helpers import vector_data
 
 TEXTS = ["a whale hunt at sea", "bread and flour", "compress a file", "a lantern in the harbour"]
@@ -310,7 +310,7 @@ def test_a_failed_export_leaves_what_was_there(
     target = tmp_path / "pair"
     export_model(collection, target)
     before = snapshot(target)
-    monkeypatch.setattr("index.interchange.encoders.difference", lambda *_: 0.5)
+    monkeypatch.setattr("attend.interchange.encoders.difference", lambda *_: 0.5)
     with pytest.raises(Conflict, match="scores otherwise"):
         export_model(collection, target, force=True)
     assert snapshot(target) == before

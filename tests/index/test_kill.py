@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from index.build import WINDOW
-from index.cli import main
+from attend.build import WINDOW
+from attend.cli import main
 from tests.index.helpers import run_index, vector_data, write_jsonl
 
 KILLS = 20
@@ -27,7 +27,7 @@ DOCUMENTS = 120 * WINDOW
 """Twice what twenty attempts get to store, so that a faster machine does not finish early."""
 
 SEED = 20240229
-HEAVY = ["index.cli", "tests.index.test_kill", "sentence_transformers", "index.encoder.fused"]
+HEAVY = ["attend.cli", "tests.index.test_kill", "sentence_transformers", "attend.encoder.fused"]
 
 
 class Stored(NamedTuple):

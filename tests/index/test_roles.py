@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.data import Data
-from index.errors import Conflict, InvalidRequest, UnknownProjection
-from index.projection import Projection, identity
-from index.verify import verify
+from attend.data import Data
+from attend.errors import Conflict, InvalidRequest, UnknownProjection
+from attend.projection import Projection, identity
+from attend.verify import verify
 from tests.index.helpers import entry, fresh_store, no_encoder, vector_data
 
 
@@ -165,7 +165,7 @@ def test_many_fresh_keys_are_merged_into_what_recommends_too(collection, trained
     else:
         collection.activate(collection.add_projection(moved))
     collection.recommend(history=["d1"])
-    monkeypatch.setattr("index.views.MERGE_KEYS", 8)
+    monkeypatch.setattr("attend.views.MERGE_KEYS", 8)
     fresh = [{"id": f"e{at}", "vector": [1, 1, 1, at + 1]} for at in range(20)]
     collection.upsert([*fresh, {"id": "d1", "vector": [0, 0, 0, 1]}])  # another text
     view = collection.views.current(role="recommend")

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
-from index.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
-from index.snapshot import restore, save, saving
-from index.verify import verify
+from attend.cli import main
+from attend.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
+from attend.snapshot import restore, save, saving
+from attend.verify import verify
 from tests.index.helpers import vector_data
 
 QUERY = [1.0, 0.5, 0.25, 0.0]

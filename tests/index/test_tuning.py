@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.errors import Damaged, InvalidRequest
-from index.tuning import Tuning
+from attend.errors import Damaged, InvalidRequest
+from attend.tuning import Tuning
 
 NUMBERS = st.floats(-1e6, 1e6)
 TUNINGS = st.builds(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from index import umap
+from attend import umap
 
 CLUSTERS = 20
 

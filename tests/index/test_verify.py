@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
-from index.data import Data
-from index.store import NewExample, Question
-from index.verify import verify
+from attend.cli import main
+from attend.data import Data
+from attend.store import NewExample, Question
+from attend.verify import verify
 from tests.index.helpers import index_fields, published, vector_data
 
 WORDS = ("whale ship sea storm harbour gold island map pirate night").split()  # noqa: SIM905

@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index import views as views_module
-from index.data import Data
-from index.keys import PublishedIndexes
-from index.projection import given as projection_given
-from index.projection import identity
-from index.store import Store
-from index.tuning import Tuning
-from index.types import Document
-from index.verify import verify
-from index.versions import Offsets, Version
+from attend import views as views_module
+from attend.data import Data
+from attend.keys import PublishedIndexes
+from attend.projection import given as projection_given
+from attend.projection import identity
+from attend.store import Store
+from attend.tuning import Tuning
+from attend.types import Document
+from attend.verify import verify
+from attend.versions import Offsets, Version
 from tests.index.helpers import with_another_vector
 from tests.index.world import World, check_weights, expected
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from index.data import Data
-from index.projection import Projection
-from index.store import NewExample, Question
-from index.tuning import Tuning
+from attend.data import Data
+from attend.projection import Projection
+from attend.store import NewExample, Question
+from attend.tuning import Tuning
 
 WORDS = ("whale ship sea storm harbour gold island map pirate night lamp letter door rain").split()  # noqa: SIM905
 

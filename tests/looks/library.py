@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from index import Data
-from index.teaching import teach
-from index.training import train
-from service import demo
-from service.docstrings import Docstring, standard_library
+from attend import Data
+from attend.teaching import teach
+from attend.training import train
+from attend_service import demo
+from attend_service.docstrings import Docstring, standard_library
 
 MODULES = "modules"
 SCARCE = 3

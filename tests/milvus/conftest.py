@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from index.collection import Collection
-from index.data import Data
-from index.encoder import SentenceEncoder
+from attend.collection import Collection
+from attend.data import Data
+from attend.encoder import SentenceEncoder
 from tests.milvus.contract import WIDTH
 from tests.milvus.server import MilvusServer, Unavailable, running
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.search.answers import Answer
-from index.types import Document
+from attend.search.answers import Answer
+from attend.types import Document
 from tests.index.helpers import brute_logits, ranked, several_keys, soft_weights
 
 WIDTH = 6

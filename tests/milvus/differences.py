@@ -15,13 +15,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from index.collection import Collection
-from index.data import Data
-from index.engines.capabilities import Capabilities
-from index.engines.local import CAPABILITIES as LOCAL
-from index.snapshot import save
-from index.teaching import teach
-from index.training import train
+from attend.collection import Collection
+from attend.data import Data
+from attend.engines.capabilities import Capabilities
+from attend.engines.local import CAPABILITIES as LOCAL
+from attend.snapshot import save
+from attend.teaching import teach
+from attend.training import train
 from tests.milvus.contract import WIDTH
 
 QUERY = [1.0] + [0.0] * (WIDTH - 1)
@@ -87,7 +87,7 @@ def _shown(value: object) -> str:
 
 
 def both() -> tuple[Capabilities, Capabilities]:
-    from index.engines.milvus.capabilities import CAPABILITIES
+    from attend.engines.milvus.capabilities import CAPABILITIES
 
     return LOCAL, CAPABILITIES
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from index.collection import Collection
-from index.data import Data
-from index.engines.capabilities import Capabilities
-from index.errors import AttendError, LimitExceeded, Unsupported
+from attend.collection import Collection
+from attend.data import Data
+from attend.engines.capabilities import Capabilities
+from attend.errors import AttendError, LimitExceeded, Unsupported
 from tests.milvus.contract import WIDTH
 from tests.milvus.differences import PROBED_ELSEWHERE, PROBES, QUERY, both, meanings, table
 from tests.places import ROOT

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from index import errors
-from index.collection import Collection
-from index.data import Data
+from attend import errors
+from attend.collection import Collection
+from attend.data import Data
 from tests.milvus.contract import WIDTH, query
 
 VECTOR = query(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from index.collection import Collection
+from attend.collection import Collection
 from tests.index.helpers import brute_logits, ranked
 from tests.milvus.contract import SCALE, Drawn, check, drawn, query
 
@@ -129,7 +129,7 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(
 def test_a_batch_answers_as_its_queries_do_alone(
     vectors: Collection, made: Mapping[str, Drawn]
 ) -> None:
-    from index.search.requests import SearchRequest, parse
+    from attend.search.requests import SearchRequest, parse
 
     asked = [query(20 + at) for at in range(5)]
     answers = vectors.search_many([parse(SearchRequest, {"query": q, "k": 100}) for q in asked])

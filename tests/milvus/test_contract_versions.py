@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from index.collection import Collection
-from index.data import Data
-from index.errors import Conflict, DimensionMismatch, InvalidRequest, UnknownProjection
-from index.projection import Projection
-from index.projection import given as projection_given
+from attend.collection import Collection
+from attend.data import Data
+from attend.errors import Conflict, DimensionMismatch, InvalidRequest, UnknownProjection
+from attend.projection import Projection
+from attend.projection import given as projection_given
 from tests.index.helpers import several_keys
 from tests.milvus.contract import SCALE, WIDTH, Drawn, check, drawn, query
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data, Document
-from index.engines.milvus import retired, schema
-from index.engines.milvus.tables import Tables
-from index.errors import (
+from attend import Collection, Data, Document
+from attend.engines.milvus import retired, schema
+from attend.engines.milvus.tables import Tables
+from attend.errors import (
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -248,8 +248,8 @@ def test_what_the_engine_lacks_is_refused_with_a_sentence(collection: Collection
 
 
 def test_a_server_that_is_not_there_is_told_in_time() -> None:
-    from index.engines.milvus.address import Address
-    from index.engines.milvus.client import Client
+    from attend.engines.milvus.address import Address
+    from attend.engines.milvus.client import Client
 
     client = Client(Address.of("milvus://127.0.0.1:1?patience=1"))
     with pytest.raises(Unavailable, match="does not answer"):

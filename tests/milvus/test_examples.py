@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.errors import UnknownDocument, Unsupported
-from index.projection import Projection
-from index.teaching import teach
-from index.training import train
+from attend import Collection, Data
+from attend.errors import UnknownDocument, Unsupported
+from attend.projection import Projection
+from attend.teaching import teach
+from attend.training import train
 from tests.milvus.server import MilvusServer
 
 DIMENSION, DOCUMENTS, QUESTIONS = 16, 60, 80

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.engines.milvus.facts import facts_of
-from index.errors import Unsupported
+from attend import Collection, Data
+from attend.engines.milvus.facts import facts_of
+from attend.errors import Unsupported
 from tests.milvus.server import MilvusServer
 
 VALUES: list[Any] = [

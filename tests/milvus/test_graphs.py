@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.engines.milvus.graph import Graph, Point
-from index.engines.milvus.registry import Known
-from index.engines.milvus.tables import Tables
-from index.projection import Projection
-from index.search.answers import Answer
-from index.verify import verify
+from attend import Collection, Data
+from attend.engines.milvus.graph import Graph, Point
+from attend.engines.milvus.registry import Known
+from attend.engines.milvus.tables import Tables
+from attend.projection import Projection
+from attend.search.answers import Answer
+from attend.verify import verify
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.engines.milvus import retired
-from index.engines.milvus.keys import RemoteKeys
-from index.engines.milvus.tables import Tables
+from attend import Collection, Data
+from attend.engines.milvus import retired
+from attend.engines.milvus.keys import RemoteKeys
+from attend.engines.milvus.tables import Tables
 from tests.milvus.load import BOUND_SECONDS
 from tests.milvus.server import MilvusServer, wait_until
 

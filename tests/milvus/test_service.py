@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from service.app import create_app
-from service.readiness import Readiness
+from attend import Data
+from attend_service.app import create_app
+from attend_service.readiness import Readiness
 from tests.milvus.server import MilvusServer
 
 ALL = "/v1/collections/books/documents"

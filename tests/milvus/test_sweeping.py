@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.engines.milvus import retired, schema
-from index.engines.milvus.tables import Tables
-from index.engines.milvus.writing import UNFINISHED_SECONDS, version_at, version_now
-from index.verify import verify
+from attend import Collection, Data
+from attend.engines.milvus import retired, schema
+from attend.engines.milvus.tables import Tables
+from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at, version_now
+from attend.verify import verify
 from tests.milvus.server import MilvusServer
 
 DIMENSION, DOCUMENTS = 4, 12

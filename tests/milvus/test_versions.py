@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.errors import Conflict, InvalidRequest, UnknownProjection, Unsupported
-from index.projection import Projection
+from attend import Collection, Data
+from attend.errors import Conflict, InvalidRequest, UnknownProjection, Unsupported
+from attend.projection import Projection
 from tests.milvus.server import MilvusServer
 
 DIMENSION, WIDTH, DOCUMENTS = 12, 6, 60

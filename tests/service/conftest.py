@@ -11,10 +11,10 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from index import Collection, Data
-from service.app import create_app
-from service.jobs import Jobs
-from service.settings import ServiceSettings
+from attend import Collection, Data
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
+from attend_service.settings import ServiceSettings
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "whale", "vector": [1, 0, 0], "value": 4.0, "payload": {"year": 1851}},

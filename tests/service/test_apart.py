@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Collection, Data
-from index.errors import InvalidRequest
-from index.teaching import teach
-from index.training import Cancelled, train
-from service.jobs import apart
-from service.jobs.apart import TrainingFailed, train_apart
+from attend import Collection, Data
+from attend.errors import InvalidRequest
+from attend.teaching import teach
+from attend.training import Cancelled, train
+from attend_service.jobs import apart
+from attend_service.jobs.apart import TrainingFailed, train_apart
 from tests.places import ROOT
 
 LIMIT = 60.0
@@ -126,8 +126,8 @@ def test_one_that_the_system_ends_is_a_failure(collection: Collection) -> None:
 
 WITHOUT_END = """
 import sys, time
-from index import Data
-from service.jobs.apart import train_apart
+from attend import Data
+from attend_service.jobs.apart import train_apart
 
 collection = Data(sys.argv[1]).collection("turned")
 train_apart(collection, progress=lambda *_: print("begun", flush=True), cancelled=lambda: False)

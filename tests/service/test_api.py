@@ -14,11 +14,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 from scipy.special import softmax
 
-from index import Data
-from index.errors import InvalidRequest
-from service.app import create_app
-from service.readiness import Readiness
-from service.settings import ServiceSettings
+from attend import Data
+from attend.errors import InvalidRequest
+from attend_service.app import create_app
+from attend_service.readiness import Readiness
+from attend_service.settings import ServiceSettings
 
 DOCUMENTS = "/v1/collections/books/documents"
 SEARCH = "/v1/collections/books/search"

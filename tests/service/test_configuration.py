@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from service.__main__ import main
+from attend_service.__main__ import main
 
 
 def config(*arguments: str, **environment: str) -> Result:

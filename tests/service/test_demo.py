@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from index import Data
-from index.encoder import SentenceEncoder
-from index.ingest import Written
-from index.search.requests import DocumentRequest, parse
-from service.demo import build
-from service.docstrings import Docstring, standard_library
+from attend import Data
+from attend.encoder import SentenceEncoder
+from attend.ingest import Written
+from attend.search.requests import DocumentRequest, parse
+from attend_service.demo import build
+from attend_service.docstrings import Docstring, standard_library
 from tests.places import ROOT
 
 

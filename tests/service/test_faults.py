@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from index.projection import given, identity
-from service.app import create_app
-from service.jobs import Jobs
+from attend import Data
+from attend.projection import given, identity
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
 from tests.service.conftest import LIMIT
 from tests.service.test_jobs import reached
 from tests.service.test_server import Server, finished, running, wait_until_ready
@@ -140,10 +140,10 @@ def test_a_merge_that_the_disk_does_not_take_fails_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(tmp_path, 100)
-    monkeypatch.setattr("index.views.MERGE_KEYS", 100)
+    monkeypatch.setattr("attend.views.MERGE_KEYS", 100)
     fresh = documents("fresh", 200)
     with served(tmp_path) as client:
-        monkeypatch.setattr("index.keys.published.write_rows", refuse_to_write)
+        monkeypatch.setattr("attend.keys.published.write_rows", refuse_to_write)
         answer = client.post(DOCUMENTS, json=fresh)
         assert (answer.status_code, answer.get_json()["added"]) == (200, 200), answer.text
         assert "The index was not merged, and will be at the next write" in caplog.text
@@ -235,7 +235,7 @@ def test_a_lock_of_ten_seconds_delays_writes_and_no_search(tmp_path: Path) -> No
 
 def test_a_lock_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored, new = filled(tmp_path), documents("new", 3)
-    monkeypatch.setattr("index.store.connections.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("attend.store.connections.BUSY_SECONDS", 0.2)
     with served(tmp_path) as client:
         with locked(tmp_path, LIMIT):
             judgement = {"query": new[0]["vector"], "id": "old-0"}
@@ -321,7 +321,7 @@ def test_a_file_that_is_no_database_hides_nothing_else(tmp_path: Path, content: 
 
 # -- the clock ------------------------------------------------------------------------------
 
-CLOCKS = ("index.store.versions", "index.store.examples", "service.jobs.book")
+CLOCKS = ("attend.store.versions", "attend.store.examples", "attend_service.jobs.book")
 """Modules that write down when something was done."""
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from service.app import create_app
-from service.jobs import Jobs
-from service.operations import Operation
-from service.routes import all_operations
-from service.settings import ServiceSettings
+from attend import Data
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
+from attend_service.operations import Operation
+from attend_service.routes import all_operations
+from attend_service.settings import ServiceSettings
 from tests.service.conftest import BOOKS, MAX_BODY
 from tests.service.test_openapi import filled
 from tests.service.test_server import running, wait_until_ready
@@ -166,7 +166,7 @@ def test_no_mutated_body_is_a_failure_of_the_server(tmp_path: Path, chunk: int) 
 
 def no_encoder(name: str) -> Any:
     """No model is loaded, whatever the name: it is told as one that is not there."""
-    from index.errors import EncoderError
+    from attend.errors import EncoderError
 
     raise EncoderError(f"There is no encoder {name!r}.")
 

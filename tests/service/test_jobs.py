@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from index import Data
-from index.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
-from service.jobs import Job, Jobs, QueueFull, State, UnknownJob
-from service.jobs.book import KEPT, Book
-from service.jobs.worker import Turn
+from attend import Data
+from attend.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
+from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
+from attend_service.jobs.book import KEPT, Book
+from attend_service.jobs.worker import Turn
 from tests.places import ROOT
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_server import Server
@@ -347,8 +347,8 @@ def test_a_turn_is_one_s_own_until_it_is_given_back(tmp_path: Path) -> None:
 SERVER = """
 import sys, time
 from pathlib import Path
-from service.listening import ServerOptions
-from service.server import run
+from attend_service.listening import ServerOptions
+from attend_service.server import run
 
 def trainer(collection, *, progress, cancelled, **fields):
     progress("fit", 0.5)

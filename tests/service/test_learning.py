@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from index import Data
-from index.teaching import teach
-from index.verify import verify
+from attend import Data
+from attend.teaching import teach
+from attend.verify import verify
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 
 DOCUMENTS, QUESTIONS, HALF = 300, 160, 8

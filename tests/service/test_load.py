@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from waitress.server import create_server
 
-from service.loop import Loop
-from service.queueing import RETRY_SECONDS, BoundedDispatcher
+from attend_service.loop import Loop
+from attend_service.queueing import RETRY_SECONDS, BoundedDispatcher
 
 LIMIT = 30.0
 """Seconds that anything here may take on a busy machine."""

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from service import logs
-from service.app import create_app
-from service.jobs import Jobs
-from service.settings import ServiceSettings
+from attend import Data
+from attend_service import logs
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
+from attend_service.settings import ServiceSettings
 
 SECRET = "a-secret-text"
 

@@ -12,8 +12,8 @@ import pytest
 from waitress import wasyncore
 from waitress.server import create_server
 
-from service.channel import Channel
-from service.loop import Loop
+from attend_service.channel import Channel
+from attend_service.loop import Loop
 
 LIMIT = 30.0
 LARGE = 30_000_000

@@ -8,14 +8,14 @@ from typing import Any
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from index import Data
-from index.timings import tell
-from service import metrics
-from service.app import create_app
-from service.jobs import Jobs
-from service.metrics import QueueState, listening_to_stages, metrics_of
-from service.readiness import Readiness
-from service.settings import ServiceSettings
+from attend import Data
+from attend.timings import tell
+from attend_service import metrics
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
+from attend_service.metrics import QueueState, listening_to_stages, metrics_of
+from attend_service.readiness import Readiness
+from attend_service.settings import ServiceSettings
 
 BOOKS = {"collection": "books"}
 

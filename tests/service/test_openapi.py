@@ -9,13 +9,13 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from index import Data
-from index.projection import identity
-from service import openapi
-from service.jobs import Jobs
-from service.openapi import PATH_PARAMETERS
-from service.operations import Operation
-from service.routes import all_operations
+from attend import Data
+from attend.projection import identity
+from attend_service import openapi
+from attend_service.jobs import Jobs
+from attend_service.openapi import PATH_PARAMETERS
+from attend_service.operations import Operation
+from attend_service.routes import all_operations
 from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
 

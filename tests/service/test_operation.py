@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from index.errors import ReadOnly
-from index.snapshot import restore
-from service.app import create_app
-from service.jobs import Jobs
-from service.settings import ServiceSettings
+from attend import Data
+from attend.errors import ReadOnly
+from attend.snapshot import restore
+from attend_service.app import create_app
+from attend_service.jobs import Jobs
+from attend_service.settings import ServiceSettings
 from tests.places import ROOT
 
 LIMIT = 60.0
@@ -193,9 +193,9 @@ def test_nothing_is_written_where_only_reading_is_meant(
 
 READ = """
 import os, sys
-from index import Data
-from service.app import create_app
-from service.settings import ServiceSettings
+from attend import Data
+from attend_service.app import create_app
+from attend_service.settings import ServiceSettings
 
 def use(folder):
     data = Data(folder, read_only=True)

@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import errors
-from service.problems import DOMAIN, KINDS, MAX_ERRORS, problem_of
+from attend import errors
+from attend_service.problems import DOMAIN, KINDS, MAX_ERRORS, problem_of
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from index import Data
-from service.listening import CannotServe, ServerOptions
-from service.processes import run_several
+from attend import Data
+from attend_service.listening import CannotServe, ServerOptions
+from attend_service.processes import run_several
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 
 COUNT = 2
@@ -52,7 +52,7 @@ def until(holds: Callable[[], bool]) -> None:
 def pids(server: Server) -> list[int]:
     """Of the serving processes; empty once the supervisor is gone."""
     found = subprocess.run(
-        ["pgrep", "-f", "-P", str(server.process.pid), "service.processes.child"],
+        ["pgrep", "-f", "-P", str(server.process.pid), "attend_service.processes.child"],
         capture_output=True,
         text=True,
         check=False,
@@ -141,7 +141,7 @@ def test_they_end_where_their_supervisor_is_killed(books: Path) -> None:
 def test_processes_that_cannot_live_are_given_up(
     books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.processes.supervisor.MODULE", "service.no_such_module")
+    monkeypatch.setattr("attend_service.processes.supervisor.MODULE", "attend_service.nothing")
     options = ServerOptions(port=0, processes=COUNT)
     with pytest.raises(CannotServe, match="end as soon as they are started"):
         run_several(books, options, lambda _address: None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
+from attend import Data
 from tests.service.test_api import get, post
 from tests.service.test_server import running, wait_until_ready
 from tests.service.test_training import delete

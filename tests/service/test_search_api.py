@@ -9,8 +9,8 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from index import Data
-from service.jobs import Jobs
+from attend import Data
+from attend_service.jobs import Jobs
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_api import DOCUMENTS, SEARCH, get, post
 from tests.service.test_jobs import reached

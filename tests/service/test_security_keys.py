@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from index import Data
-from index.errors import Damaged, NotFound
-from service.operations import Operation
-from service.routes import all_operations
-from service.security.command import keys as command
-from service.security.keys import FILE, SCOPES, KeyFile, KeyRing, Scope
+from attend import Data
+from attend.errors import Damaged, NotFound
+from attend_service.operations import Operation
+from attend_service.routes import all_operations
+from attend_service.security.command import keys as command
+from attend_service.security.keys import FILE, SCOPES, KeyFile, KeyRing, Scope
 from tests.service.test_openapi import filled
 
 OPERATIONS = all_operations()

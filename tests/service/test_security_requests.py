@@ -13,13 +13,13 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import Data
-from index.errors import InvalidRequest
-from service.app import create_app
-from service.security.keys import KeyFile
-from service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
-from service.security.origins import check_origin
-from service.settings import ServiceSettings
+from attend import Data
+from attend.errors import InvalidRequest
+from attend_service.app import create_app
+from attend_service.security.keys import KeyFile
+from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
+from attend_service.security.origins import check_origin
+from attend_service.settings import ServiceSettings
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"

@@ -19,13 +19,13 @@ import pytest
 from waitress import wasyncore
 from waitress.server import create_server
 
-from index import Data
-from service.app import create_app
-from service.channel import Channel
-from service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
-from service.loop import Loop
-from service.security.keys import FILE, KeyFile
-from service.security.limits import MAX_HEADERS, SlowClients
+from attend import Data
+from attend_service.app import create_app
+from attend_service.channel import Channel
+from attend_service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
+from attend_service.loop import Loop
+from attend_service.security.keys import FILE, KeyFile
+from attend_service.security.limits import MAX_HEADERS, SlowClients
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run

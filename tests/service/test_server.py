@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from index import Data
+from attend import Data
 from tests.places import ROOT
 
 LIMIT = 120.0

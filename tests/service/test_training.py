@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from index import Data
-from index.projection import pca
-from index.types import Float32
-from service.jobs import Jobs
+from attend import Data
+from attend.projection import pca
+from attend.types import Float32
+from attend_service.jobs import Jobs
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_api import get, post
 from tests.service.test_jobs import reached

@@ -16,12 +16,12 @@ from typing import Any
 import click
 import numpy as np
 
-from index import Collection, encoder
-from index.encoder import Encoder
-from index.projection import given
-from service.jobs.apart import train_apart
-from service.listening import ServerOptions
-from service.server import run
+from attend import Collection, encoder
+from attend.encoder import Encoder
+from attend.projection import given
+from attend_service.jobs.apart import train_apart
+from attend_service.listening import ServerOptions
+from attend_service.server import run
 from tests.soak.client import LOADED
 
 REAL = 1

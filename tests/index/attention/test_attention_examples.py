@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from index.attention import Block, attend_all, attend_top, block_logits, mechanism, softmax
-from index.projection import given, identity, split_heads
+from attend.attention import Block, attend_all, attend_top, block_logits, mechanism, softmax
+from attend.projection import given, identity, split_heads
 
 CAR = np.array(
     [

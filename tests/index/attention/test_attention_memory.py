@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 
-from index.attention import Block, Blocks, attend_all, mechanism
+from attend.attention import Block, Blocks, attend_all, mechanism
 
 WIDTH, ROWS = 32, 2000
 

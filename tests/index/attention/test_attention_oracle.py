@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.attention import (
+from attend.attention import (
     Additive,
     Attended,
     Block,
@@ -20,7 +20,7 @@ from index.attention import (
     mechanism,
     weights_by_block,
 )
-from index.errors import InvalidRequest
+from attend.errors import InvalidRequest
 
 SCORERS = ("dot", "cosine", "laplace", "additive")
 

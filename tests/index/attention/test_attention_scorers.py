@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from index.attention import SCORERS, Additive, default_scale, mechanism, score, scorer, scorers
-from index.errors import InvalidRequest
+from attend.attention import SCORERS, Additive, default_scale, mechanism, score, scorer, scorers
+from attend.errors import InvalidRequest
 
 shapes = st.tuples(
     st.integers(1, 4), st.integers(1, 3), st.integers(1, 9), st.integers(1, 6), st.booleans()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import special
 
-from index.attention import POOLS, log_mix, mix, softmax
-from index.attention.reduce import by_document, pool
-from index.errors import InvalidRequest
+from attend.attention import POOLS, log_mix, mix, softmax
+from attend.attention.reduce import by_document, pool
+from attend.errors import InvalidRequest
 
 finite = st.floats(-1e3, 1e3)
 logits = arrays(np.float64, array_shapes(max_dims=3, max_side=6), elements=finite)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
+from attend.cli import main
 from tests.index.helpers import published, run_index, vector_data, write_jsonl
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]

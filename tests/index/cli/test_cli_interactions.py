@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
-from index.evaluating.interactions import evaluate, protocol_of
-from index.learn.mixture.histories import without
-from index.store import Interaction
+from attend.cli import main
+from attend.evaluating.interactions import evaluate, protocol_of
+from attend.learn.mixture.histories import without
+from attend.store import Interaction
 from tests.index.helpers import vector_data, write_jsonl
 from tests.index.learning import communities
 

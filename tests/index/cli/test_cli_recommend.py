@@ -8,8 +8,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from index.cli.main import main
-from index.interactions import record
+from attend.cli.main import main
+from attend.interactions import record
 from tests.index.helpers import vector_data
 
 

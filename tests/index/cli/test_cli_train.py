@@ -19,9 +19,9 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field
 
-from index.cli import main
-from index.projection import identity
-from index.search.requests import Request, parse
+from attend.cli import main
+from attend.projection import identity
+from attend.search.requests import Request, parse
 from tests.index.helpers import vector_data, write_jsonl
 from tests.places import ROOT
 
@@ -51,10 +51,10 @@ REPORT = {
 
 
 class StandIn(types.ModuleType):
-    """`index.training` with a training that reports fixed figures."""
+    """`attend.training` with a training that reports fixed figures."""
 
     def __init__(self) -> None:
-        super().__init__("index.training")
+        super().__init__("attend.training")
         self.fields: dict[str, object] = {}
         self.report = dict(REPORT)
         self.seen = -1
@@ -82,7 +82,7 @@ class StandIn(types.ModuleType):
 @pytest.fixture
 def training(monkeypatch):
     module = StandIn()
-    monkeypatch.setitem(sys.modules, "index.training", module)
+    monkeypatch.setitem(sys.modules, "attend.training", module)
     return module
 
 
@@ -302,7 +302,7 @@ def test_what_is_not_promoted_exits_with_0_and_says_why(library, training):
 
 INTERRUPTED = """
 import os, signal, sys, types
-from index.search.requests import Request
+from attend.search.requests import Request
 
 class TrainRequest(Request):
     pass
@@ -313,9 +313,9 @@ def train(collection, *, progress=None, cancelled=None):
     while True:
         signal.pause()
 
-sys.modules["index.training"] = types.ModuleType("index.training")
-vars(sys.modules["index.training"]).update(TrainRequest=TrainRequest, train=train)
-from index.cli import main
+sys.modules["attend.training"] = types.ModuleType("attend.training")
+vars(sys.modules["attend.training"]).update(TrainRequest=TrainRequest, train=train)
+from attend.cli import main
 main(prog_name="python -m index")
 """
 
@@ -341,13 +341,13 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
 
 TEACHING = """
 import sys
-from index import teaching
+from attend import teaching
 
 def stop(*arguments, **options):
     raise KeyboardInterrupt
 
 teaching.Collection.encoder = stop
-from index.cli import main
+from attend.cli import main
 main(prog_name="python -m index")
 """
 
@@ -390,7 +390,7 @@ def test_help_has_an_example_that_names_real_options(command):
 
 
 def test_every_field_of_a_training_has_an_option():
-    from index.training import TrainRequest
+    from attend.training import TrainRequest
 
     told = invoke("train", "--help").stdout
     fields = {name.replace("_", "-") for name in TrainRequest.model_fields}
@@ -442,7 +442,7 @@ def test_rollback_goes_back_and_says_when_it_cannot(versions):
 
 
 def test_a_training_that_could_not_begin_shows_no_table():
-    from index.cli.train import as_text
+    from attend.cli.train import as_text
 
     nothing = {
         "before": {},

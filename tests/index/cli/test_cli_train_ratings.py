@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from index.cli.main import main
-from index.learn.ratings.fit import Recipe
-from index.learn.ratings.net import Shape
+from attend.cli.main import main
+from attend.learn.ratings.fit import Recipe
+from attend.learn.ratings.net import Shape
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 
@@ -25,7 +25,7 @@ SMALL = Recipe(
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection of vectors, and a file of ratings beside it."""
-    monkeypatch.setattr("index.training.ratings.RECIPES", {"usual": SMALL})
+    monkeypatch.setattr("attend.training.ratings.RECIPES", {"usual": SMALL})
     ratings, embeddings = planted(users=80)
     data = vector_data(tmp_path / "library")
     data.create("default", dimension=16).upsert(

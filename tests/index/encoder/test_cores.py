@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from index.encoder import SentenceEncoder, cores, load
-from index.encoder.cores import LIMIT, MOST, IdleCores, limit
-from index.encoder.model import Part
-from index.types import Float32
+from attend.encoder import SentenceEncoder, cores, load
+from attend.encoder.cores import LIMIT, MOST, IdleCores, limit
+from attend.encoder.model import Part
+from attend.types import Float32
 
 MINE = len(os.sched_getaffinity(0))
 

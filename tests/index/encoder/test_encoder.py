@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.encoder import DEFAULT, SentenceEncoder, load
-from index.encoder import precision as precision_module
-from index.encoder.batching import TOKENS_PER_BATCH, batches, distinct
-from index.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
-from index.encoder.precision import choose
-from index.errors import EncoderError, InvalidRequest
-from index.types import Float32
+from attend.encoder import DEFAULT, SentenceEncoder, load
+from attend.encoder import precision as precision_module
+from attend.encoder.batching import TOKENS_PER_BATCH, batches, distinct
+from attend.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
+from attend.encoder.precision import choose
+from attend.errors import EncoderError, InvalidRequest
+from attend.types import Float32
 from tests.places import ROOT
 
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]

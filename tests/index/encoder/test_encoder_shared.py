@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from index import Data
-from index.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
-from index.encoder.cache import Key
-from index.types import Float32
+from attend import Data
+from attend.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
+from attend.encoder.cache import Key
+from attend.types import Float32
 from tests.places import ROOT
 
 LIMIT = 30.0
@@ -118,7 +118,7 @@ def test_the_default_model_gives_a_text_the_same_embedding_in_any_company() -> N
 
 
 def test_the_default_model_is_run_directly() -> None:
-    from index.encoder.direct import DirectEncoder
+    from attend.encoder.direct import DirectEncoder
 
     encoder = load()
     assert isinstance(encoder._direct, DirectEncoder)
@@ -130,7 +130,7 @@ def test_the_default_model_is_run_directly() -> None:
 
 GROWTH = """
 import resource, random
-from index.encoder import load
+from attend.encoder import load
 encoder = load()
 random.seed(0)
 def run():

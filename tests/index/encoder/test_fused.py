@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from index.encoder import DEFAULT, load
-from index.encoder.loading import find
-from index.types import Float32
+from attend.encoder import DEFAULT, load
+from attend.encoder.loading import find
+from attend.types import Float32
 
 torch = pytest.importorskip("torch")
-fused = pytest.importorskip("index.encoder.fused")
+fused = pytest.importorskip("attend.encoder.fused")
 
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 
@@ -203,7 +203,7 @@ def test_a_missing_operator_or_a_wrong_one_leaves_the_plain_model(
 
 
 def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
-    from index.errors import EncoderError
+    from attend.errors import EncoderError
 
     folder = tiny_transformer(tmp_path, "bert")
     from safetensors.torch import load_file

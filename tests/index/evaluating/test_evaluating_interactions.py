@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from index.errors import SourceError
-from index.evaluating.interactions import evaluate, protocol_of, read_ids
-from index.store import Interaction
+from attend.errors import SourceError
+from attend.evaluating.interactions import evaluate, protocol_of, read_ids
+from attend.store import Interaction
 
 
 def pairs(text: str) -> list[Interaction]:

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from index.data import Data
-from index.errors import InvalidRequest, SourceError
-from index.evaluating.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
-from index.examples import read_judgements
+from attend.data import Data
+from attend.errors import InvalidRequest, SourceError
+from attend.evaluating.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
+from attend.examples import read_judgements
 from tests.index.helpers import run_index, vector_data, write_jsonl
 from tests.places import DATA
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli.main import main
-from index.collection import Collection
-from index.evaluating.ratings import numbers_by_user, rating_errors
-from index.statistics import by_group
-from index.store import Interaction
+from attend.cli.main import main
+from attend.collection import Collection
+from attend.evaluating.ratings import numbers_by_user, rating_errors
+from attend.statistics import by_group
+from attend.store import Interaction
 from tests.index.helpers import vector_data
 
 

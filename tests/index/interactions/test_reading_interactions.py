@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from index.cli.main import main
-from index.errors import InvalidRequest, SourceError, UnknownDocument
-from index.interactions import gather, guess_columns, read_file, read_interactions, record
-from index.interactions.reading import Placed
-from index.source import open_source
-from index.store import Interaction
+from attend.cli.main import main
+from attend.errors import InvalidRequest, SourceError, UnknownDocument
+from attend.interactions import gather, guess_columns, read_file, read_interactions, record
+from attend.interactions.reading import Placed
+from attend.source import open_source
+from attend.store import Interaction
 from tests.index.helpers import vector_data
 
 ROWS = [

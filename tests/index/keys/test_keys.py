@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.keys import DenseVectors, Keys, Segment, Snapshot, divided
-from index.keys import nearest as nearest_module
-from index.keys.blocks import BLOCK_KEYS
-from index.keys.segment import Exact, FlatVectors
+from attend.keys import DenseVectors, Keys, Segment, Snapshot, divided
+from attend.keys import nearest as nearest_module
+from attend.keys.blocks import BLOCK_KEYS
+from attend.keys.segment import Exact, FlatVectors
 
 
 def flat(vectors) -> FlatVectors:

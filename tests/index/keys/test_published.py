@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.collection import Collection
-from index.errors import Damaged, ManifestMismatch
-from index.keys import Origin, Progress, PublishedIndexes
-from index.verify import verify
+from attend.collection import Collection
+from attend.errors import Damaged, ManifestMismatch
+from attend.keys import Origin, Progress, PublishedIndexes
+from attend.verify import verify
 from tests.index.helpers import (
     published,
     sealed,
@@ -295,7 +295,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from index.keys import Origin, PublishedIndexes, published
+from attend.keys import Origin, PublishedIndexes, published
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
@@ -309,9 +309,9 @@ PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
     ("module", "name"),
     [
         ("numpy", "save"),
-        ("index.keys.published", "write_synced"),
+        ("attend.keys.published", "write_synced"),
         ("os", "replace"),
-        ("index.keys.published.PublishedIndexes", "_make_current"),
+        ("attend.keys.published.PublishedIndexes", "_make_current"),
     ],
 )
 def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):

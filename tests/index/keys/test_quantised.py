@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import Data
-from index.errors import Damaged
-from index.keys import Origin, Progress, PublishedIndexes, Wanted, choose, measuring
-from index.keys.quantised import QuantisedVectors
-from index.store import NewExample, Question
-from index.types import Document
-from index.verify import verify
+from attend import Data
+from attend.errors import Damaged
+from attend.keys import Origin, Progress, PublishedIndexes, Wanted, choose, measuring
+from attend.keys.quantised import QuantisedVectors
+from attend.store import NewExample, Question
+from attend.types import Document
+from attend.verify import verify
 from tests.index.helpers import published, vector_data
 
 KEYS, WIDTH, NEAREST = 12_000, 32, 10
@@ -309,7 +309,7 @@ def test_questions_that_were_asked_are_what_is_measured_with(tmp_path, vectors, 
 
 
 def test_keys_of_several_heads_stay_exact(tmp_path, vectors):
-    from index.projection import given
+    from attend.projection import given
 
     collection = vector_data(tmp_path).create(**DOTS)
     collection.write(documents(vectors, range(3000)))
@@ -349,7 +349,7 @@ def test_a_damaged_quantised_index_is_built_again(tmp_path, vectors, queries, ca
 def test_large_files_are_checked_by_verify_and_their_size_at_once(
     tmp_path, vectors, monkeypatch, caplog
 ):
-    from index.keys import published as module
+    from attend.keys import published as module
 
     monkeypatch.setattr(module, "CHECKED_BYTES", 1000)
     write(tmp_path, vectors, Wanted(exact_below=1))
@@ -368,7 +368,7 @@ def test_large_files_are_checked_by_verify_and_their_size_at_once(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from index.keys import choose
+from attend.keys import choose
 from tests.index.keys import test_quantised as tests
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -382,11 +382,11 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.Wanted(exact_below=1)
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("index.keys.quantising", "trained"),
-        ("index.keys.quantising", "write"),
+        ("attend.keys.quantising", "trained"),
+        ("attend.keys.quantising", "write"),
         ("faiss", "write_index"),
-        ("index.keys.choose", "tuned"),
-        ("index.keys.published", "checksum"),
+        ("attend.keys.choose", "tuned"),
+        ("attend.keys.published", "checksum"),
         ("os", "replace"),
     ],
 )
@@ -412,7 +412,7 @@ def resident():
     return {f: sum(int(l.split()[1]) for m in lines if f in m for l in m.split("\\n")
                    if l.startswith("Rss:")) for f in ("vectors.npy", "codes.faiss")}
 tests.KNOWN.extend(json.loads(sys.argv[2]))
-from index.keys import published
+from attend.keys import published
 published.CHECKED_BYTES = 1000
 opened = tests.load(Path(sys.argv[1]))
 before = resident()

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 
-from index import views as views_module
-from index.errors import UnknownProjection
-from index.projection import given
-from index.store import database as database_module
+from attend import views as views_module
+from attend.errors import UnknownProjection
+from attend.projection import given
+from attend.store import database as database_module
 from tests.index.helpers import several_keys, vector_data
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from index.attention import Additive as Parameters
-from index.attention import scorer
-from index.learn.fit import unlearned
-from index.learn.rankings import additive
-from index.learn.rankings.additive import Recipe, _Fit, fit, inner_product, scored
-from index.learn.rankings.candidates import parts
-from index.learn.rankings.ranking import NEVER, Weights, ndcg, scores
-from index.learn.rankings.reranking import reranked
-from index.learn.space import space_of
+from attend.attention import Additive as Parameters
+from attend.attention import scorer
+from attend.learn.fit import unlearned
+from attend.learn.rankings import additive
+from attend.learn.rankings.additive import Recipe, _Fit, fit, inner_product, scored
+from attend.learn.rankings.candidates import parts
+from attend.learn.rankings.ranking import NEVER, Weights, ndcg, scores
+from attend.learn.rankings.reranking import reranked
+from attend.learn.space import space_of
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 WIDTH = 6
@@ -66,7 +66,7 @@ def test_scores_are_those_of_a_search():
 
 
 def test_candidates_are_scored_again_and_no_others(monkeypatch):
-    monkeypatch.setattr("index.learn.rankings.reranking.ATTEND", 5)
+    monkeypatch.setattr("attend.learn.rankings.reranking.ATTEND", 5)
     memory, questions, space = world()
     found = parts(memory, space, questions, questions, questions.relevant)
     again = reranked(found, memory, space, questions, given := drawn())

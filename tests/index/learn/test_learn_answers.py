@@ -12,8 +12,8 @@ from scipy import sparse
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit, logsumexp, softmax
 
-from index.errors import Conflict
-from index.learn.answers.blended import (
+from attend.errors import Conflict
+from attend.learn.answers.blended import (
     auroc,
     calibrate_answers,
     fit_scale,
@@ -21,11 +21,11 @@ from index.learn.answers.blended import (
     guards,
     likeliest,
 )
-from index.learn.answers.fit import Matrices, Recipe, _Fit, fit
-from index.learn.answers.held import Fold, Held, Words, attended, compared, joined
-from index.learn.answers.targets import Answers, Targets
-from index.learn.data import Memory
-from index.learn.seen import UNANSWERED
+from attend.learn.answers.fit import Matrices, Recipe, _Fit, fit
+from attend.learn.answers.held import Fold, Held, Words, attended, compared, joined
+from attend.learn.answers.targets import Answers, Targets
+from attend.learn.data import Memory
+from attend.learn.seen import UNANSWERED
 
 SURE = Recipe("without chance", drop=0.0, null=0.3)
 

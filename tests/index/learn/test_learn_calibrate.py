@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime, minimize
 
-from index.errors import InvalidRequest
-from index.learn.calibrate import Loss, calibrate
-from index.learn.seen import (
+from attend.errors import InvalidRequest
+from attend.learn.calibrate import Loss, calibrate
+from attend.learn.seen import (
     UNANSWERED,
     calibration_error,
     confidence,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.learn.calibrate import calibrate
-from index.learn.calibrate_heads import calibrate_heads
+from attend.learn.calibrate import calibrate
+from attend.learn.calibrate_heads import calibrate_heads
 
 TEMPERATURE, NULL = 0.5, 4.0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.learn.choose import (
+from attend.learn.choose import (
     HEAD_COST,
     PART_COST,
     Choice,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from index.learn import data
-from index.learn.data import answerable, row, twins
+from attend.learn import data
+from attend.learn.data import answerable, row, twins
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from index.errors import Conflict, InvalidRequest
-from index.learn import fit as fit_module
-from index.learn.data import UNIT_SCALE
-from index.learn.fit import Recipe, _Fit, fit, unlearned
-from index.learn.together import one_thread_each
+from attend.errors import Conflict, InvalidRequest
+from attend.learn import fit as fit_module
+from attend.learn.data import UNIT_SCALE
+from attend.learn.fit import Recipe, _Fit, fit, unlearned
+from attend.learn.together import one_thread_each
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 torch = pytest.importorskip("torch")

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.learn.data import answerable
-from index.learn.folds import FEWEST, KEPT_LABELS, VIEWS, folds
+from attend.learn.data import answerable
+from attend.learn.folds import FEWEST, KEPT_LABELS, VIEWS, folds
 from tests.index.learning import drawn_questions, questions_of
 
 

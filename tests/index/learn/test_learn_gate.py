@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from index.learn.choose import Outcome, mixed
-from index.learn.gate import SIGNIFICANCE, decide
+from attend.learn.choose import Outcome, mixed
+from attend.learn.gate import SIGNIFICANCE, decide
 
 
 def outcome(before, after, first: int = 0) -> Outcome:

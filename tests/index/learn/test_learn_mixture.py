@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from index.errors import Conflict, InvalidRequest
-from index.learn.data import Memory
-from index.learn.mixture import fit as mixture_fit
-from index.learn.mixture.fit import MixtureRecipe, _Fit, fit
-from index.learn.mixture.histories import histories_of, lengths, pairs_of, without
-from index.learn.mixture.model import untrained
-from index.learn.mixture.next_items import Asking, measured
+from attend.errors import Conflict, InvalidRequest
+from attend.learn.data import Memory
+from attend.learn.mixture import fit as mixture_fit
+from attend.learn.mixture.fit import MixtureRecipe, _Fit, fit
+from attend.learn.mixture.histories import histories_of, lengths, pairs_of, without
+from attend.learn.mixture.model import untrained
+from attend.learn.mixture.next_items import Asking, measured
 from tests.index.learning import communities, memory_of, sparse_of, unit
 
 STILL = MixtureRecipe("still", drop=0.0, drop_offsets=0.0, scale=0.1)

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from index.learn.mixture import next_items
-from index.learn.mixture import withheld as withholding
-from index.learn.mixture.histories import lengths
-from index.learn.mixture.next_items import Asking, Ranked, measured, weights
-from index.learn.mixture.withheld import withheld
+from attend.learn.mixture import next_items
+from attend.learn.mixture import withheld as withholding
+from attend.learn.mixture.histories import lengths
+from attend.learn.mixture.next_items import Asking, Ranked, measured, weights
+from attend.learn.mixture.withheld import withheld
 from tests.index.learning import memory_of, sparse_of
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.metrics import ndcg_score
 
-from index.attention import Logits, attend_logits, mechanism
-from index.learn.fit import Fitted
-from index.learn.heads import Heads, mixture, ranked
-from index.learn.rankings import candidates, ranking
-from index.learn.rankings.candidates import parts
-from index.learn.rankings.ranking import NEVER, Weights, ndcg, scores
-from index.learn.space import keys_of, projected
+from attend.attention import Logits, attend_logits, mechanism
+from attend.learn.fit import Fitted
+from attend.learn.heads import Heads, mixture, ranked
+from attend.learn.rankings import candidates, ranking
+from attend.learn.rankings.candidates import parts
+from attend.learn.rankings.ranking import NEVER, Weights, ndcg, scores
+from attend.learn.space import keys_of, projected
 from tests.index.learning import drawn_questions, memory_of, questions_of, sparse_of, unit
 
 WIDTH = 4

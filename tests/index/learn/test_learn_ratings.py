@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from index.learn.ratings.batches import Batches
-from index.learn.ratings.data import (
+from attend.learn.ratings.batches import Batches
+from attend.learn.ratings.data import (
     ITEM_SHRINK,
     USER_SHRINK,
     Ratings,
     baseline,
     residual_factors,
 )
-from index.learn.ratings.fit import Recipe, fit_ratings
-from index.learn.ratings.judge import rmse
-from index.learn.ratings.net import Drops, Net, Shape, knots_of, leading
-from index.learn.ratings.trial import said
-from index.ratings import Rated, predict
+from attend.learn.ratings.fit import Recipe, fit_ratings
+from attend.learn.ratings.judge import rmse
+from attend.learn.ratings.net import Drops, Net, Shape, knots_of, leading
+from attend.learn.ratings.trial import said
+from attend.ratings import Rated, predict
 from tests.index.learn.rated import planted
 
 SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.learn.ratings.judge import HeldOut, chosen, decided, judged, rmse
-from index.learn.ratings.trial import Said, divided
-from index.ratings import FEATURES
+from attend.learn.ratings.judge import HeldOut, chosen, decided, judged, rmse
+from attend.learn.ratings.trial import Said, divided
+from attend.ratings import FEATURES
 from tests.index.learn.rated import planted
 from tests.index.ratings.rated_world import model
 

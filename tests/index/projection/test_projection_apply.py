@@ -8,8 +8,8 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from index.errors import DimensionMismatch, InvalidRequest
-from index.projection import Projection, arrays, given, identity, split_heads
+from attend.errors import DimensionMismatch, InvalidRequest
+from attend.projection import Projection, arrays, given, identity, split_heads
 
 WIDTHS = st.integers(1, 5)
 

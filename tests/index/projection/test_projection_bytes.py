@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from index.errors import Damaged, InvalidRequest
-from index.projection import RAW_KEYS, Projection, given, identity, persist, split_heads
+from attend.errors import Damaged, InvalidRequest
+from attend.projection import RAW_KEYS, Projection, given, identity, persist, split_heads
 
 
 def full() -> Projection:

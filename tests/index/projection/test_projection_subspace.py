@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.errors import InvalidRequest
-from index.projection import lsi, pca, spectrum, subspace
+from attend.errors import InvalidRequest
+from attend.projection import lsi, pca, spectrum, subspace
 
 RATINGS = np.array(
     [

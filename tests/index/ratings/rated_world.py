@@ -1,4 +1,4 @@
-"""Random models and histories, and the formula of `index.ratings.model` as a loop in float64."""
+"""Random models and histories, and the formula of `attend.ratings.model` as a loop in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.ratings import FEATURES, Items, Own, Rated, RatingModel
+from attend.ratings import FEATURES, Items, Own, Rated, RatingModel
 
 HEADS, WIDTH, DIMENSION, FACTORS = 3, 4, 6, 2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.errors import DimensionMismatch
-from index.ratings import Own, Rated, attend, predict
+from attend.errors import DimensionMismatch
+from attend.ratings import Own, Rated, attend, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from index.errors import Damaged
-from index.ratings import Own, RatingModel
+from attend.errors import Damaged
+from attend.ratings import Own, RatingModel
 from tests.index.ratings.rated_world import HEADS, model, own
 
 

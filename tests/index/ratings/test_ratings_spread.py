@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.learn.ratings.spread import fit_spread
-from index.ratings import coverage, deviations
+from attend.learn.ratings.spread import fit_spread
+from attend.ratings import coverage, deviations
 
 
 def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

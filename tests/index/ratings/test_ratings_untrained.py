@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import softmax
 
-from index.ratings import attended, shrunk
-from index.ratings.untrained import NULL_COSINE, SCALE
+from attend.ratings import attended, shrunk
+from attend.ratings.untrained import NULL_COSINE, SCALE
 
 
 def given(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

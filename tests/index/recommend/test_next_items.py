@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from index.errors import AttendError, InvalidRequest, UnknownDocument
-from index.interactions import record
-from index.projection import Projection
-from index.recommend import history as histories
-from index.recommend import next_items
-from index.versions import CENTRED_SCALE
+from attend.errors import AttendError, InvalidRequest, UnknownDocument
+from attend.interactions import record
+from attend.projection import Projection
+from attend.recommend import history as histories
+from attend.recommend import next_items
+from attend.versions import CENTRED_SCALE
 from tests.index.helpers import several_keys, vector_data
 
 WIDTH, DOCUMENTS = 6, 80

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.collection import Collection
-from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
-from index.interactions import record
-from index.ratings import Own, Rated, RatingModel, predict
-from index.recommend.history import Histories, History
-from index.recommend.target import MAX_TARGETS, Targets, Valued, predicted
-from index.recommend.trained import TERMS, Trained
-from index.store import Interaction
+from attend.collection import Collection
+from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from attend.interactions import record
+from attend.ratings import Own, Rated, RatingModel, predict
+from attend.recommend.history import Histories, History
+from attend.recommend.target import MAX_TARGETS, Targets, Valued, predicted
+from attend.recommend.trained import TERMS, Trained
+from attend.store import Interaction
 from tests.index.helpers import vector_data
 from tests.index.ratings.rated_world import DIMENSION, HEADS, model, own
 
@@ -325,6 +325,6 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
 def test_whole_explanations_that_are_too_long_are_refused(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("index.recommend.predicting.MAX_SHARES", 5)
+    monkeypatch.setattr("attend.recommend.predicting.MAX_SHARES", 5)
     with pytest.raises(LimitExceeded, match="shares"):
         collection.recommend(target=["m4", "m5"], history=HISTORY, explain=True)

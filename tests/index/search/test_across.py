@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import InvalidRequest, UnknownCollection
-from index.projection import identity
-from index.search.measure import Measure, shares_of
+from attend.errors import InvalidRequest, UnknownCollection
+from attend.projection import identity
+from attend.search.measure import Measure, shares_of
 from tests.index.helpers import vector_data
 
 WIDTH = 3

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import InvalidRequest
-from index.projection import given as projection_given
-from index.projection import identity
-from index.search import attending
-from index.search.lexicon import NO_OVERLAP, Overlap
-from index.search.requests import SearchRequest, parse
-from index.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend.errors import InvalidRequest
+from attend.projection import given as projection_given
+from attend.projection import identity
+from attend.search import attending
+from attend.search.lexicon import NO_OVERLAP, Overlap
+from attend.search.requests import SearchRequest, parse
+from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 
 WIDTH = 32  # of the tiny encoder
@@ -122,7 +122,7 @@ def world(tmp_path, tiny_encoder):
 
 def counting(monkeypatch) -> list[int]:
     """How many documents each look at the index asked for."""
-    from index.keys import Snapshot
+    from attend.keys import Snapshot
 
     asked, search = [], Snapshot.search
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import InvalidRequest, LimitExceeded
-from index.projection import identity
-from index.search.highlighting import HIGHLIGHTER
-from index.search.paging import cursor, fingerprint, place
+from attend.errors import InvalidRequest, LimitExceeded
+from attend.projection import identity
+from attend.search.highlighting import HIGHLIGHTER
+from attend.search.paging import cursor, fingerprint, place
 from tests.index.helpers import vector_data
 from tests.index.world import World
 
@@ -149,7 +149,7 @@ def test_groups_are_led_by_their_best(many, attend):
 
 
 def test_ranks_of_too_many_are_refused(many, monkeypatch):
-    monkeypatch.setattr("index.search.attending.MAX_RANKED", 59)
+    monkeypatch.setattr("attend.search.attending.MAX_RANKED", 59)
     with pytest.raises(LimitExceeded, match="more than 59 ranks"):
         many.search(QUERY, attend="all", group_by="genre")
     assert many.search(QUERY, attend="all").hits

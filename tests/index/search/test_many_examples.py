@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.data import Data
-from index.keys import blocks, nearest
-from index.keys.segment import Exact
-from index.projection import identity
-from index.search import attending
-from index.search.attending import attend
-from index.search.requests import SearchRequest, parse
-from index.store import NewExample, Question
-from index.tuning import Tuning
+from attend.data import Data
+from attend.keys import blocks, nearest
+from attend.keys.segment import Exact
+from attend.projection import identity
+from attend.search import attending
+from attend.search.attending import attend
+from attend.search.requests import SearchRequest, parse
+from attend.store import NewExample, Question
+from attend.tuning import Tuning
 from tests.index.helpers import vector_data
 from tests.index.world import check_weights, expected
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from index.attention import Partition
-from index.keys import snapshot
-from index.keys.quantised import QuantisedVectors
-from index.search import attending, mixing
-from index.search.focusing import focus_on
-from index.search.requests import SearchOptions
-from index.types import Document
-from index.versions import CENTRED_SCALE
+from attend.attention import Partition
+from attend.keys import snapshot
+from attend.keys.quantised import QuantisedVectors
+from attend.search import attending, mixing
+from attend.search.focusing import focus_on
+from attend.search.requests import SearchOptions
+from attend.types import Document
+from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data
 
 KEYS, WIDTH, PARTS = 20_000, 32, 12

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from index.errors import InvalidRequest, LimitExceeded, UnknownDocument
-from index.projection import Projection
-from index.search import attending
-from index.search.requests import SearchRequest, parse
+from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from attend.projection import Projection
+from attend.search import attending
+from attend.search.requests import SearchRequest, parse
 from tests.index.helpers import vector_data
 from tests.index.world import World
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
-from index.errors import Damaged, InvalidRequest
-from index.projection import given as projection_given
-from index.projection import identity
-from index.search.requests import SearchRequest, parse
-from index.tuning import Tuning
+from attend.cli import main
+from attend.errors import Damaged, InvalidRequest
+from attend.projection import given as projection_given
+from attend.projection import identity
+from attend.search.requests import SearchRequest, parse
+from attend.tuning import Tuning
 from tests.index.world import World, check_weights, expected
 
 WIDTH = 32  # of the tiny encoder

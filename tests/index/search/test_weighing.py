@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from index import Collection, Data
-from index.keys import snapshot
-from index.projection import identity
-from index.tuning import Tuning
+from attend import Collection, Data
+from attend.keys import snapshot
+from attend.projection import identity
+from attend.tuning import Tuning
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.errors import SourceError
-from index.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Problem, Row, open_source, sample
-from index.source import delimited as delimited_module
-from index.source import files as files_module
-from index.source import rows as rows_module
-from index.source.files import StandardInput, bounded_lines, json_rows
-from index.source.rows import count_lines
+from attend.errors import SourceError
+from attend.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Problem, Row, open_source, sample
+from attend.source import delimited as delimited_module
+from attend.source import files as files_module
+from attend.source import rows as rows_module
+from attend.source.files import StandardInput, bounded_lines, json_rows
+from attend.source.rows import count_lines
 
 JSON_VALUES = st.recursive(
     st.none()

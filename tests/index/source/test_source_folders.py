@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from index.errors import SourceError
-from index.source import Problem, Row, describe, documents, guess, open_source, sample
-from index.source.folders import heading
+from attend.errors import SourceError
+from attend.source import Problem, Row, describe, documents, guess, open_source, sample
+from attend.source.folders import heading
 from tests.places import DATA
 
 
@@ -65,7 +65,7 @@ def test_unreadable_files_are_problems(tmp_path):
 
 
 def test_a_file_over_the_limit_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr("index.source.folders.MAX_TEXT_BYTES", 4)
+    monkeypatch.setattr("attend.source.folders.MAX_TEXT_BYTES", 4)
     first, second = open_source(str(write(tmp_path, {"a.txt": "12345", "b.txt": "1234"}))).rows()
     assert isinstance(first, Problem)
     assert isinstance(second, Row)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.errors import SourceError
-from index.source import (
+from attend.errors import SourceError
+from attend.source import (
     SAMPLE_ROWS,
     FieldMap,
     Problem,
@@ -27,9 +27,9 @@ from index.source import (
     open_source,
     sample,
 )
-from index.source.cells import scalar
-from index.source.mapping import Unusable, document_id
-from index.source.vectors import as_vector
+from attend.source.cells import scalar
+from attend.source.mapping import Unusable, document_id
+from attend.source.vectors import as_vector
 from tests.places import DATA
 
 

@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from index.errors import SourceError
-from index.source import Problem, Row, documents, guess, open_source, sample
+from attend.errors import SourceError
+from attend.source import Problem, Row, documents, guess, open_source, sample
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow, which is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -164,7 +164,7 @@ def test_a_file_of_bytes_alone_has_no_rows_and_says_why(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float16(), 3)])
 def test_parquet_vectors_of_many_batches(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("index.source.parquet.BATCH_ROWS", 3)
+    monkeypatch.setattr("attend.source.parquet.BATCH_ROWS", 3)
     vectors = [[float(i), 0.5, -1.0] for i in range(8)]
     path = parquet(tmp_path / "x.parquet", {"embedding": pa.array(vectors, kind)})
     source = open_source(str(path))

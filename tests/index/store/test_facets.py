@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import InvalidRequest
-from index.store import compile_filter, facets
-from index.store.facets import Facet
+from attend.errors import InvalidRequest
+from attend.store import compile_filter, facets
+from attend.store.facets import Facet
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 
 SCALARS = (
@@ -123,7 +123,7 @@ def test_facets_that_cannot_be_are_refused(store, fields, limit, said):
 
 
 def test_a_facet_that_is_often_asked_for_gets_an_index(tmp_path, monkeypatch):
-    from index.store import indexes
+    from attend.store import indexes
 
     monkeypatch.setattr(indexes, "COUNTED_SECONDS", 0.0)
     monkeypatch.setattr(indexes, "BUILD_AFTER_SECONDS", 0.0)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from index.errors import InvalidRequest
-from index.store import compile_filter, selection
-from index.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
+from attend.errors import InvalidRequest
+from attend.store import compile_filter, selection
+from attend.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
 from tests.index.helpers import entry, fresh_store, index_fields
 
 NAMES = ["a", "b", "é", "it's", "back\\slash", "tab\t", "a b", "😀"]

@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from index.store import Store, compile_filter, field_values, indexes
-from index.store.conditions import leaves_of
-from index.store.indexes import FieldIndexes
+from attend.store import Store, compile_filter, field_values, indexes
+from attend.store.conditions import leaves_of
+from attend.store.indexes import FieldIndexes
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 
 FILTERS = [
@@ -202,7 +202,7 @@ def test_results_are_kept_until_a_document_changes(store, monkeypatch):
 
 
 def test_kept_results_have_a_bound(store, monkeypatch):
-    from index.store import selection
+    from attend.store import selection
 
     monkeypatch.setattr(selection, "KEPT_ROWS", 5000)
     for at in range(100):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from index.store import compile_filter
+from attend.store import compile_filter
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["cat", "dog", "owl", "map", "sun", "é", "日本"]

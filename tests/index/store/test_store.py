@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
-from index.ingest import Ingest, value_hash
-from index.settings import Settings
-from index.store import Entry, StaleEntries, Store, connections
-from index.types import Document
+from attend.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
+from attend.ingest import Ingest, value_hash
+from attend.settings import Settings
+from attend.store import Entry, StaleEntries, Store, connections
+from attend.types import Document
 from tests.index.helpers import entry, fresh_store, no_encoder
 
 
@@ -352,7 +352,7 @@ def test_many_threads_read_whole_states_while_one_writes(store):
 WRITE_FROM_ELSEWHERE = """
 import sys
 from pathlib import Path
-from index.store import Store
+from attend.store import Store
 from tests.index.helpers import entry
 store = Store(Path(sys.argv[1]))
 store.write([entry("elsewhere", value=7)])

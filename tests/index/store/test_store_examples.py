@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
-from index.ingest import value_hash
-from index.store import Entry, NewExample, Question
-from index.types import Document
+from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from attend.ingest import value_hash
+from attend.store import Entry, NewExample, Question
+from attend.types import Document
 from tests.index.helpers import entry, fresh_store
 
 

@@ -7,9 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from index.errors import InvalidRequest, UnknownDocument
-from index.store import Entry, Interaction
-from index.types import Document
+from attend.errors import InvalidRequest, UnknownDocument
+from attend.store import Entry, Interaction
+from attend.types import Document
 from tests.index.helpers import entry, fresh_store
 
 

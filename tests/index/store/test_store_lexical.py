@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.ingest import value_hash
-from index.store import Store, compile_filter, lexical, matches
-from index.store.tokens import MAX_STEMS, Tokenizer
+from attend.ingest import value_hash
+from attend.store import Store, compile_filter, lexical, matches
+from attend.store.tokens import MAX_STEMS, Tokenizer
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]  # too short for a stemmer to touch
@@ -174,7 +174,7 @@ def test_the_schema_keeps_step_and_not_the_store(store):
 WRITE_FROM_ELSEWHERE = """
 import sys
 from pathlib import Path
-from index.store import Store
+from attend.store import Store
 from tests.index.helpers import entry
 store = Store(Path(sys.argv[1]))
 store.write([entry("a", fields={"t": "elsewhere"})])

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sqlite_utils import Database
 
-from index.errors import Conflict, InvalidRequest, UnknownProjection
-from index.ingest import value_hash
-from index.projection import identity
-from index.settings import Settings
-from index.store import Entry, NewExample, Question, Store
-from index.store.migrations import migrations
-from index.types import Document
+from attend.errors import Conflict, InvalidRequest, UnknownProjection
+from attend.ingest import value_hash
+from attend.projection import identity
+from attend.settings import Settings
+from attend.store import Entry, NewExample, Question, Store
+from attend.store.migrations import migrations
+from attend.types import Document
 from tests.index.helpers import entry, fresh_store, vector_data
 
 

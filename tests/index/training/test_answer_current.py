@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index.data import Data
-from index.learn.answers.held import Fold, Words
-from index.projection import given, identity, split_heads
-from index.search.requests import parse
-from index.teaching import teach
-from index.training import TrainRequest
-from index.training.answer_current import Current
-from index.training.answer_material import gathered
-from index.training.answer_words import with_words
-from index.training.request import Task, Watch
-from index.tuning import Tuning
+from attend.data import Data
+from attend.learn.answers.held import Fold, Words
+from attend.projection import given, identity, split_heads
+from attend.search.requests import parse
+from attend.teaching import teach
+from attend.training import TrainRequest
+from attend.training.answer_current import Current
+from attend.training.answer_material import gathered
+from attend.training.answer_words import with_words
+from attend.training.request import Task, Watch
+from attend.tuning import Tuning
 from tests.index.world import WORDS, words
 
 

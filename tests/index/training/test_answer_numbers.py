@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.projection import Projection, given
-from index.training import train
+from attend.projection import Projection, given
+from attend.training import train
 from tests.index.answer_world import WIDTH, asked, stored
 
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from index.cli import main
-from index.data import Data
-from index.errors import InvalidRequest
-from index.learn.answers.blended import weights
-from index.learn.answers.fit import Matrices
-from index.learn.answers.held import Fold, attended, compared
-from index.learn.seen import expected_error
-from index.projection import given, split_heads
-from index.search.requests import SearchRequest, parse
-from index.training import Cancelled, TrainRequest, train
-from index.training.answer_material import gathered
-from index.training.answer_trial import folds
-from index.tuning import Tuning
+from attend.cli import main
+from attend.data import Data
+from attend.errors import InvalidRequest
+from attend.learn.answers.blended import weights
+from attend.learn.answers.fit import Matrices
+from attend.learn.answers.held import Fold, attended, compared
+from attend.learn.seen import expected_error
+from attend.projection import given, split_heads
+from attend.search.requests import SearchRequest, parse
+from attend.training import Cancelled, TrainRequest, train
+from attend.training.answer_material import gathered
+from attend.training.answer_trial import folds
+from attend.tuning import Tuning
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
 from tests.places import DATA
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.errors import SourceError
-from index.examples import (
+from attend.errors import SourceError
+from attend.examples import (
     Example,
     describe_columns,
     gather,
@@ -24,7 +24,7 @@ from index.examples import (
     read_judgements,
     read_table,
 )
-from index.source import Problem, open_source
+from attend.source import Problem, open_source
 from tests.index.helpers import write_jsonl
 
 

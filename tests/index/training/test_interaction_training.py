@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index.errors import InvalidRequest
-from index.interactions import record
-from index.learn.mixture.histories import without
-from index.learn.mixture.next_items import Asking, Ranked, weights
-from index.learn.mixture.withheld import withheld
-from index.store import Interaction
-from index.training import Cancelled, train
-from index.training.interaction_material import gathered
+from attend.errors import InvalidRequest
+from attend.interactions import record
+from attend.learn.mixture.histories import without
+from attend.learn.mixture.next_items import Asking, Ranked, weights
+from attend.learn.mixture.withheld import withheld
+from attend.store import Interaction
+from attend.training import Cancelled, train
+from attend.training.interaction_material import gathered
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import communities
 
@@ -111,7 +111,7 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys):
     near = memory.embeddings[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
     collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
     record(collection, interactions_of(met))
-    from index.training import interactions
+    from attend.training import interactions
 
     kept = {}
     learned = interactions._learned

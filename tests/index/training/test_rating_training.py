@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.collection import Collection
-from index.errors import Damaged, InvalidRequest
-from index.interchange import export_weights
-from index.learn.ratings.fit import Recipe
-from index.learn.ratings.net import Shape
-from index.recommend.target import Targets, Valued, predicted
-from index.recommend.trained import Models
-from index.store import Interaction
-from index.training import Cancelled, train
-from index.verify import verify
+from attend.collection import Collection
+from attend.errors import Damaged, InvalidRequest
+from attend.interchange import export_weights
+from attend.learn.ratings.fit import Recipe
+from attend.learn.ratings.net import Shape
+from attend.recommend.target import Targets, Valued, predicted
+from attend.recommend.trained import Models
+from attend.store import Interaction
+from attend.training import Cancelled, train
+from attend.verify import verify
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 
@@ -30,7 +30,7 @@ SMALL = Recipe(
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.training.ratings.RECIPES", {"usual": SMALL})
+    monkeypatch.setattr("attend.training.ratings.RECIPES", {"usual": SMALL})
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import views as views_module
-from index.data import Data
-from index.errors import DimensionMismatch, InvalidRequest, UnknownDocument
-from index.examples import Example
-from index.projection import identity
-from index.search.requests import parse
-from index.store import examples as store_examples
-from index.teaching import FEW, PROBES, TeachItem, teach, unfit
-from index.tuning import Tuning
-from index.verify import verify
+from attend import views as views_module
+from attend.data import Data
+from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from attend.examples import Example
+from attend.projection import identity
+from attend.search.requests import parse
+from attend.store import examples as store_examples
+from attend.teaching import FEW, PROBES, TeachItem, teach, unfit
+from attend.tuning import Tuning
+from attend.verify import verify
 from tests.index.helpers import vector_data
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]

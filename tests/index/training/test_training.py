@@ -23,25 +23,25 @@ import pytest
 from click.testing import CliRunner
 from scipy.linalg import expm
 
-from index.cli import main
-from index.data import Data
-from index.errors import Conflict, InvalidRequest
-from index.learn.choose import Choice
-from index.learn.data import PARTS, answerable
-from index.learn.gate import Verdict
-from index.learn.rankings import ways
-from index.learn.rankings.learned import candidates, learn
-from index.learn.rankings.ranking import Weights, scores
-from index.learn.rankings.ways import way_of
-from index.learn.together import one_thread_each
-from index.projection import Projection, given
-from index.statistics import paired_randomisation
-from index.teaching import teach
-from index.training import Cancelled, TrainRequest, ranking, train
-from index.training.gather import gathered, start_of
-from index.training.ranking import MEASURE
-from index.tuning import Tuning
-from index.versions import Version
+from attend.cli import main
+from attend.data import Data
+from attend.errors import Conflict, InvalidRequest
+from attend.learn.choose import Choice
+from attend.learn.data import PARTS, answerable
+from attend.learn.gate import Verdict
+from attend.learn.rankings import ways
+from attend.learn.rankings.learned import candidates, learn
+from attend.learn.rankings.ranking import Weights, scores
+from attend.learn.rankings.ways import way_of
+from attend.learn.together import one_thread_each
+from attend.projection import Projection, given
+from attend.statistics import paired_randomisation
+from attend.teaching import teach
+from attend.training import Cancelled, TrainRequest, ranking, train
+from attend.training.gather import gathered, start_of
+from attend.training.ranking import MEASURE
+from attend.tuning import Tuning
+from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import unit
 from tests.index.world import WORDS, words
@@ -351,7 +351,7 @@ def held_in(collection, choice: Choice, tuning: Any) -> np.ndarray:
 
 def test_asking_what_can_be_asked_for_loads_no_learning():
     loaded = "import sys, index.training; print(*(name in sys.modules for name in sys.argv[1:]))"
-    names = ["torch", "index.training.ranking", "index.training.answers", "index.learn.fit"]
+    names = ["torch", "attend.training.ranking", "attend.training.answers", "attend.learn.fit"]
     ran = subprocess.run(
         [sys.executable, "-c", loaded, *names], capture_output=True, text=True, check=True
     )
@@ -666,7 +666,7 @@ def test_a_killed_training_loses_nothing(small, stage):
     queries = planted.asked(range(5))
     before, examples = answers(collection, queries), collection.store.example_count()
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch", "index.training", "tests.index.training.test_training"])
+    server.set_forkserver_preload(["torch", "attend.training", __name__])
     folder = collection.folder.parent.parent
     process = server.Process(target=killed_at, args=(str(folder), stage))
     process.start()

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from index.values import ValueType, blend_for, infer, parse_type
-from index.values.retrieved import LISTED
+from attend.values import ValueType, blend_for, infer, parse_type
+from attend.values.retrieved import LISTED
 
 quick = settings(max_examples=60, deadline=None)
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from index.errors import DimensionMismatch
-from index.values import decode, nearest
+from attend.errors import DimensionMismatch
+from attend.values import decode, nearest
 
 
 @settings(max_examples=50, deadline=None)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import index.values
-from index.errors import InvalidRequest, LimitExceeded
-from index.values import ValueType, infer, parse_type, select
-from index.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS
+import attend.values
+from attend.errors import InvalidRequest, LimitExceeded
+from attend.values import ValueType, infer, parse_type, select
+from attend.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -172,13 +172,13 @@ def test_select_from_a_value_that_is_no_object():
     assert select("a", "d1", [1], {"a": 2}, {}) == 2
 
 
-@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(index.values.__path__)])
+@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(attend.values.__path__)])
 def test_examples_in_docstrings(name):
-    module = importlib.import_module(f"index.values.{name}")
+    module = importlib.import_module(f"attend.values.{name}")
     assert doctest.testmod(module).failed == 0
 
 
 def test_the_example_of_the_package():
-    found = doctest.testmod(index.values)
+    found = doctest.testmod(attend.values)
     assert found.attempted > 0
     assert found.failed == 0

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
-from index import DEFAULT_COLLECTION, Collection, Data
-from index.cli import main
-from index.projection import given
-from service import demo
-from service.docstrings import standard_library
+from attend import DEFAULT_COLLECTION, Collection, Data
+from attend.cli import main
+from attend.projection import given
+from attend_service import demo
+from attend_service.docstrings import standard_library
 from tests.places import DATA
 
 SCIFACT = DATA / "scifact"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from index import Data
-from service.security.keys import KeyFile
+from attend import Data
+from attend_service.security.keys import KeyFile
 from tests.service.pages.conftest import READY, VIEWS, Tab
 from tests.service.pages.world import IMAGE, LONG, RIGHT_TO_LEFT, SCRIPT
 from tests.service.test_server import running, wait_until_ready

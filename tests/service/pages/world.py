@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from index import Collection, Data
-from index.projection import given, identity
-from index.tuning import Tuning
+from attend import Collection, Data
+from attend.projection import given, identity
+from attend.tuning import Tuning
 
 TOPICS = {
     "sea": "a captain sails a ship over the sea to hunt a white whale",

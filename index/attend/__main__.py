@@ -1,0 +1,6 @@
+"""`python -m attend`."""
+
+from attend.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="python -m attend")

@@ -1,0 +1,150 @@
+"""Softmax with masks, a temperature and a null key, and the mixture of heads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attend.errors import InvalidRequest
+from attend.types import Float64, Floats
+
+COLDEST = 1e-9
+"""Below it every softmax is one-hot already, and quotients come to overflow."""
+
+
+class Partition(NamedTuple):
+    """A sum of exponentials, kept as the largest logit and the sum relative to it.
+
+    One number, its log, would do but for large logits, whose rounding it would multiply
+    into the weights.
+    """
+
+    maximum: Float64
+    """(...,) -inf where all was masked."""
+    total: Float64
+    """(...,) sum of exp(z - maximum); at least 1, or 0 where all was masked."""
+
+    @property
+    def log(self) -> Float64:
+        """(...,) log sum exp, -inf where all was masked."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.maximum + np.log(self.total))
+
+
+class Softmax(NamedTuple):
+    """Weights over the last axis, which with the null's sum to one."""
+
+    weights: Float64
+    """(..., n); zero where masked."""
+    null_weight: Float64
+    """(...,); zero without a null key."""
+    log_partition: Float64
+    """(...,) log of the sum of exp(logit / temperature); -inf if all was masked."""
+
+
+def softmax(
+    logits: ArrayLike, temperature: float = 1.0, null_logit: ArrayLike | None = None
+) -> Softmax:
+    """exp(z / t) over its sum along the last axis, in float64.
+
+    A logit of -inf is masked and weighs nothing. Where all are masked, weights are zero,
+    never uniform, and the null key, if there is one, has all. Raises InvalidRequest for
+    a temperature that is not a finite number above zero and for logits that are NaN or
+    +inf.
+
+    >>> softmax([0.9, 0.95, 0.2, 0.6]).weights.round(4).tolist()
+    [0.3041, 0.3197, 0.151, 0.2253]
+    """
+    tau = check_temperature(temperature)
+    z = np.asarray(logits, dtype=np.float64) / tau
+    null = None if null_logit is None else np.asarray(null_logit, dtype=np.float64) / tau
+    whole = partition(z, null)
+    null_weight = np.zeros(whole.total.shape) if null is None else weigh_one(null, whole)
+    return Softmax(weigh(z, whole), null_weight, whole.log)
+
+
+def partition(z: Floats, null: Float64 | None = None) -> Partition:
+    """The sum of exponentials over the last axis and the null: (..., n) -> (...,)."""
+    rows, _ = summed(z)
+    return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
+
+
+def summed(z: Floats) -> tuple[Partition, Floats]:
+    """The same without a null, and what was summed, exp(z - maximum) (..., n)."""
+    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
+    shares = _relative(z, maximum[..., None])
+    total = np.asarray(shares.sum(axis=-1))
+    return Partition(maximum.astype(np.float64), total.astype(np.float64)), shares
+
+
+def cooled(z: Floats, temperature: float) -> Floats:
+    """Logits over a temperature; at 1 the same array."""
+    return z if temperature == 1 else z / temperature
+
+
+def join(one: Partition, other: Partition) -> Partition:
+    """The partition of both their logits together."""
+    maximum = np.maximum(one.maximum, other.maximum)
+    parts = [part.total * _relative(part.maximum, maximum) for part in (one, other)]
+    return Partition(maximum, parts[0] + parts[1])
+
+
+def weigh(z: Floats, whole: Partition) -> Float64:
+    """Logits (..., n) as shares of a partition (...,); zero where nothing was attended to."""
+    shares = _relative(z, whole.maximum[..., None])
+    return np.asarray(shares / np.where(whole.total == 0, 1, whole.total)[..., None])
+
+
+def weigh_one(z: Float64, whole: Partition) -> Float64:
+    """One logit for each partition (...,) as its share."""
+    return np.asarray(weigh(z[..., None], whole)[..., 0])
+
+
+def mix(weights: Float64, gates: Float64) -> Float64:
+    """Heads' weights (..., H, n) by their gates (H,): (..., n)."""
+    return np.asarray(gates @ weights)  # (H,) @ (..., H, n) -> (..., n)
+
+
+def log_mix(log_weights: Float64, gates: Float64) -> Float64:
+    """log of the mixture from log weights (..., H, n): (..., n).
+
+    In logs, so that documents too far off to have a weight still have an order.
+    """
+    with np.errstate(divide="ignore"):
+        shares = log_weights + np.log(gates)[:, None]
+        # One exponential for each head, where logaddexp would take two for each.
+        return partition(np.moveaxis(shares, -2, -1)).log
+
+
+def check_temperature(temperature: float) -> float:
+    """The temperature as a float, if it is a finite number above zero."""
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float | np.number):
+        raise InvalidRequest(
+            f"The temperature is {temperature!r}; send a number above 0.", field="temperature"
+        )
+    if not (np.isfinite(temperature) and temperature >= COLDEST):
+        raise InvalidRequest(
+            f"The temperature is {temperature}; send a finite number above 0, at least "
+            f"{COLDEST} (1 is as fitted).",
+            field="temperature",
+        )
+    return float(temperature)
+
+
+def check_finite(peak: Floats) -> Floats:
+    """The largest logits, if none is NaN or +inf: either would spread to all weights."""
+    if np.isnan(peak).any() or np.isposinf(peak).any():
+        raise InvalidRequest(
+            "A logit is NaN or infinite; the query or a key holds NaN, infinity or numbers "
+            "too large to multiply."
+        )
+    return peak
+
+
+def _relative(z: Floats, maximum: Floats) -> Floats:
+    """exp(z - maximum), which is 0 for masked logits, also where nothing else is left."""
+    with np.errstate(over="ignore"):  # a difference that overflows weighs nothing
+        apart = np.asarray(z - np.where(np.isneginf(maximum), np.zeros_like(maximum), maximum))
+        return np.exp(apart, out=apart)

@@ -1,0 +1,228 @@
+"""Building a collection from sources: read, encode what is new, store, publish.
+
+Documents are stored window by window, each window in one transaction: a build that is
+killed has lost at most the window in flight, and the next run of the same command finds
+the rest by its hashes and goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from attend.collection import Collection
+from attend.errors import AttendError, InvalidRequest, SourceError
+from attend.ingest import Written
+from attend.source import FieldMap, Placed, Problem, Source, documents
+from attend.types import Document, OnStage
+
+WINDOW = 256
+"""Documents that are encoded and stored together, where the engine names no other number: enough
+to sort by length, and what a killed build has to repeat (about five seconds of work)."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A source and how its fields become documents."""
+
+    source: Source
+    map: FieldMap
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did. Counts are documents; `encoded` counts texts (passages)."""
+
+    read: int
+    added: int
+    updated: int
+    revised: int
+    unchanged: int
+    removed: int
+    refused: int
+    encoded: int
+    documents: int
+    keys: int
+    seconds: float
+
+
+class Shard(NamedTuple):
+    """The documents of one of several processes that build together: each takes one of `parts`,
+    by a hash of its id, so that none is taken twice, whatever its source and place there."""
+
+    at: int
+    parts: int
+
+    def takes(self, id: str) -> bool:
+        """Whether a document is one of this shard's."""
+        hashed = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(hashed) % self.parts == self.at - 1
+
+    @classmethod
+    def of(cls, written: str) -> Shard:
+        """`2/8` is the second of eight. Raises InvalidRequest for what is none."""
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", written)
+        if not found or not 1 <= int(found[1]) <= int(found[2]):
+            raise InvalidRequest(
+                f"{written[:40]!r} is no shard; write 2/8 for the second of eight.", field="shard"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+
+class Refused(SourceError):
+    """A row could not be used, and the build was told to be strict."""
+
+
+Report = Callable[[int], None]
+"""Called with the number of rows just dealt with."""
+
+
+def build(
+    collection: Collection,
+    sources: Sequence[Mapped],
+    *,
+    sync: bool = False,
+    strict: bool = False,
+    publish: bool = False,
+    shard: Shard | None = None,
+    on_problem: Callable[[Problem], None] = lambda problem: None,
+    on_progress: Report = lambda rows: None,
+    on_stage: OnStage = lambda stage, done: None,
+) -> Built:
+    """Bring a collection up to date with its sources.
+
+    Args:
+        sync: also delete the documents that no source has. Nothing is deleted if a single
+            row could not be used: what it would have said is not known.
+        strict: stop at the first row that cannot be used; what was stored stays.
+        publish: write the index even if nothing changed.
+        shard: take a part of the documents only, as one of several processes at once.
+        on_problem: told of every row that cannot be used; and, by a problem that refuses
+            none, of a part of the source that is left out of the rows.
+        on_progress: told of the rows just dealt with.
+        on_stage: told, once all are stored, how far their index is.
+
+    Raises:
+        SourceError: a source has no usable row, or several have no ids of their own.
+        Refused: a row could not be used, and `strict` was set.
+    """
+    check_ids(sources)
+    if sync and shard is not None:
+        raise InvalidRequest(
+            "A shard sees a part of the documents only, and cannot tell which no source has; build "
+            "without sync, or without a shard.",
+            field="shard",
+        )
+    started = time.perf_counter()
+    build = _Build(collection, strict, shard, on_problem, on_progress)
+    for mapped in sources:
+        build.take(mapped)
+    removed = build.remove_others() if sync and not build.refused else 0
+    if publish:
+        collection.publish(on_stage)
+    else:
+        collection.publish_fresh(on_stage)
+    count, keys = collection.store.counts()
+    return Built(
+        read=build.read,
+        **vars(build.written),
+        removed=removed,
+        refused=build.refused,
+        documents=count,
+        keys=keys,
+        seconds=round(time.perf_counter() - started, 3),
+    )
+
+
+class _Build:
+    """The running totals of one build."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        strict: bool,
+        shard: Shard | None,
+        on_problem: Callable[[Problem], None],
+        on_progress: Report,
+    ) -> None:
+        self._collection = collection
+        self._strict = strict
+        self._shard = shard
+        self._on_problem = on_problem
+        self._on_progress = on_progress
+        self._ids: dict[str, str] = {}  # id -> the source it came from
+        self.written = Written()
+        self.read = 0
+        self.refused = 0
+
+    def take(self, mapped: Mapped) -> None:
+        before, size = len(self._ids), self._collection.capabilities.window or WINDOW
+        with closing(self._usable(mapped)) as usable:
+            while window := list(islice(usable, size)):
+                self.written += self._collection.write(window)
+                self.read += len(window)
+                self._on_progress(len(window))
+        if len(self._ids) == before:
+            raise SourceError(
+                f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
+                f"its fields, and the problems reported above."
+            )
+
+    def remove_others(self) -> int:
+        gone = [id for id in self._collection.store.all_ids() if id not in self._ids]
+        return sum(
+            self._collection.delete(gone[at : at + 10_000]) for at in range(0, len(gone), 10_000)
+        )
+
+    def _usable(self, mapped: Mapped) -> Generator[Document, None, None]:
+        for item in documents(mapped.source, mapped.map):
+            problem = item if isinstance(item, Problem) else self._problem_with(item, mapped)
+            if problem is not None:
+                self._tell(problem)
+            elif isinstance(item, Placed):
+                self._ids[item.document.id] = mapped.source.name
+                if self._shard is None or self._shard.takes(item.document.id):
+                    yield item.document
+                else:
+                    self._on_progress(1)
+
+    def _problem_with(self, placed: Placed, mapped: Mapped) -> Problem | None:
+        """What this collection, or another source, has against a document."""
+        id = placed.document.id
+        if id in self._ids:
+            return Problem(placed.place, f"The id {id!r} was used before, in {self._ids[id]}.")
+        try:
+            self._collection.check(placed.document)
+        except AttendError as error:
+            return Problem(placed.place, str(error))
+        return None
+
+    def _tell(self, problem: Problem) -> None:
+        self._on_problem(problem)
+        if not problem.refuses:
+            return
+        self.refused += 1
+        self._on_progress(1)
+        if self._strict:
+            raise Refused(f"Stopped at {problem}; --strict takes no source with such a row.")
+
+
+def check_ids(sources: Sequence[Mapped]) -> None:
+    """Row numbers are ids within one source only.
+
+    Raises:
+        SourceError: several sources, and one of them has no ids of its own.
+    """
+    nameless = [mapped.source.name for mapped in sources if mapped.map.id is None]
+    if len(sources) > 1 and nameless:
+        raise SourceError(
+            f"{nameless[0]} has no id field, so that its rows would be numbered from 1 like those "
+            f"of any other source. Name one with --id, or build each source into a collection of "
+            f"its own."
+        )

@@ -1,0 +1,102 @@
+"""Files of interactions, which `teach`, `train` and `evaluate` read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from attend.cli.common import Problems
+from attend.collection import Collection
+from attend.interactions import Gathered, read_file, record
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--interactions",
+        metavar="FILE",
+        help="A table with a row for each user and item: CSV, TSV, JSONL, Parquet or SQLite.",
+    ),
+    click.option("--user", "user_column", metavar="F", help="Its column; else guessed by name."),
+    click.option("--item", "item_column", metavar="F", help="The document's id."),
+    click.option("--value", "value_column", metavar="F", help="A rating or label, if any."),
+    click.option("--time", "time_column", metavar="F", help="Seconds since 1970, or ISO dates."),
+)
+
+
+@dataclass(frozen=True)
+class InteractionFile:
+    """A file of interactions, and how it is to be read."""
+
+    path: str
+    columns: dict[str, str | None]
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any]) -> InteractionFile | None:
+        """Take these options out of all that were given; None where no file was.
+
+        Raises:
+            UsageError: a column without a file.
+        """
+        path = given.pop("interactions")
+        columns = {name: given.pop(f"{name}_column") for name in ("user", "item", "value", "time")}
+        if path is not None:
+            return cls(path, columns)
+        if named := [f"--{name}" for name, column in columns.items() if column is not None]:
+            raise click.UsageError(
+                f"{', '.join(named)}: a column of --interactions; give that file, too."
+            )
+        return None
+
+    def beside(self, path: str) -> InteractionFile:
+        """Another file with the same columns."""
+        return InteractionFile(path, self.columns)
+
+    def read(self, collection: Collection, *, strict: bool = False) -> Gathered:
+        """What can be used of it; the rest is told on stderr."""
+        problems = Problems()
+        found = read_file(
+            self.path,
+            collection.store.rows_of,
+            strict=strict,
+            on_problem=problems,
+            on_columns=lambda told: click.echo(told, err=True),
+            **self.columns,
+        )
+        problems.summary()
+        return found
+
+
+def with_interactions(command: Command) -> Command:
+    """The options of a file of interactions."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def record_file(
+    collection: Collection, file: InteractionFile, *, strict: bool = False, forget: bool = False
+) -> dict[str, int]:
+    """Store what can be used of a file. Returns counts, for --json.
+
+    Raises:
+        SourceError: no row can be used; nothing was stored, nothing forgotten.
+    """
+    found = file.read(collection, strict=strict)
+    forgotten = collection.store.interaction_counts()[0] if forget else 0
+    recorded = record(collection, found.interactions, forget=forget)
+    counts = {"skipped": found.skipped, "repeated": found.repeated, "forgotten": forgotten}
+    return recorded._asdict() | counts
+
+
+def sentence(recorded: dict[str, int]) -> str:
+    """What was taken of a file and what not, for a person."""
+    forgotten = f"{recorded['forgotten']} forgotten, " if recorded["forgotten"] else ""
+    return (
+        f"{forgotten}{recorded['added']} interactions added, {recorded['replaced']} replaced, "
+        f"{recorded['repeated']} repeated, {recorded['skipped']} rows skipped. "
+        f"{recorded['interactions']} interactions of {recorded['users']} users are stored."
+    )

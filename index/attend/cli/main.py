@@ -1,0 +1,63 @@
+"""The group of commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from typing import Any
+
+import click
+
+from attend.cli.alias import alias_command
+from attend.cli.build import build_command
+from attend.cli.common import fail, interrupted
+from attend.cli.evaluate import evaluate_command
+from attend.cli.export import export_command, import_command
+from attend.cli.manage import info_command, projections_group, verify_command
+from attend.cli.recommend import recommend_command
+from attend.cli.search import search_command
+from attend.cli.teach import teach_command
+from attend.cli.train import train_command
+from attend.errors import AttendError
+
+
+class Commands(click.Group):
+    """A group whose commands fail with a sentence instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AttendError, OSError, sqlite3.Error) as error:
+            fail(error)
+        except KeyboardInterrupt:
+            interrupted("what was done by then is stored whole, and the rest is as it was.")
+
+
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
+@click.version_option(package_name=None, version="0.1.0", prog_name="attend")
+def main() -> None:
+    """Attend: a database as an attention layer.
+
+    \b
+    Example:
+      python -m index build books.csv --data library
+      python -m index search "a whale hunt" --data library
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+
+
+for command in (
+    build_command,
+    search_command,
+    recommend_command,
+    alias_command,
+    evaluate_command,
+    teach_command,
+    train_command,
+    info_command,
+    verify_command,
+    projections_group,
+    export_command,
+    import_command,
+):
+    main.add_command(command)

@@ -1,0 +1,21 @@
+"""Text to embedding: any sentence-transformers model, and the passages its window allows.
+
+Importing this package loads neither torch nor a model; `load` does both.
+"""
+
+from __future__ import annotations
+
+from attend.encoder.cache import CachedEncoder, EmbeddingCache
+from attend.encoder.loading import DEFAULT, load
+from attend.encoder.model import Encoder, SentenceEncoder
+from attend.encoder.passages import Passage
+
+__all__ = [
+    "DEFAULT",
+    "CachedEncoder",
+    "EmbeddingCache",
+    "Encoder",
+    "Passage",
+    "SentenceEncoder",
+    "load",
+]

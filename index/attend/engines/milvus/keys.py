@@ -1,0 +1,237 @@
+"""What one search sees of a collection on the server: keys that are proposed, then read exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attend.consistency import reading
+from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
+from attend.engines.milvus.expressions import both
+from attend.engines.milvus.graph import EFS, Graph
+from attend.engines.milvus.tables import Read, Tables
+from attend.keys import Candidates, Proposed
+from attend.keys.nearest import EXTRA, OVERFETCH
+from attend.types import Float32, Int64, Json
+
+MAX_EF = EFS[-1]
+"""More keys are found faster by a scan than by HNSW."""
+
+READ_AGAIN = 4
+"""How often a document that changes while it is read is read anew; then it is passed over."""
+
+
+class Size(NamedTuple):
+    """How large a collection was when it was last counted."""
+
+    documents: int
+    keys: int
+
+    @property
+    def crowd(self) -> float:
+        """Keys a document."""
+        return self.keys / self.documents if self.documents else 1.0
+
+
+class RemoteKeys:
+    """The documents of a collection that a filter lets pass, under one layout of keys.
+
+    Made for one request, which reads each document once: what is found, attended and returned is
+    one state of it. Offers what `attend.keys.Snapshot` does, but for scans of everything.
+
+    Args:
+        passing: the filter, for keys and for documents alike.
+        exclude, only: the mask, as rows.
+        graph: an HNSW table of the same keys; None for exact searches, as all behind a filter are.
+    """
+
+    scans = False
+    """All keys are not read for one search."""
+    generation = 0
+    index: Mapping[str, Json]
+
+    def __init__(
+        self,
+        tables: Tables,
+        layout: str,
+        width: int,
+        size: Size,
+        passing: str = "",
+        exclude: Sequence[int] = (),
+        only: Sequence[int] | None = None,
+        graph: Graph | None = None,
+    ) -> None:
+        self._tables = tables
+        self._layout = layout
+        self._size = size
+        self._of_keys = both(passing, *_masked("document", exclude, only))
+        self._of_documents = both(passing, *_masked("row", exclude, only))
+        self.width = width
+        # What HNSW finds behind a filter is not known; of a few that are masked it is.
+        self._graph = graph = None if passing or only is not None else graph
+        told = {} if graph is None else graph.told
+        self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **told}
+        self.documents_read: dict[int, Read] = {}
+        self._looked_for: set[int] = set()
+        self._own: set[int] = set()
+        self._vectors: dict[int, Float32] = {}
+
+    @property
+    def keys(self) -> int:
+        return self._size.keys
+
+    @property
+    def documents(self) -> int:
+        return self._size.documents
+
+    @property
+    def most_keys(self) -> int:
+        """Of one document, of those that were read."""
+        return max((read.keys for read in self.documents_read.values()), default=1)
+
+    @property
+    def largest_block(self) -> int:
+        return self.most_keys
+
+    def promises(self, recall: float | None = None) -> float:
+        """The share of the true nearest keys that searches find."""
+        return 1.0 if self._graph is None else self._graph.promises(recall)
+
+    def search(
+        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
+    ) -> Proposed:
+        """As `attend.keys.Snapshot.search`; rows that filter and mask let pass are the server's to
+        choose."""
+        q, heads, _ = queries.shape
+        flat = queries.reshape(q * heads, -1)
+        found = self._nearest(flat, attend + EXTRA, recall)
+        by_query = [
+            np.unique(np.concatenate(found[at : at + heads])) for at in range(0, len(found), heads)
+        ]
+        return Proposed(by_query, self.promises(recall))
+
+    def lookup(self, rows: Int64) -> Candidates:
+        """The documents of `rows` that are there, with all of their keys."""
+        alive = self._settled(rows.tolist())
+        reads = [self.documents_read[row] for row in alive]
+        ids = [key for read in reads for key in read.key_ids()]
+        counts = np.array([read.keys for read in reads], dtype=np.int64)
+        keys = (
+            np.stack([self._vectors[key] for key in ids])
+            if ids
+            else np.empty((0, self.width), dtype=np.float32)
+        )
+        documents = np.array(alive, dtype=np.int64)
+        return Candidates(
+            documents, np.cumsum(counts) - counts, keys, np.array(ids, dtype=np.int64)
+        )
+
+    def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
+        """The documents of `rows`, in one block."""
+        if rows is None:
+            CAPABILITIES.check("attend_all", field="attend")
+            return
+        found = self.lookup(rows)
+        if len(found.documents):
+            yield found
+
+    def _nearest(self, queries: Float32, wanted: int, recall: float | None) -> list[Int64]:
+        """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
+        different ones or more, or all there are.
+
+        A document that is found by an old key is one of them, since its own may not have been to
+        be seen yet; but it takes the place of none that is found by a key of its own.
+        """
+        fetch = min(MAX_RESULTS, int(wanted * self._size.crowd * OVERFETCH) + 1)
+        found: list[Int64 | None] = [None] * len(queries)
+        pending = list(range(len(queries)))
+        while pending:
+            hits = list(self._hits(queries[pending], fetch, recall))
+            met = {hit["entity"]["document"] for each in hits for hit in each}
+            alive = set(self._settled(sorted(met)))
+            for at, each in zip(pending, hits, strict=True):
+                rows = {hit["entity"]["document"] for hit in each}
+                own = {hit["entity"]["document"] for hit in each if hit["id"] in self._own}
+                if len(own) >= wanted or len(each) < fetch or fetch == MAX_RESULTS:
+                    found[at] = np.array(sorted(rows & alive), dtype=np.int64)
+            pending = [at for at in pending if found[at] is None]
+            fetch = min(MAX_RESULTS, fetch * 2)
+        return [each for each in found if each is not None]
+
+    def _hits(self, queries: Float32, fetch: int, recall: float | None) -> Iterator[list[Any]]:
+        """Hits of each query; the keys among them are kept."""
+        layout, params = self._by(fetch, recall)
+        row_bytes = 4 * self.width + 200
+        step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
+        for at in range(0, len(queries), step):
+            found = self._tables.client.search(
+                self._tables.keys(layout),
+                list(queries[at : at + step]),
+                fetch,
+                self._of_keys,
+                ["document", "vector"],
+                params,
+            )
+            for hits in found:
+                for hit in hits:
+                    entity = hit["entity"]
+                    if hit["id"] not in self._vectors:
+                        self._vectors[hit["id"]] = np.asarray(entity["vector"], dtype=np.float32)
+                yield hits
+
+    def _by(self, fetch: int, recall: float | None) -> tuple[str, dict[str, int]]:
+        """The layout of the table that finds so many keys, and the parameters of its index."""
+        graph = self._graph
+        if graph is None or fetch > MAX_EF:
+            return self._layout, {}
+        point = graph.point(recall)
+        return (self._layout, {}) if point is None else (graph.layout, {"ef": max(point.ef, fetch)})
+
+    def _settled(self, rows: Sequence[int]) -> list[int]:
+        """Those of the rows whose documents are there and pass, read with their keys; ascending.
+
+        A key that was found under another version than its document's is not its document's. A
+        document whose own keys are not there was read so late that it had others by then, and is
+        read again.
+        """
+        late = [row for row in rows if row not in self._looked_for]
+        self._looked_for.update(late)
+        late = self._read_whole(late)
+        for _ in range(READ_AGAIN):
+            if not late:
+                break
+            with reading("strong"):
+                late = self._read_whole(late)
+        return sorted(row for row in rows if row in self.documents_read)
+
+    def _read_whole(self, rows: Sequence[int]) -> list[int]:
+        """Reads documents, then their keys. Returns those whose keys were not there."""
+        read = self._tables.read(rows, passing=self._of_documents)
+        keys = [key for each in read.values() for key in each.key_ids()]
+        self._read_keys(keys)
+        # Keys are written before the document that names them: a moment after it has seen them.
+        with reading("strong"):
+            self._read_keys(keys)
+        whole = {
+            row: each
+            for row, each in read.items()
+            if all(key in self._vectors for key in each.key_ids())
+        }
+        self.documents_read |= whole
+        self._own.update(key for each in whole.values() for key in each.key_ids())
+        return [row for row in read if row not in whole]
+
+    def _read_keys(self, keys: Sequence[int]) -> None:
+        """Those that were not read yet."""
+        missing = [key for key in keys if key not in self._vectors]
+        if missing:
+            self._vectors |= self._tables.vectors(missing, self._layout)
+
+
+def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:
+    if exclude:
+        yield f"not ({field} in [{', '.join(map(str, exclude))}])"
+    if only is not None:
+        yield f"{field} in [{', '.join(map(str, only))}]"

@@ -1,0 +1,251 @@
+"""What a library knows of its collections: one small table of named texts.
+
+```
+collection/NAME         uuid, settings, the active version and those before it, layouts
+claim/UUID              who is making a table for it, and until when nobody else is to
+alias/NAME              the collection that it stands for
+version/UUID/N          a projection: kind, tuning, note, …
+weights/UUID/N/PART     its matrices, in parts that fit into a field
+```
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from attend.aliases import MAX_ALIASES, name_taken
+from attend.consistency import Consistency
+from attend.engines.milvus import schema
+from attend.engines.milvus.client import LOOKED_AGAIN, Client
+from attend.errors import LimitExceeded, UnknownAlias, UnknownProjection
+
+PART_BYTES = 48_000
+"""Of matrices in one row: 64,000 letters of base64."""
+
+KNOWN_SECONDS = 1.0
+"""For so long what is known of a collection is not asked again."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One collection, as every process sees it.
+
+    Attributes:
+        active: the versions that were activated, the one that answers last.
+        layouts: those that writes must enter besides the raw one: by name the version that makes
+            their keys, and whether they are complete.
+        shards: of each table.
+        graphs: by version what was measured of the HNSW table of its keys, which is complete
+            (`attend.engines.milvus.graphs`).
+    """
+
+    name: str
+    uuid: str
+    settings: Mapping[str, Any]
+    active: tuple[int, ...]
+    layouts: Mapping[str, tuple[int, bool]]
+    shards: int = 1
+    graphs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def version(self) -> int:
+        return self.active[-1]
+
+    @classmethod
+    def of(cls, body: str) -> Known:
+        given = json.loads(body)
+        layouts = {name: (each[0], each[1]) for name, each in given.pop("layouts").items()}
+        return cls(**{**given, "active": tuple(given["active"]), "layouts": layouts})
+
+    def body(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Registry:
+    """Named texts of one library, shared by all processes; any thread may use it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.table = f"{client.address.library}_meta"
+        self._known: dict[str, tuple[float, Known]] = {}
+        self._made = False
+        self._making = threading.Lock()
+        self.changing = threading.Lock()
+
+    # -- collections ------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        return sorted(name.removeprefix("collection/") for name in self._like("collection/"))
+
+    def known(self, name: str, *, fresh: bool = False) -> Known | None:
+        """A collection; None where there is none. At most a second old, or fresh."""
+        kept = self._known.get(name)
+        if kept is not None and not fresh and time.monotonic() - kept[0] < KNOWN_SECONDS:
+            return kept[1]
+        found = None if fresh else self._one(f"collection/{name}", None)
+        # Who asks for what another process has just made is not told that there is none; one that
+        # was there may only be replaced at this moment.
+        for pause in (0.0, *LOOKED_AGAIN) if kept else (0.0,):
+            if found is None:
+                time.sleep(pause)
+                found = self._one(f"collection/{name}", "strong")
+        if found is None:
+            self._known.pop(name, None)
+            return None
+        known = Known.of(found)
+        self._known[name] = time.monotonic(), known
+        return known
+
+    def put(self, known: Known) -> None:
+        self._put({f"collection/{known.name}": known.body()})
+        self._known[known.name] = time.monotonic(), known
+
+    def forget(self, known: Known) -> None:
+        """Remove a collection with its versions; its tables are another's to drop."""
+        self._known.pop(known.name, None)
+        rest = [*self._like(f"version/{known.uuid}/"), *self._like(f"weights/{known.uuid}/")]
+        own = [f"collection/{known.name}", f"claim/{known.uuid}"]
+        self._client.delete(self.table, [*own, *rest])
+
+    # -- work -------------------------------------------------------------------------------
+
+    def claim(self, uuid: str) -> tuple[str, float]:
+        """Who makes a table for a collection ("": nobody), and until when by the clock."""
+        found = self._one(f"claim/{uuid}", "strong")
+        holder, until = json.loads(found) if found else ("", 0.0)
+        return holder, until
+
+    def put_claim(self, uuid: str, holder: str, until: float) -> None:
+        self._put({f"claim/{uuid}": json.dumps([holder, until])})
+
+    def disclaim(self, uuid: str) -> None:
+        self._client.delete(self.table, [f"claim/{uuid}"])
+
+    # -- versions ---------------------------------------------------------------------------
+
+    def versions(self, uuid: str) -> dict[int, dict[str, Any]]:
+        """What is told of each version, by number."""
+        found = self._like(f"version/{uuid}/")
+        numbered = {int(name.rsplit("/", 1)[1]): json.loads(body) for name, body in found.items()}
+        return dict(sorted(numbered.items()))
+
+    def add_version(self, uuid: str, number: int, told: Mapping[str, Any], weights: bytes) -> None:
+        """The matrices first: a version that is there is whole."""
+        parts = range(0, max(len(weights), 1), PART_BYTES)
+        self._put(
+            {
+                f"weights/{uuid}/{number}/{at:04d}": base64.b64encode(
+                    weights[first : first + PART_BYTES]
+                ).decode()
+                for at, first in enumerate(parts)
+            }
+        )
+        self._put({f"version/{uuid}/{number}": json.dumps({**told, "parts": len(parts)})})
+
+    def version(self, uuid: str, number: int) -> tuple[dict[str, Any], bytes]:
+        """What is told of a version, and its matrices.
+
+        Raises:
+            UnknownProjection: there is none of this number.
+        """
+        found = self._one(f"version/{uuid}/{number}", None)
+        found = self._one(f"version/{uuid}/{number}", "strong") if found is None else found
+        if found is None:
+            raise UnknownProjection(
+                f"There is no projection {number}; 'python -m index projections' lists those "
+                f"there are.",
+                field="projection",
+            )
+        parts = self._like(f"weights/{uuid}/{number}/", "strong")
+        return json.loads(found), b"".join(base64.b64decode(parts[name]) for name in sorted(parts))
+
+    # -- aliases ----------------------------------------------------------------------------
+
+    def all(self) -> dict[str, str]:
+        """The collection of each alias, in alphabetical order."""
+        found = self._like("alias/")
+        return {name.removeprefix("alias/"): found[name] for name in sorted(found)}
+
+    def target(self, name: str) -> str | None:
+        """The collection that an alias leads to, there or not; None where it is no alias."""
+        kept = self._known.get(name)
+        if kept is not None and time.monotonic() - kept[0] < KNOWN_SECONDS:
+            return None  # a collection
+        return self._one(f"alias/{name}", None)
+
+    def put_alias(self, name: str, collection: str) -> bool:
+        """Returns whether the alias is new."""
+        before = self.all()
+        if name not in before and len(before) >= MAX_ALIASES:
+            raise LimitExceeded(
+                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are kept; delete one."
+            )
+        if self.known(name) is not None:
+            raise name_taken(name)
+        self._put({f"alias/{name}": collection})
+        return name not in before
+
+    def remove(self, name: str) -> None:
+        """Let an alias go; its collection stays. Raises UnknownAlias where there is none."""
+        if self._one(f"alias/{name}", "strong") is None:
+            raise UnknownAlias(
+                f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
+            )
+        self._client.delete(self.table, [f"alias/{name}"])
+
+    # -- the table --------------------------------------------------------------------------
+
+    def _like(self, prefix: str, consistency: Consistency | None = None) -> dict[str, str]:
+        self._make()
+        found = self._client.query(
+            self.table, f"name like {json.dumps(prefix + '%')}", ["name", "body"], None, consistency
+        )
+        return {row["name"]: row["body"] for row in found}
+
+    def _one(self, name: str, consistency: Consistency | None) -> str | None:
+        self._make()
+        found = self._client.query(
+            self.table, f"name in [{json.dumps(name)}]", ["body"], None, consistency
+        )
+        return found[0]["body"] if found else None
+
+    def _put(self, bodies: Mapping[str, str]) -> None:
+        self._make()
+        self._client.upsert(
+            self.table,
+            [
+                {"name": name, "body": body, "nothing": schema.NOTHING}
+                for name, body in bodies.items()
+            ],
+        )
+
+    def _make(self) -> None:
+        if not self._made:
+            with self._making:
+                schema.make_meta(self._client, self.table)
+                self._made = True
+
+
+class Aliases:
+    """The aliases of a library, as `attend.engines.Names`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def all(self) -> dict[str, str]:
+        return self._registry.all()
+
+    def target(self, name: str) -> str | None:
+        return self._registry.target(name)
+
+    def put(self, name: str, collection: str) -> bool:
+        return self._registry.put_alias(name, collection)
+
+    def remove(self, name: str) -> None:
+        self._registry.remove(name)

@@ -1,0 +1,355 @@
+"""The documents of one collection on a server, as `attend.store.Store` has those of a database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attend.consistency import reading
+from attend.engines.capabilities import unsupported
+from attend.engines.milvus import schema
+from attend.engines.milvus.capabilities import CAPABILITIES
+from attend.engines.milvus.examples import Examples
+from attend.engines.milvus.expressions import (
+    ELEMENTS,
+    Expression,
+    expression,
+    has_element,
+)
+from attend.engines.milvus.refused import Refused
+from attend.engines.milvus.tables import Head, Read, Tables
+from attend.engines.milvus.versions import Versions
+from attend.engines.milvus.writing import Writer
+from attend.store import (
+    Entry,
+    Hashes,
+    KeyBatch,
+    Learned,
+    NewExample,
+    Predicate,
+    Question,
+    Role,
+    StaleEntries,
+    State,
+    StoredDocument,
+    StoredKey,
+    StoredProjection,
+    StoredVersion,
+)
+from attend.store.examples import StoredExample
+from attend.types import Document, Float32, Int64, Json
+
+DELETED = 10_000
+"""Documents deleted at once by a filter."""
+
+REVISIONS = 5
+"""How often a revision is made anew when another came between."""
+
+
+NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
+
+
+class RemoteStore(Refused):
+    """Documents, keys and versions; any thread may use it.
+
+    Every document is written whole or not at all, a batch document by document. What `Store` has
+    and this does not is refused with `Unsupported`.
+    """
+
+    def __init__(self, tables: Tables, versions: Versions, *, read_only: bool) -> None:
+        self._tables = tables
+        self._versions = versions
+        self._writer = Writer(tables, versions.of)
+        self._examples = Examples(tables, int(tables.known().settings["dimension"]))
+        self._planned = threading.local()
+        self._wrote = 0
+        self.connections = _Connections(read_only)
+
+    def close(self) -> None:
+        """The connection is the library's."""
+        self._writer.close()
+        self._versions.graphs.close()
+
+    @property
+    def retires(self) -> bool:
+        """Whether keys of versions before are still to be deleted."""
+        return self._writer.waits
+
+    def settings(self) -> dict[str, Any]:
+        known = self._tables.known()
+        return {**known.settings, "uuid": known.uuid, "projection": known.version, "published": []}
+
+    def put_settings(self, changes: Mapping[str, Json]) -> None:
+        self._tables.change(lambda known: replace(known, settings={**known.settings, **changes}))
+
+    def state(self) -> State:
+        return State(self.generation, 0, 0, self._tables.known().version, 0, 0)
+
+    @property
+    def generation(self) -> int:
+        """A clock in milliseconds, of the last write of this process or of the last ten seconds:
+        without transactions there is nothing to count."""
+        return max(self._wrote, int(time.time()) // 10 * 10_000)
+
+    def _written(self) -> None:
+        self._wrote = time.time_ns() // 1_000_000
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def counts(self) -> tuple[int, int]:
+        """(documents, keys); those of versions before count until they go."""
+        client = self._tables.client
+        return client.count(self._tables.documents), client.count(self._tables.keys())
+
+    def documents(self, rows: Int64) -> dict[int, StoredDocument]:
+        return {row: read.document for row, read in self._tables.read(rows.tolist()).items()}
+
+    def values(self, rows: Int64) -> dict[int, StoredDocument]:
+        read = self._tables.read(rows.tolist(), texts=False)
+        return {row: each.document for row, each in read.items()}
+
+    def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
+        found = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))
+        wanted = set(ids)
+        return {
+            each.document.id: each.document for each in found.values() if each.document.id in wanted
+        }
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        return {id: head.row for id, head in self._tables.heads(ids).items()}
+
+    def scroll(
+        self, after: int, limit: int, predicate: Predicate | None = None
+    ) -> list[StoredDocument]:
+        passing = "" if predicate is None else self.passing(predicate)
+        return [each.document for each in self._tables.scroll(after, limit, passing)]
+
+    def sample(self, size: int) -> list[StoredDocument]:
+        """Rows are hashes, so that the first of them are from all over. Only ever bounded."""
+        with reading("bounded"):
+            return self.scroll(0, size)
+
+    def all_ids(self) -> Iterator[str]:
+        return self._tables.ids()
+
+    def count(self, predicate: Predicate) -> int:
+        return self._tables.client.count(self._tables.documents, self.passing(predicate))
+
+    def passing(self, predicate: Predicate) -> str:
+        """A filter as an expression.
+
+        Raises:
+            Unsupported: it asks for words, or for a range of a list that is too long.
+        """
+        made = expression(predicate)
+        if not made.ranged or not self._has_element(made, 1):
+            return made.text
+        if self._has_element(made, ELEMENTS):
+            raise unsupported(
+                CAPABILITIES.engine,
+                f"Ranges of {' or '.join(made.ranged)}, where a document has a list of more than "
+                f"{ELEMENTS} elements,",
+                "compare by 'in', or store the least and the largest in fields of their own",
+                field="filter",
+            )
+        return expression(predicate, ELEMENTS).text
+
+    def _has_element(self, made: Expression, at: int) -> bool:
+        lists = " or ".join(has_element(name, at) for name in made.ranged)
+        return bool(self._tables.client.query(self._tables.documents, lists, ["row"], 1))
+
+    def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
+        """The stored hashes, as the last acknowledged writes left them."""
+        heads = self._tables.heads(ids, "strong")
+        self._planned.heads = frozenset(ids), heads
+        return {
+            id: Hashes(bytes.fromhex(head.key_hash), bytes.fromhex(head.value_hash))
+            for id, head in heads.items()
+        }
+
+    def own_keys(self, rows: Int64) -> KeyBatch:
+        reads = self._tables.read(rows.tolist(), texts=False)
+        return self._batch([reads[row] for row in sorted(reads)])
+
+    def embeddings_of(self, row: int) -> Float32:
+        return self.own_keys(np.array([row], dtype=np.int64)).embeddings
+
+    def embeddings(self, ids: Sequence[int]) -> list[Float32]:
+        found = self._tables.vectors(list(ids))
+        return [found[id] for id in ids if id in found]
+
+    def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
+        found = self._tables.places(ids.tolist())
+        return {id: StoredKey(id, *place) for id, place in found.items()}
+
+    @contextmanager
+    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
+        """All keys that are their documents' own, in blocks of whole documents, by row."""
+        yield self.state(), self._all_keys()
+
+    def _all_keys(self) -> Iterator[KeyBatch]:
+        after = 0
+        while reads := self._tables.scroll(after, 1000, texts=False):
+            after = reads[-1].document.row
+            yield self._batch(reads)
+
+    def _batch(self, reads: Sequence[Read]) -> KeyBatch:
+        keys = {key: read.document.row for read in reads for key in read.key_ids()}
+        found = self._tables.vectors(list(keys))
+        ids = [key for key in keys if key in found]
+        embeddings = (
+            np.stack([found[key] for key in ids]) if ids else np.empty((0, 0), dtype=np.float32)
+        )
+        documents = np.array([keys[key] for key in ids], dtype=np.int64)
+        none = np.zeros(len(ids), dtype=np.bool_)
+        return KeyBatch(np.array(ids, dtype=np.int64), documents, embeddings, none)
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Insert or replace documents, one by one.
+
+        Raises:
+            StaleEntries: an entry that keeps its keys finds others.
+            LimitExceeded: a document that no row can hold; nothing was written.
+        """
+        heads = self._heads([entry.document.id for entry in entries])
+        self._writer.write(entries, heads)
+        # What was taught of a text is not true of another.
+        other = [entry.document.id for entry in entries if entry.keys is not None]
+        self._examples.forget([heads[id].row for id in other if id in heads])
+        self._written()
+
+    def _heads(self, ids: Sequence[str]) -> Mapping[str, Head]:
+        """What is stored of documents, as this thread read it when it planned their writing."""
+        asked, heads = getattr(self._planned, "heads", NOTHING_PLANNED)
+        self._planned.heads = NOTHING_PLANNED
+        return heads if asked >= set(ids) else self._tables.heads(ids, "strong")
+
+    def revise(
+        self,
+        id: str,
+        change: Callable[[StoredDocument], StoredDocument],
+        hash: Callable[[Json, Mapping[str, Json]], bytes],
+    ) -> StoredDocument | None:
+        """Replace value and payload; of two revisions at the same moment one may be lost."""
+        for _ in range(REVISIONS):
+            head = self._tables.heads([id], "strong").get(id)
+            if head is None:
+                return None
+            with reading("strong"):
+                read = self._tables.read([head.row]).get(head.row)
+            if read is None or read.version != head.version:
+                continue  # another came between: this text is not of those keys
+            stored = read.document
+            revised = change(stored)
+            document = Document(id, revised.fields, {}, revised.value, revised.payload)
+            hashes = Hashes(bytes.fromhex(head.key_hash), hash(revised.value, revised.payload))
+            try:
+                self._writer.write([Entry(document, hashes, None)], {id: head})
+            except StaleEntries:
+                continue
+            self._written()
+            return revised
+        raise StaleEntries(f"{id!r} changes faster than it can be revised; try again.")
+
+    def delete(self, ids: Sequence[str]) -> int:
+        heads = list(self._tables.heads(list(dict.fromkeys(ids)), "strong").values())
+        self._writer.delete(heads)
+        self._examples.forget([head.row for head in heads])
+        self._written()
+        return len(heads)
+
+    def delete_matching(self, predicate: Predicate) -> int:
+        """Delete what a filter lets pass, in parts. Returns how many documents went."""
+        passing, gone = self.passing(predicate), 0
+        while rows := self._tables.client.query(
+            self._tables.documents, passing, ["id"], DELETED, "strong"
+        ):
+            gone += self.delete([row["id"] for row in rows])
+        return gone
+
+    # -- versions ---------------------------------------------------------------------------
+
+    def add_projection(
+        self, kind: str, weights: bytes, fingerprint: str, note: Mapping[str, Json], **rest: Any
+    ) -> int:
+        return self._versions.add(kind, weights, fingerprint, note, **rest)
+
+    def activate_projection(self, version: int, expected: int | None = None) -> None:
+        self._versions.activate(version, expected)
+
+    def rollback(self, role: Role = "search") -> int:
+        return self._versions.rollback()
+
+    def projections(self) -> list[StoredProjection]:
+        return self._versions.listed()
+
+    def active(self, role: Role = "search") -> StoredProjection | None:
+        return next(
+            (each for each in self.projections() if each.active and each.role == role), None
+        )
+
+    def role_of(self, version: int) -> Role:
+        return self._versions.of(version).role
+
+    def projection_weights(self, version: int) -> bytes:
+        return self._versions.stored(version).weights
+
+    def version(self, version: int) -> StoredVersion:
+        return self._versions.stored(version)
+
+    # -- examples ---------------------------------------------------------------------------
+
+    def add_examples(
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+    ) -> tuple[int, int]:
+        return self._examples.add(questions, examples, forget=forget)
+
+    def learned(self) -> Learned:
+        return self._examples.learned()
+
+    def example_count(self) -> int:
+        return self._examples.count()
+
+    def question_count(self) -> int:
+        return self._examples.question_count()
+
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+        return self._examples.latest(limit, before)
+
+    def delete_examples(
+        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+    ) -> int:
+        return self._examples.delete(ids, documents)
+
+    # -- what there is none of --------------------------------------------------------------
+
+    def interaction_counts(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class _Connections:
+    """Who may write; there are no connections of a collection's own."""
+
+    def __init__(self, read_only: bool) -> None:
+        self.read_only = read_only
+
+    def check_writable(self) -> None:
+        """What may not be written to is refused by whoever opened it."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads within the block are strong, though not of one moment."""
+        with reading("strong"):
+            yield

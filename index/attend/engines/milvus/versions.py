@@ -1,0 +1,167 @@
+"""Versions of a collection's projection: stored, made active, and their keys rewritten.
+
+Where W_K folds into the query, keys stay the embeddings as they are and a promotion moves none.
+Otherwise all keys are written again under the layout of the version, into a table of their own:
+what is written meanwhile enters both; the version answers once the table is complete.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+
+from attend.engines.capabilities import unsupported
+from attend.engines.milvus import schema
+from attend.engines.milvus.capabilities import CAPABILITIES
+from attend.engines.milvus.graphs import Graphs
+from attend.engines.milvus.layouts import Layouts
+from attend.engines.milvus.registry import Known
+from attend.engines.milvus.tables import Tables
+from attend.errors import Conflict
+from attend.store import Role, StoredProjection, StoredVersion, Terms
+from attend.types import Float32, Int64, Json
+from attend.versions import Version
+
+NO_OFFSETS: tuple[Int64, Float32] = (
+    np.empty(0, dtype=np.int64),
+    np.empty((0, 0), dtype=np.float32),
+)
+
+
+class Versions:
+    """The versions of one collection."""
+
+    def __init__(self, tables: Tables, scorer: str) -> None:
+        self._tables = tables
+        self.layouts = Layouts(tables)
+        self.graphs = Graphs(tables, self.layouts)
+        self._scorer = scorer
+        self._made: dict[int, Version] = {}  # a version never changes
+        self._lock = threading.Lock()
+
+    def of(self, number: int) -> Version:
+        """Raises UnknownProjection where there is none of this number."""
+        if number not in self._made:
+            self._made[number] = Version.of(number, self.stored(number), self._scorer)
+        return self._made[number]
+
+    def stored(self, number: int) -> StoredVersion:
+        told, weights = self._tables.registry.version(self._tables.uuid, number)
+        return StoredVersion(
+            weights, told["tuning"], NO_OFFSETS, told["fingerprint"], "search", {}, 0
+        )
+
+    def listed(self) -> list[StoredProjection]:
+        known = self._tables.known(fresh=True)
+        return [
+            StoredProjection(
+                number,
+                told["kind"],
+                told["fingerprint"],
+                told["created"],
+                told["note"],
+                told["tuning"],
+                told["report"],
+                _before(known, number),
+                number == known.version,
+            )
+            for number, told in self._tables.registry.versions(self._tables.uuid).items()
+        ]
+
+    def add(
+        self,
+        kind: str,
+        weights: bytes,
+        fingerprint: str,
+        note: Mapping[str, Json],
+        *,
+        tuning: Mapping[str, Json] | None = None,
+        report: Mapping[str, Json] | None = None,
+        offsets: tuple[Int64, Float32] | None = None,
+        terms: Terms | None = None,
+        last_key: int | None = None,
+        role: Role = "search",
+        activate: bool = False,
+    ) -> int:
+        """Store a projection. Returns its number; as `Store.add_projection`."""
+        moved = offsets is not None and len(offsets[0]) > 0
+        if moved or terms or role != "search" or (tuning or {}).get("examples"):
+            raise unsupported(
+                CAPABILITIES.engine,
+                "Versions that move single keys, or that answer anything but searches,",
+                "store matrices and their tuning alone, or use a data folder",
+            )
+        told = {
+            "kind": kind,
+            "fingerprint": fingerprint,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "note": dict(note),
+            "tuning": dict(tuning or {}),
+            "report": dict(report or {}),
+        }
+        with self._lock:
+            taken = self._tables.registry.versions(self._tables.uuid)
+            number = max(taken, default=0) + 1
+            self._tables.registry.add_version(self._tables.uuid, number, told, weights)
+        if activate:
+            self.activate(number)
+        return number
+
+    def activate(self, number: int, expected: int | None = None) -> None:
+        """Let a version answer, once its keys are there; as `Store.activate_projection`."""
+        self.prepare(number)
+        self.graphs.attempt(self.of(number))
+        self._tables.change(partial(_activated, number=number, expected=expected))
+
+    def rollback(self) -> int:
+        """Undo the last activation. Returns the version that answers now."""
+        before = _rolled_back(self._tables.known(fresh=True)).version
+        self.prepare(before)
+        self._tables.change(_rolled_back)
+        return before
+
+    # -- layouts ----------------------------------------------------------------------------
+
+    def is_ready(self, made: Version, known: Known) -> bool:
+        """Whether the keys of a version can be searched."""
+        return made.layout == schema.RAW or known.layouts.get(made.layout, (0, False))[1]
+
+    def prepare(self, number: int) -> None:
+        """Write the keys of a version, where they are others than those there are."""
+        made = self.of(number)
+        if made.layout != schema.RAW:
+            self.layouts.fill(made.layout, made, partial(self._make, made.width))
+
+    def _make(self, width: int, table: str) -> None:
+        schema.make_keys(self._tables.client, table, width, self._tables.known().shards)
+
+
+def _activated(known: Known, number: int, expected: int | None) -> Known:
+    if expected is not None and known.version != expected:
+        raise Conflict(
+            f"Projection {known.version} is active by now, where {expected} was expected, so "
+            f"that {number} was not activated; look at both, then activate one by its number.",
+            field="projection",
+        )
+    return known if number == known.version else replace(known, active=(*known.active, number))
+
+
+def _rolled_back(known: Known) -> Known:
+    if len(known.active) < 2:
+        raise Conflict(
+            f"Projection {known.version} is active, and none was before it that could be gone "
+            f"back to; activate a version by its number instead.",
+            field="projection",
+        )
+    return replace(known, active=known.active[:-1])
+
+
+def _before(known: Known, number: int) -> int | None:
+    """The version that answered before one was last activated."""
+    at = [place for place, each in enumerate(known.active) if each == number]
+    return known.active[at[-1] - 1] if at and at[-1] else None

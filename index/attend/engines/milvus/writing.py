@@ -1,0 +1,179 @@
+"""Writing documents: keys first, then the document that names them; the keys before go later."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attend.engines.milvus import schema
+from attend.engines.milvus.client import Row
+from attend.engines.milvus.retired import Retired
+from attend.engines.milvus.tables import Contents, Head, Tables, contents_of
+from attend.errors import Unavailable
+from attend.store import Entry, KeyBatch, KeyRow, StaleEntries
+from attend.types import Float32
+from attend.versions import Version
+
+UNFINISHED_SECONDS = 7200.0
+"""After which nobody can still be writing a document whose keys are there: half of it for the keys,
+and half for the documents' rows, which a call tries for `Address.patience` at most."""
+
+
+class _Written(NamedTuple):
+    """One document on its way."""
+
+    entry: Entry
+    contents: Contents
+    row: int
+    keys: Sequence[KeyRow]
+
+
+class Writer:
+    """Writes documents of one collection.
+
+    Args:
+        version: reads a version of the projection by its number.
+    """
+
+    def __init__(self, tables: Tables, version: Callable[[int], Version]) -> None:
+        self._tables = tables
+        self._version = version
+        self._retired = Retired(self.delete_keys)
+
+    def close(self) -> None:
+        self._retired.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether keys before are still to go."""
+        return self._retired.waits
+
+    def write(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> None:
+        """Insert or replace documents, one by one: each is the one before or the new one.
+
+        Whatever ends it in the middle, sending the same again completes it.
+
+        Args:
+            heads: what is stored of them, by id.
+
+        Raises:
+            StaleEntries: an entry that keeps its keys finds others.
+            LimitExceeded: a document that no row can hold; nothing was written.
+            Unavailable: the server took so long that others may take the keys for left behind.
+        """
+        began = time.monotonic()
+        contents = [contents_of(entry.document) for entry in entries]
+        kept = self._kept([entry for entry in entries if entry.keys is None], heads)
+        version = version_now()
+        written = [
+            _Written(
+                entry,
+                each,
+                schema.row_of(entry.document.id),
+                kept[entry.document.id] if entry.keys is None else entry.keys,
+            )
+            for entry, each in zip(entries, contents, strict=True)
+        ]
+        self._insert_keys(written, version)
+        if time.monotonic() - began > UNFINISHED_SECONDS / 2:
+            raise Unavailable("Milvus took too long to store keys; send the documents again.")
+        self._tables.client.upsert(
+            self._tables.documents, [_document_row(each, version) for each in written]
+        )
+        old = [heads[each.id] for entry in entries if (each := entry.document).id in heads]
+        self._retired.add([key for head in old for key in head.key_ids()])
+
+    def delete(self, heads: Sequence[Head]) -> None:
+        """The documents first: keys without one are passed over."""
+        tables = self._tables
+        tables.client.delete(tables.documents, [head.row for head in heads])
+        self.delete_keys([key for head in heads for key in head.key_ids()])
+
+    def delete_keys(self, keys: Sequence[int]) -> None:
+        if keys:
+            for table in self._tables.of_keys():
+                self._tables.client.delete(table, keys)
+
+    def _insert_keys(self, written: Sequence[_Written], version: int) -> None:
+        rows = [row for each in written for row in _key_rows(each, version)]
+        if not rows:
+            return
+        self._tables.client.insert(self._tables.keys(), rows)
+        # Asked anew: a layout that is being made must not miss what is written meanwhile.
+        for layout, (number, _) in self._tables.known(fresh=True).layouts.items():
+            made = self._version(number)
+            self._tables.client.upsert(self._tables.keys(layout), projected(rows, made))
+
+    def _kept(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> dict[str, list[KeyRow]]:
+        """The stored keys of documents whose value or payload alone is new."""
+        for entry in entries:
+            head = heads.get(entry.document.id)
+            if head is None or head.key_hash != entry.hashes.keys.hex():
+                raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
+        ids = [key for entry in entries for key in heads[entry.document.id].key_ids()]
+        vectors = self._tables.vectors(ids, consistency="strong") if ids else {}
+        places = self._tables.places(ids, consistency="strong") if ids else {}
+        kept = {}
+        for entry in entries:
+            own = heads[entry.document.id].key_ids()
+            if any(key not in vectors or key not in places for key in own):
+                raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
+            kept[entry.document.id] = [KeyRow(*places[key][1:], vectors[key]) for key in own]
+        return kept
+
+
+def projected(rows: Sequence[Row], made: Version) -> list[Row]:
+    """Rows of the raw layout as those of a version's."""
+    batch = KeyBatch(
+        np.array([row["key"] for row in rows], dtype=np.int64),
+        np.array([row["document"] for row in rows], dtype=np.int64),
+        np.array([row["vector"] for row in rows], dtype=np.float32),
+        np.zeros(len(rows), dtype=np.bool_),
+    )
+    vectors: Float32 = made.keys(batch).vectors
+    return [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
+
+
+def version_now() -> int:
+    """Microseconds since 1970 and ten random bits: later writes have larger ones, as far as clocks
+    agree; two at once have different ones."""
+    return (time.time_ns() // 1000) << 10 | random.getrandbits(10)
+
+
+def version_at(seconds: float) -> int:
+    """The first that can be of a moment, in seconds since 1970."""
+    return int(seconds * 1e6) << 10
+
+
+def _key_rows(written: _Written, version: int) -> Iterator[dict[str, Any]]:
+    for at, key in enumerate(written.keys):
+        yield {
+            "key": schema.key_of(written.row, version, at),
+            "document": written.row,
+            "version": version,
+            "id": written.entry.document.id,
+            "place": json.dumps([key.field, key.start, key.stop]),
+            "facts": written.contents.facts,
+            "vector": np.asarray(key.embedding, dtype=np.float32),
+        }
+
+
+def _document_row(written: _Written, version: int) -> Row:
+    hashes = written.entry.hashes
+    return {
+        "row": written.row,
+        "id": written.entry.document.id,
+        "version": version,
+        "keys": len(written.keys),
+        "key_hash": hashes.keys.hex(),
+        "value_hash": hashes.value.hex(),
+        "texts": written.contents.texts,
+        "content": written.contents.content,
+        "facts": written.contents.facts,
+        "nothing": schema.NOTHING,
+    }

@@ -1,0 +1,131 @@
+"""The documents of a segment whose best keys are nearest: by its index, or by a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from attend.keys import blocks
+from attend.keys.segment import Segment
+from attend.types import Bool, Float32, Int64
+
+OVERFETCH = 1.25
+"""Keys fetched for each attended document, times keys a document: most documents are
+found by more than one of their keys, so a fetch asks for some more."""
+
+EXTRA = 8
+"""Documents found beyond those asked for: what engines round may change places with the last."""
+
+FETCHED = 1_000_000
+"""Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
+
+QUERIES = 64
+"""Queries searched at once at most: enough to share what they read of the keys."""
+
+SCANNED = 4_000_000
+"""Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
+
+
+class Proposed(NamedTuple):
+    """Documents found for each query, ascending, and the share of the true ones among them."""
+
+    rows: list[Int64]
+    recall: float
+
+
+def nearest(
+    segment: Segment, queries: Float32, rows: Int64 | None, attend: int, recall: float | None
+) -> Proposed:
+    """Rows of the best documents of one segment for each of the queries (q, d)."""
+    allowed = segment.allowed(rows)
+    available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
+    wanted = min(attend + EXTRA, available)
+    if wanted == 0:
+        return Proposed([np.empty(0, dtype=np.int64)] * len(queries), 1.0)
+    crowd = segment.keys / len(segment.rows)
+    fetch = int(wanted * crowd * OVERFETCH) + 1
+    found: list[Int64 | None] = [None] * len(queries)
+    promised = segment.vectors.promises(recall)
+    if segment.vectors.cheaper(len(queries), fetch, int(available * crowd), crowd):
+        found = _fetched(segment, queries, allowed, wanted, fetch, recall)
+    # Where a few documents have most of the near keys, fetching more of them ends nowhere.
+    short = [at for at, each in enumerate(found) if each is None]
+    scanned = _scanned(segment, queries[short], allowed, wanted)
+    named = [segment.rows[next(scanned) if each is None else each] for each in found]
+    return Proposed(named, 1.0 if len(short) == len(queries) else promised)
+
+
+def _fetched(
+    segment: Segment,
+    queries: Float32,
+    allowed: Bool | None,
+    wanted: int,
+    fetch: int,
+    recall: float | None,
+) -> list[Int64 | None]:
+    """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
+    keys = None if allowed is None else allowed[segment.ordinals]
+    step = max(1, min(QUERIES, FETCHED // fetch))
+    found = []
+    for at in range(0, len(queries), step):
+        nearest = segment.vectors.search(queries[at : at + step], fetch, keys, recall)
+        for scores, positions in zip(*nearest, strict=True):
+            met = positions >= 0
+            found.append(_first(segment, segment.ordinals[positions[met]], scores, wanted))
+    return found
+
+
+def _first(segment: Segment, ordinals: Int64, scores: Float32, wanted: int) -> Int64 | None:
+    """The best distinct ones of the documents of keys by rank; None where more must be known."""
+    if segment.keys == len(segment.rows):  # each is distinct already
+        places = np.argsort(ordinals)
+        documents = ordinals[places]
+    else:
+        documents, places = np.unique(ordinals, return_index=True)
+    if len(documents) < wanted:
+        return None
+    # The worst key that was fetched may have equals that were not.
+    more = len(ordinals) == len(scores) and scores[np.sort(places)[wanted - 1]] == scores[-1]
+    return None if more else _best(documents, scores[places], wanted)
+
+
+def _best(ordinals: Int64, scores: Float32, wanted: int) -> Int64:
+    """The `wanted` documents of the largest scores; of equals those that come first.
+
+    Equals are common: one question is an example of all that answers it.
+    """
+    last = np.partition(scores, -wanted)[-wanted]
+    kept: Bool = scores > last
+    kept[np.flatnonzero(scores == last)[: wanted - np.count_nonzero(kept)]] = True
+    return ordinals[kept]
+
+
+def _scanned(
+    segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
+) -> Iterator[Int64]:
+    """Ordinals of the `wanted` best documents for each query, by the product with all keys."""
+    ordinals = np.arange(len(segment.rows))
+    if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
+        ordinals = np.flatnonzero(allowed)
+    largest = int(np.diff(segment.starts).max())
+    step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
+    for at in range(0, len(queries), step):
+        part = queries[at : at + step]
+        products = [
+            _by_document(part @ found.keys.T, found.starts)  # (q, d) @ (d, m) -> (q, documents)
+            for found in blocks.in_blocks(segment, ordinals)
+        ]
+        best = np.concatenate(products, axis=1)
+        if allowed is not None and len(ordinals) == len(allowed):
+            best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
+        yield from (_best(ordinals, scores, wanted) for scores in best)
+
+
+def _by_document(products: Float32, starts: Int64) -> Float32:
+    """Each document's best key: (q, m) -> (q, documents)."""
+    if len(starts) == products.shape[1]:
+        return products
+    best: Float32 = np.maximum.reduceat(products, starts, axis=1)
+    return best

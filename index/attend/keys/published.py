@@ -1,0 +1,242 @@
+"""Published indexes: folders that are written whole, checked, and then made current.
+
+```
+keys/<layout>/current            the name of the generation that answers
+keys/<layout>/<generation>/      vectors.npy, keys.npy, documents.npy, manifest.json, and with
+                                 a quantised index lists.faiss and codes.faiss
+```
+
+`layout` names how a projection lays out keys (see `Projection.key_fingerprint`): projections that
+leave keys as they are share one. A generation is never changed after it became current. Keys and
+codes are mapped, not read: several processes share them, and opening takes no longer for more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from attend.errors import Damaged
+from attend.keys.choose import Chosen, Wanted, choose, opened
+from attend.keys.files import (
+    check_file,
+    check_size,
+    checksum,
+    map_array,
+    read_array,
+    sync_file,
+    sync_folder,
+    write_array,
+    write_rows,
+    write_synced,
+)
+from attend.keys.manifest import (
+    DOCUMENTS,
+    FORMAT,
+    KEYS,
+    MANIFEST,
+    VECTORS,
+    Manifest,
+    Origin,
+    Progress,
+    read_manifest,
+)
+from attend.keys.segment import Segment
+from attend.types import Float32, Int64, OnStage
+
+CHECKED_BYTES = 64 << 20
+"""Files up to this size have their checksum tested whenever they are opened; larger ones only
+their size, and the checksum by `verify`: reading them would take longer than the answer."""
+
+
+class PublishedIndexes:
+    """The folder of one layout's generations."""
+
+    def __init__(self, folder: Path, origin: Origin) -> None:
+        self.folder = folder / origin.layout
+        self.origin = origin
+
+    def load(
+        self, progress: Callable[[], Progress], *, whole: bool = False
+    ) -> tuple[Segment, Manifest] | None:
+        """The current generation, or None where none is published.
+
+        Args:
+            progress: of the database; a manifest beyond it, or one that it does not know of, is
+                the image of another state. Asked once the manifest has been read, for
+                others may write and publish meanwhile.
+            whole: test the checksums of large files too.
+
+        Raises:
+            ManifestMismatch: the generation is the image of something else.
+            Damaged: a file is missing, or is not what was written.
+        """
+        while (name := self._current()) is not None:
+            try:
+                return self._load(self.folder / Path(name).name, progress, whole)
+            except Damaged:
+                # Where others have published twice meanwhile, this one was swept away.
+                if self._current() == name:
+                    raise
+        return None
+
+    def _current(self) -> str | None:
+        try:
+            return (self.folder / "current").read_bytes().decode(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+
+    def _load(
+        self, folder: Path, progress: Callable[[], Progress], whole: bool
+    ) -> tuple[Segment, Manifest]:
+        manifest = read_manifest(folder)
+        manifest.check_origin(self.origin, self.folder)
+        manifest.check_progress(progress(), self.folder)
+        if manifest.seal != manifest.expected_seal():
+            raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
+        for file, written in manifest.checksums.items():
+            check_size(folder / file, manifest.sizes[file])
+            if whole or manifest.sizes[file] <= CHECKED_BYTES:
+                check_file(folder / file, written)
+        vectors = map_array(folder / VECTORS)
+        documents, key_ids = read_array(folder / DOCUMENTS), read_array(folder / KEYS)
+        if not len(vectors) == len(documents) == len(key_ids) == manifest.keys:
+            raise Damaged(
+                f"{folder} holds {len(vectors)} vectors and {len(key_ids)} ids, but its manifest "
+                f"says {manifest.keys}."
+            )
+        kind = opened(folder, vectors, manifest.index)
+        return Segment.of(kind, key_ids, documents), manifest
+
+    def publish(
+        self,
+        blocks: Iterable[tuple[Float32, Int64, Int64]],
+        last_key: int,
+        last_removal: int,
+        record: Callable[[str], None],
+        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
+        on_stage: OnStage = lambda stage, done: None,
+    ) -> Manifest:
+        """Write a new generation from (vectors, key ids, document rows) and make it current.
+
+        `record` makes the database know of it, before anyone can load it. `wanted` is what the
+        index must do; `on_stage` is told how far a quantised one is. Of the keys only a block is
+        in memory, and a sample where they are quantised; what is killed on the way leaves the
+        generation before it.
+
+        One process at a time publishes; readers are never blocked. The two newest generations
+        stay, so that a reader that has just read `current` still finds its files.
+        """
+        # Not with all parents: a collection that was dropped meanwhile must not come back as an
+        # empty shell.
+        self.folder.parent.mkdir(exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
+        with FileLock(self.folder / "lock"):
+            generation = max(self._generations(), default=0) + 1
+            with self._writing(generation) as folder:
+                keys = _write_keys(folder, blocks, self.origin.dimension)
+                chosen = choose(folder, map_array(folder / VECTORS), wanted, on_stage)
+                manifest = self._described(folder, generation, keys, last_key, last_removal, chosen)
+                record(manifest.nonce)
+            self._make_current(generation)
+            self._sweep(keep=generation)
+        return manifest
+
+    @contextmanager
+    def _writing(self, generation: int) -> Iterator[Path]:
+        """A folder to write to, which becomes the generation, or goes where something fails."""
+        folder = Path(tempfile.mkdtemp(prefix="writing-", dir=self.folder))
+        try:
+            yield folder
+            os.replace(folder, self.folder / str(generation))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _described(
+        self,
+        folder: Path,
+        generation: int,
+        keys: int,
+        last_key: int,
+        last_removal: int,
+        chosen: Chosen,
+    ) -> Manifest:
+        """The manifest of what lies in a folder, written beside it."""
+        files = (VECTORS, KEYS, DOCUMENTS, *chosen.files)
+        for file in chosen.files:
+            sync_file(folder / file)
+        open_manifest = Manifest(
+            FORMAT,
+            generation,
+            **asdict(self.origin),
+            keys=keys,
+            last_key=last_key,
+            last_removal=last_removal,
+            nonce=secrets.token_hex(8),
+            checksums={file: checksum(folder / file) for file in files},
+            sizes={file: (folder / file).stat().st_size for file in files},
+            index=chosen.told,
+        )
+        manifest = replace(open_manifest, seal=open_manifest.expected_seal())
+        write_synced(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+        return manifest
+
+    def exists(self) -> bool:
+        """Whether a generation was made current, whatever became of it."""
+        return (self.folder / "current").exists()
+
+    def discard(self) -> None:
+        """Forget every generation; the next opening builds one from the database."""
+        if not self.folder.exists():
+            return
+        # The lock stays: whoever waits for it must not end up with a file of its own.
+        with FileLock(self.folder / "lock"):
+            (self.folder / "current").unlink(missing_ok=True)
+            for generation in self._generations():
+                shutil.rmtree(self.folder / str(generation), ignore_errors=True)
+
+    def _generations(self) -> list[int]:
+        return [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
+
+    def _make_current(self, generation: int) -> None:
+        pointer = self.folder / "current.new"
+        write_synced(pointer, str(generation).encode())
+        os.replace(pointer, self.folder / "current")
+        sync_folder(self.folder)
+
+    def _sweep(self, keep: int) -> None:
+        for path in self.folder.iterdir():
+            outdated = path.name.isdigit() and int(path.name) < keep - 1
+            # A killed process leaves its half-written folder; the lock says that nobody writes now.
+            if outdated or path.name.startswith("writing-"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_keys(
+    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int
+) -> int:
+    """Write vectors as they come, and ids at the end; returns how many keys there are."""
+    ids: list[Int64] = [np.empty(0, dtype=np.int64)]
+    rows: list[Int64] = [np.empty(0, dtype=np.int64)]
+
+    def vectors() -> Iterator[Float32]:
+        for block, key_ids, documents in blocks:
+            ids.append(key_ids)
+            rows.append(documents)
+            yield block
+
+    keys = write_rows(folder / VECTORS, vectors(), dimension)
+    write_array(folder / KEYS, np.concatenate(ids))
+    write_array(folder / DOCUMENTS, np.concatenate(rows))
+    return keys

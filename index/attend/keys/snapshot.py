@@ -1,0 +1,213 @@
+"""What one search looks at: segments of keys under one projection, which never change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from attend.keys import blocks
+from attend.keys.blocks import chosen, gather, in_blocks
+from attend.keys.candidates import Candidates, at_places, joined
+from attend.keys.choose import FLAT
+from attend.keys.near import Near, near_in
+from attend.keys.nearest import Proposed, nearest
+from attend.keys.segment import DenseVectors, Keys, Segment
+from attend.types import Float32, Int64, Json
+
+DRAWN = 32_768
+"""Documents that stand for all of them: 50 MB at 384 dimensions."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Documents drawn at random, ascending, and of how many.
+
+    Attributes:
+        kept: what was found out about them, by what was asked; whoever asks keeps it small.
+    """
+
+    some: Candidates
+    of: int
+    kept: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Segments and the state of the database that they mirror.
+
+    Attributes:
+        segments: disjoint in living documents; the published one first, then the delta.
+        last_key, last_removal: how far of the database is in here.
+        generation: number of the published index, 0 where none is published.
+        index: which kind it is, and why (`attend.keys.choose`).
+    """
+
+    segments: tuple[Segment, ...]
+    last_key: int
+    last_removal: int
+    generation: int
+    index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
+    scans = True
+    """Whether all keys may be scored for one search, where that is cheap."""
+
+    @property
+    def keys(self) -> int:
+        return sum(segment.keys for segment in self.segments)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a stored key: all heads side by side."""
+        # A published index without keys knows only how wide embeddings are.
+        filled = [segment for segment in self.segments if segment.keys] or self.segments
+        return int(filled[0].vectors.all().shape[1])
+
+    @cached_property
+    def largest_block(self) -> int:
+        """Keys that a block may have: it ends with a whole document."""
+        return blocks.BLOCK_KEYS + self.most_keys
+
+    @cached_property
+    def most_keys(self) -> int:
+        """Of one document."""
+        return max(int(np.diff(segment.starts).max(initial=0)) for segment in self.segments)
+
+    @cached_property
+    def _filled(self) -> Sequence[Segment]:
+        """Those with documents; at least one. Each costs a search as much as its keys do."""
+        return [segment for segment in self.segments if len(segment.rows)] or self.segments[:1]
+
+    @property
+    def documents(self) -> int:
+        return sum(segment.living for segment in self.segments)
+
+    @cached_property
+    def rows(self) -> Int64:
+        """Rows of all living documents, ascending."""
+        return np.sort(np.concatenate([each.rows[each.alive] for each in self.segments]))
+
+    def search(
+        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
+    ) -> Proposed:
+        """Rows of at least the `attend` documents whose best key has the largest inner product.
+
+        Ascending, for each query; of equals those of the lower rows. Memory is bounded whatever
+        the number of queries.
+
+        Args:
+            queries: (q, H, d) in the space of the keys; documents are found for each head.
+            rows: documents to choose from, ascending; None for all.
+            recall: the share of the true ones that is to be found; None for what the index was
+                built for, 1 for all.
+        """
+        flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
+        found = [nearest(segment, flat, rows, attend, recall) for segment in self._filled]
+        heads = queries.shape[1]
+        merged = [
+            _united([row for each in found for row in each.rows[at : at + heads] if len(row)])
+            for at in range(0, len(flat), heads)
+        ]
+        return Proposed(merged, min(each.recall for each in found))
+
+    def near(
+        self,
+        queries: Float32,
+        rows: Int64 | None,
+        keys: int,
+        recall: float | None = None,
+        *,
+        roughly: bool = False,
+    ) -> Near:
+        """The documents of about so many of the nearest keys of each segment.
+
+        Nothing is scored again: this is for queries that together propose what is.
+
+        Args:
+            queries: (q, d) in the space of the keys.
+            rows, recall: as of `search`.
+            roughly: whether as many candidates by their codes will do as are asked for.
+        """
+        found = [near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled]
+        filled = [each for each in found if each.rows.shape[1]] or found[:1]
+        if len(filled) == 1:
+            return filled[0]
+        documents = np.concatenate([each.rows for each in filled], axis=1)
+        scores = np.concatenate([each.scores for each in filled], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered = (np.take_along_axis(each, order, axis=1) for each in (documents, scores))
+        return Near(*ordered)
+
+    def promises(self, recall: float | None = None) -> float:
+        """The share of the true nearest keys that searches find; 1 where they are exact."""
+        return min(segment.vectors.promises(recall) for segment in self.segments)
+
+    def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
+        """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
+        for segment in self._filled:
+            yield from in_blocks(segment, chosen(segment, rows))
+
+    def lookup(self, rows: Int64) -> Candidates:
+        """The living documents of `rows` with their keys."""
+        parts = [
+            gather(segment, found[segment.alive[found]])
+            for segment, found in ((segment, segment.find(rows)) for segment in self._filled)
+        ]
+        return joined(parts)
+
+    def living(self, rows: Int64) -> Int64:
+        """Those of the rows whose documents are there."""
+        return np.concatenate([each.rows[chosen(each, rows)] for each in self.segments])
+
+    @cached_property
+    def drawn(self) -> Drawn:
+        """Some of all living documents, the same for every search."""
+        return self.drawn_of(None)
+
+    def drawn_of(self, rows: Int64 | None) -> Drawn:
+        """Up to `DRAWN` of the living documents of `rows`, each as likely as any other."""
+        parted = [chosen(segment, rows) for segment in self.segments]
+        ends = np.cumsum([len(each) for each in parted])
+        total = int(ends[-1])
+        random = np.random.default_rng(total)
+        at = np.sort(random.choice(total, min(total, DRAWN), replace=False, shuffle=False))
+        parts = np.split(at, np.searchsorted(at, ends[:-1]))
+        begins = np.append(0, ends[:-1]).tolist()
+        some = [
+            gather(segment, ordinals[part - begin])
+            for segment, ordinals, part, begin in zip(
+                self.segments, parted, parts, begins, strict=True
+            )
+        ]
+        found = joined(some)
+        # What changed lies in the delta, whatever its row.
+        if (np.diff(found.documents) < 0).any():
+            found = at_places(found, np.argsort(found.documents))
+        return Drawn(found, total)
+
+    def advanced(self, added: Keys, removed: Int64, last_key: int, last_removal: int) -> Snapshot:
+        """The snapshot after a change: documents that lost or gained keys move to the delta.
+
+        A document lies whole in one segment, so that each is scored once and with all its keys.
+        """
+        released = [segment.released(removed, added.documents) for segment in self.segments]
+        base, delta = (segment for segment, _ in released)
+        parts = [added, *(left for _, left in released)]
+        if any(len(part.ids) for part in parts):
+            delta = _sorted([delta.living_keys(), *parts])
+        return Snapshot((base, delta), last_key, last_removal, self.generation, self.index)
+
+
+def _sorted(parts: Sequence[Keys]) -> Segment:
+    filled = [part for part in parts if len(part.ids)]
+    vectors, ids, documents = (np.concatenate(column) for column in zip(*filled, strict=True))
+    order = np.lexsort((ids, documents))
+    return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
+
+
+def _united(rows: Sequence[Int64]) -> Int64:
+    """Rows that are ascending in each, as one ascending list of different ones."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.unique(np.concatenate(rows or [np.empty(0, dtype=np.int64)]))

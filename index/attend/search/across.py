@@ -1,0 +1,163 @@
+"""One search over several collections: each attends by itself, and one softmax weighs all.
+
+Logits of two collections can be compared where both are made alike: by the same encoder,
+projection, scorer, scale, temperature and tuning. Then the weight of a document is its share of
+one softmax over everything that the collections attend to, each with its own `attend` best.
+Where scales differ there is no such softmax, and each collection's answer stands alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from pydantic import Field, model_validator
+
+from attend.search.answers import Answer, Hit, hit_json
+from attend.search.listing import group_key
+from attend.search.measure import Shares, shares_of
+from attend.search.requests import NAME_PATTERN, SearchRequest
+from attend.search.searching import Found
+
+MAX_COLLECTIONS = 32
+
+
+class AcrossRequest(SearchRequest):
+    """One search over several collections, with one set of options."""
+
+    collections: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
+        min_length=1, max_length=MAX_COLLECTIONS, description="Their names, or aliases of them."
+    )
+
+    @model_validator(mode="after")
+    def _known_across(self) -> AcrossRequest:
+        if self.cursor is not None:
+            raise ValueError("cursor is for one collection; leave it out across several")
+        if self.group_by is not None and self.attend == "all":
+            raise ValueError(
+                "group_by across several collections takes an attend that is a number; give one"
+            )
+        return self
+
+    def of_each(self) -> SearchRequest:
+        """What every collection is asked: as many hits as the page may take from it alone.
+
+        Of groups all there are: one that is last here may be first with another's part of it.
+        """
+        same = {name: getattr(self, name) for name in self.model_fields_set - {"collections"}}
+        k = self.k + self.offset if self.group_by is None else int(self.attend)
+        return SearchRequest.model_construct(**{**same, "k": k, "offset": 0})
+
+
+class Searched(Protocol):
+    """What this asks of a collection."""
+
+    @property
+    def name(self) -> str: ...
+
+    def found(self, requests: Sequence[SearchRequest]) -> list[Found]: ...
+
+
+class FarHit(NamedTuple):
+    """A hit, and where it was found; its weight is a share of all collections' attention."""
+
+    collection: str
+    hit: Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The answer of several collections.
+
+    Attributes:
+        hits: of all, best first; none where they could not be merged.
+        merged: whether one softmax weighs all; false where the collections' scales differ.
+        confidence: of the merged attention, one less the weight of the null key.
+        shares: each collection's share of it, by name; None where nothing was merged.
+        answers: each collection's own answer, by name, with weights and confidence of its own.
+    """
+
+    hits: Sequence[FarHit]
+    merged: bool
+    confidence: float | None
+    shares: Mapping[str, float] | None
+    answers: Mapping[str, Answer]
+    took_ms: float
+
+    def json(self) -> dict[str, Any]:
+        """Plain data, as the service sends it."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        hits = [{"collection": each.collection, **hit_json(each.hit)} for each in self.hits]
+        answers = {name: answer.json() for name, answer in self.answers.items()}
+        return plain | {"hits": hits, "answers": answers}
+
+
+def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Across:
+    """Ask several collections the same, and merge what they attend to by weight if that is sound.
+
+    Raises:
+        AttendError: what one of them cannot do; nothing is answered in part.
+    """
+    started = time.perf_counter()
+    by_name = {each.name: each for each in collections}  # two aliases may be of one
+    asked = request.of_each()
+    found = {name: each.found([asked])[0] for name, each in by_name.items()}
+    shares = shares_of([each.measure() for each in found.values()])
+    return Across(
+        hits=[] if shares is None else _merged(found, shares, request),
+        merged=shares is not None,
+        confidence=None if shares is None else shares.confidence,
+        shares=None if shares is None else dict(zip(found, shares.of, strict=True)),
+        answers={name: _page(each.answer, request) for name, each in found.items()},
+        took_ms=round((time.perf_counter() - started) * 1000, 3),
+    )
+
+
+def _merged(found: Mapping[str, Found], shares: Shares, request: AcrossRequest) -> list[FarHit]:
+    """The page of all hits together, by score: on one scale it orders as the weight does."""
+    hits = [
+        _far(name, hit, _rescaled(each, share))
+        for (name, each), share in zip(found.items(), shares.of, strict=True)
+        for hit in each.answer.hits
+    ]
+    hits.sort(key=lambda each: -each.hit.score)
+    if request.group_by is not None:
+        hits = _grouped(hits)
+    return hits[request.offset : request.offset + request.k]
+
+
+def _grouped(hits: Sequence[FarHit]) -> list[FarHit]:
+    """Of hits, best first, the leaders of the groups of all collections together."""
+    groups: dict[str, list[FarHit]] = {}
+    for at, each in enumerate(hits):
+        groups.setdefault(group_key(each.hit.group, at), []).append(each)
+    return [
+        leader._replace(
+            hit=leader.hit._replace(
+                group_size=sum(each.hit.group_size or 0 for each in (leader, *others)),
+                group_weight=math.fsum(each.hit.group_weight or 0 for each in (leader, *others)),
+            )
+        )
+        for leader, *others in groups.values()
+    ]
+
+
+def _far(name: str, hit: Hit, factor: float) -> FarHit:
+    """A collection's own hit, with its weights as shares of all attention."""
+    own = None if hit.group_weight is None else hit.group_weight * factor
+    return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=own))
+
+
+def _rescaled(found: Found, share: float) -> float:
+    """What a weight of one collection is multiplied by: its share, without its own null key."""
+    own = found.answer.confidence
+    return share / own if own > 0 else 0.0
+
+
+def _page(answer: Answer, request: AcrossRequest) -> Answer:
+    """A collection's own answer with the page that was asked for, and no cursor: see there."""
+    page = answer.hits[request.offset : request.offset + request.k]
+    return replace(answer, hits=page, next=None)

@@ -1,0 +1,139 @@
+"""Queries: a text, a vector, documents that are there, or several of these.
+
+A blend is one query, the weighted mean of its parts. A mixture is as many as it has parts: each
+attends by itself, and their attention is mixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
+
+from attend.validation import DocumentId, Request, Text, Vector
+
+MAX_PARTS = 1000
+"""Documents or parts of one query."""
+
+
+class QueryPart(Request):
+    """One part of a blend: exactly one of text, vector or document id, and its weight."""
+
+    text: Text | None = None
+    vector: Vector | None = None
+    id: DocumentId | None = None
+    weight: FiniteFloat = Field(
+        1.0,
+        ge=-1e6,
+        le=1e6,
+        description="Its share, relative to the others'; below zero it pushes away.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> QueryPart:
+        _check_one(self, "a part of a blend", ("text", "vector", "id"))
+        return self
+
+
+class MixturePart(QueryPart):
+    """One part of a mixture, which attends by itself."""
+
+    weight: FiniteFloat = Field(
+        1.0, ge=0, le=1e6, description="Its share of the attention, relative to the others'."
+    )
+
+
+def _spelled_out(given: object) -> object:
+    """Text and vectors may stand for themselves."""
+    if isinstance(given, str):
+        return {"text": given}
+    return {"vector": given} if isinstance(given, list | tuple | np.ndarray) else given
+
+
+Parts = Annotated[
+    list[
+        Annotated[
+            QueryPart,
+            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | QueryPart),
+        ]
+    ],
+    Field(min_length=1, max_length=MAX_PARTS),
+]
+
+
+MixtureParts = Annotated[
+    list[
+        Annotated[
+            MixturePart,
+            BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | MixturePart),
+        ]
+    ],
+    Field(min_length=1, max_length=MAX_PARTS),
+]
+
+
+class Query(Request):
+    """A query spelled out: exactly one of text, vector, id, ids, blend and mixture."""
+
+    text: Text | None = None
+    vector: Vector | None = None
+    id: DocumentId | None = Field(None, description="More like this document.")
+    ids: list[DocumentId] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PARTS,
+        description="More like these documents: a blend of them, with equal weights.",
+    )
+    blend: Parts | None = Field(
+        None,
+        description="Several queries as one: the weighted mean of their embeddings, and of what "
+        "the words of each add.",
+    )
+    mixture: MixtureParts | None = Field(
+        None,
+        description="Several queries that attend each by itself; a document's weight is the "
+        "weighted mean of what they give it, and `explain` tells how much each part gave.",
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Query:
+        _check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+        for name in ("blend", "mixture"):
+            parts = getattr(self, name)
+            if parts is not None and not any(part.weight for part in parts):
+                raise ValueError(f"every weight of the {name} is zero; give one that is not")
+        return self
+
+    def parts(self) -> Sequence[QueryPart]:
+        """What the query is made of; the absolute weights sum to one."""
+        weighed = self.blend or self.mixture
+        if weighed is not None:
+            total = math.fsum(abs(part.weight) for part in weighed)
+            shares = [(part, part.weight / total) for part in weighed]
+            return [part.model_copy(update={"weight": share}) for part, share in shares]
+        if self.ids is not None:
+            share = 1 / len(self.ids)
+            return [QueryPart(id=id, weight=share) for id in self.ids]
+        return [QueryPart.model_construct(text=self.text, vector=self.vector, id=self.id)]
+
+
+def _check_one(given: Query | QueryPart, what: str, names: tuple[str, ...]) -> None:
+    found = [name for name in names if getattr(given, name) is not None]
+    if len(found) != 1:
+        known = f"{', '.join(names[:-1])} and {names[-1]}"
+        named = " and ".join(found) or "none of them"
+        raise ValueError(f"{what} has exactly one of {known}; {named} was given")
+
+
+AnyQuery = Annotated[
+    Query,
+    BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | Query),
+    Field(
+        description='Text, a vector, or one of {"text": …}, {"vector": […]}, {"id": …}, '
+        '{"ids": […]}, {"blend": [{"text": …, "weight": 2}, {"id": …, "weight": -1}]} and '
+        '{"mixture": [{"id": …}, {"text": …, "weight": 2}]}.'
+    ),
+]

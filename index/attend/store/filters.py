@@ -1,0 +1,245 @@
+"""Filters: conditions on payload and value, as a tree that the store looks up or scans for.
+
+```
+{"year": {"gte": 2000}, "lang": "en", "tags": {"in": ["a", "b"]},
+ "$or": [{"stars": 5}, {"stars": {"exists": false}}], "$not": {"author.name": "X"},
+ "@text": {"match": "two words"}}
+```
+
+Conditions side by side must all hold. A field is looked up in the value, then in the
+payload; dots reach into objects; `@id` is the document's id, `@value` its whole value, and
+`@text` all of its texts. A list meets what any of its elements meets, and bounds side by side
+are met by one and the same element. A missing field is `null`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attend.errors import InvalidRequest
+from attend.store.conditions import (
+    TEXT,
+    All,
+    Node,
+    Not,
+    Some,
+    among,
+    has_words,
+    is_null,
+    leaves_of,
+    starts_with,
+    within,
+)
+from attend.store.tokens import TOKENIZER
+from attend.types import Json
+
+MAX_DEPTH = 12
+MAX_CONDITIONS = 256
+MAX_LISTED = 100_000
+"""Values in all lists of one filter together: ids, for the most part."""
+MAX_WORDS = 64
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A filter, checked. `key` is the same for the same filter, and another for another."""
+
+    node: Node
+    key: str
+
+
+def compile_filter(given: Mapping[str, Json]) -> Predicate:
+    """Check a filter, and make of it what a store takes.
+
+    Raises:
+        InvalidRequest: an unknown operator, an operand of a wrong type, or a filter that is
+            too deep or too long; the sentence names the condition.
+    """
+    node = _all_of(given, 1)
+    leaves = leaves_of(node)
+    # SQLite refuses an expression of some 1,000 parts, with words that are not about filters.
+    if len(leaves) > MAX_CONDITIONS:
+        raise _refused(
+            f"it has {len(leaves)} conditions, but at most {MAX_CONDITIONS} are taken; "
+            f"split it, or name the values in one 'in'"
+        )
+    listed = _listed(given)
+    if listed > MAX_LISTED:
+        raise _refused(
+            f"its lists have {listed:,} values, but at most {MAX_LISTED:,} are taken; split it"
+        )
+    written = json.dumps(given, sort_keys=True)
+    return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
+
+
+def _listed(given: Json) -> int:
+    if isinstance(given, Mapping):
+        return sum(map(_listed, given.values()))
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return sum(_listed(each) if isinstance(each, Mapping) else 1 for each in given)
+    return 0
+
+
+def _all_of(given: Json, depth: int) -> Node:
+    if not isinstance(given, Mapping):
+        raise _refused(f"an object of conditions was expected, but {_shown(given)} was given")
+    if depth > MAX_DEPTH:
+        raise _refused(f"it is nested more than {MAX_DEPTH} deep")
+    return _together([_condition(name, operand, depth) for name, operand in given.items()])
+
+
+def _together(parts: Sequence[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+
+def _condition(name: str, operand: Json, depth: int) -> Node:
+    if name in ("$and", "$or"):
+        if not isinstance(operand, Sequence) or isinstance(operand, str) or not operand:
+            raise _refused(f"{name} takes a list of at least one filter")
+        parts = tuple(_all_of(each, depth + 1) for each in operand)
+        return All(parts) if name == "$and" else Some(parts)
+    if name == "$not":
+        return Not(_all_of(operand, depth + 1))
+    if name.startswith("$"):
+        raise _refused(f"{name!r} is not known; use $and, $or or $not")
+    return _field_condition(name, operand)
+
+
+def _field_condition(name: str, operand: Json) -> Node:
+    check_name(name)
+    asked = operand if isinstance(operand, Mapping) else {"eq": operand}
+    unknown = sorted(set(asked) - set(_OPERATORS) - set(_SIGNS))
+    if unknown or not asked:
+        raise _refused(
+            f"the condition on {name!r} has the operator {', '.join(unknown) or '(none)'}; "
+            f"known are {', '.join([*_OPERATORS, *_SIGNS])}"
+        )
+    if name == TEXT and set(asked) != {"match"}:
+        raise _refused(f"{TEXT} stands for all texts of a document and takes 'match' only")
+    parts = [_OPERATORS[key](name, asked[key]) for key in asked if key in _OPERATORS]
+    bounds = {key: asked[key] for key in asked if key in _SIGNS}
+    return _together([*parts, _range(name, bounds)] if bounds else parts)
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequest for a name that no field can have."""
+    if '"' in name or "\x00" in name or not all(name.split(".")):
+        raise _refused(f"{name!r} is no field name: names have no quotation marks or empty parts")
+
+
+def _equals(name: str, operand: Json) -> Node:
+    return _among(name, [operand])
+
+
+def _differs(name: str, operand: Json) -> Node:
+    return Not(_equals(name, operand))
+
+
+def _among(name: str, operand: Json) -> Node:
+    """Any element of the field equals any operand."""
+    values = _values(name, operand)
+    known = among(name, [each for each in values if each is not None])
+    if None not in values:
+        return known
+    return is_null(name) if len(values) == 1 else Some((known, is_null(name)))
+
+
+def _not_among(name: str, operand: Json) -> Node:
+    return Not(_among(name, operand))
+
+
+def _has_all(name: str, operand: Json) -> Node:
+    """Each operand equals an element of the field."""
+    values = _values(name, operand)
+    if not values:
+        raise _refused(f"'all' on {name!r} takes a list of at least one value")
+    return _together([_equals(name, each) for each in values])
+
+
+def _values(name: str, operand: Json) -> Sequence[Json]:
+    if not isinstance(operand, Sequence) or isinstance(operand, str):
+        raise _refused(
+            f"a list of values was expected for {name!r}, but {_shown(operand)} was given"
+        )
+    for each in operand:
+        if isinstance(each, Mapping | list | tuple):
+            raise _refused(f"{name!r} can be compared with text, numbers, booleans and null only")
+        _check_comparable(each, name)
+    return operand
+
+
+def _exists(name: str, operand: Json) -> Node:
+    if not isinstance(operand, bool):
+        raise _refused(f"'exists' on {name!r} takes true or false, but {operand!r} was given")
+    return Not(is_null(name)) if operand else is_null(name)
+
+
+def _starts(name: str, operand: Json) -> Node:
+    if not isinstance(operand, str):
+        raise _refused(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
+    _check_comparable(operand, name)
+    return starts_with(name, operand)
+
+
+def _matches(name: str, operand: Json) -> Node:
+    if not isinstance(operand, str):
+        raise _refused(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
+    words = list(TOKENIZER.words(operand).values())
+    if not 1 <= len(words) <= MAX_WORDS:
+        raise _refused(
+            f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "
+            f"{len(words) or 'none'}"
+        )
+    return has_words(name, words)
+
+
+def _range(name: str, bounds: Mapping[str, Json]) -> Node:
+    checked = [(_SIGNS[key], _bound(name, key, value)) for key, value in bounds.items()]
+    if len({isinstance(value, str) for _, value in checked}) > 1:
+        raise _refused(
+            f"the bounds of {name!r} are a number and a text; nothing lies between the two"
+        )
+    return within(name, checked)
+
+
+def _bound(name: str, key: str, operand: Json) -> str | int | float:
+    if isinstance(operand, bool) or not isinstance(operand, str | int | float):
+        raise _refused(f"{name!r} {key} takes a number or text, but {operand!r} was given")
+    _check_comparable(operand, name)
+    return operand
+
+
+def _check_comparable(operand: Json, name: str) -> None:
+    if isinstance(operand, float) and not math.isfinite(operand):
+        raise _refused(f"{name!r} is compared with {operand!r}; send a finite number")
+    # SQLite's JSON ends a text at NUL: another one would be found.
+    if isinstance(operand, str) and "\x00" in operand:
+        raise _refused(f"{name!r} is compared with a text that has the character NUL")
+
+
+def _shown(operand: Json) -> str:
+    return json.dumps(operand)[:80]
+
+
+def _refused(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The filter cannot be used: {reason}.", field="filter")
+
+
+_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+
+_OPERATORS: dict[str, Callable[[str, Json], Node]] = {
+    "eq": _equals,
+    "ne": _differs,
+    "in": _among,
+    "nin": _not_among,
+    "contains": _equals,
+    "any": _among,
+    "all": _has_all,
+    "exists": _exists,
+    "prefix": _starts,
+    "match": _matches,
+}

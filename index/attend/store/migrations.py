@@ -1,0 +1,354 @@
+"""The schema, as functions that are only ever appended to.
+
+`sqlite_utils.Migrations` runs each once per database, in its own transaction.
+"""
+
+from __future__ import annotations
+
+import json
+
+from sqlite_utils import Database, Migrations
+
+from attend.store.conditions import kind_of
+
+migrations = Migrations("attend")
+
+
+@migrations()
+def m001_documents_keys_projections(db: Database) -> None:
+    for statement in _M001:
+        db.execute(statement)
+
+
+@migrations()
+def m002_lexical_examples_versions(db: Database) -> None:
+    for statement in (*_LEXICAL, *_EXAMPLES, *_VERSIONS):
+        db.execute(statement)
+
+
+@migrations()
+def m003_field_values(db: Database) -> None:
+    for statement in _FIELD_VALUES:
+        db.execute(statement)
+
+
+@migrations()
+def m004_activations(db: Database) -> None:
+    # A log from which rollback takes the last: its ids may come again.
+    db.execute(
+        "CREATE TABLE activations "
+        "(id INTEGER PRIMARY KEY, version INTEGER NOT NULL, previous INTEGER NOT NULL)"
+    )
+    db.conn.executemany(
+        "INSERT INTO activations (version, previous) VALUES (?, ?)", reversed(_activated(db))
+    )
+    db.execute("ALTER TABLE projections DROP COLUMN parent")
+
+
+@migrations()
+def m005_roles_interactions_terms(db: Database) -> None:
+    for statement in (*_ROLES, *_INTERACTIONS, *_TERMS):
+        db.execute(statement)
+
+
+_M001 = (
+    "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    # `row` is the id inside; `id` is the caller's. AUTOINCREMENT on both tables, because
+    # a published index may still speak of a row or key that is gone: it must never meet
+    # a new one under the old number.
+    """
+    CREATE TABLE documents (
+        row INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        fields TEXT NOT NULL,
+        value TEXT,
+        payload TEXT NOT NULL,
+        key_hash BLOB NOT NULL,
+        value_hash BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE keys (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        field TEXT NOT NULL,
+        start INTEGER NOT NULL,
+        stop INTEGER NOT NULL,
+        embedding BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX keys_by_document ON keys (document)",
+    # A log that readers follow to mask what they hold; a trigger, so that no path forgets it.
+    "CREATE TABLE removals (id INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
+    "key INTEGER NOT NULL)",
+    """
+    CREATE TRIGGER log_removed_key AFTER DELETE ON keys BEGIN
+        INSERT INTO removals (document, key) VALUES (old.document, old.id);
+    END
+    """,
+    """
+    CREATE TABLE projections (
+        version INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind TEXT NOT NULL,
+        weights BLOB NOT NULL,
+        fingerprint TEXT NOT NULL,
+        created TEXT NOT NULL,
+        note TEXT NOT NULL
+    )
+    """,
+)
+
+
+# FTS5 takes a document out by the very text that was put in: both come from here. ORDER BY:
+# the same order each time. The replacement: json_each ends a text at NUL (and a blank of the
+# same form keeps a backslash that is text valid JSON).
+_ROW_AND_TEXT = """
+    {row}.row, coalesce((
+        SELECT group_concat(value, char(10)) FROM (
+            SELECT value FROM json_each(replace({row}.fields, '\\u0000', '\\u0020')) ORDER BY id
+        )
+    ), '')
+"""
+# Documents without any text (they bring vectors) are no part of the lexical collection.
+_ADD_TEXT = f"""
+    INSERT INTO lexical (rowid, text)
+    SELECT {_ROW_AND_TEXT.format(row="new")} WHERE new.fields <> '{{}}';
+    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND new.fields <> '{{}}';
+"""
+_REMOVE_TEXT = f"""
+    INSERT INTO lexical (lexical, rowid, text)
+    SELECT 'delete', {_ROW_AND_TEXT.format(row="old")} WHERE old.fields <> '{{}}';
+    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND old.fields <> '{{}}';
+"""
+
+TEXTS = f"""
+    SELECT {_ROW_AND_TEXT.format(row="documents")} FROM documents
+    WHERE fields <> '{{}}' ORDER BY row
+"""
+FILL_LEXICAL = f"INSERT INTO lexical (rowid, text) {TEXTS}"
+
+_LEXICAL = (
+    # Contentless: the texts are in `documents`. Before SQLite 3.43 such a table knows no DELETE
+    # of its own, hence the command 'delete', which every version understands.
+    """
+    CREATE VIRTUAL TABLE lexical USING fts5(
+        text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
+    )
+    """,
+    # Counts changes of texts, for those who keep what they have read of them.
+    "INSERT INTO settings (name, value) VALUES ('texts', '0')",
+    f"CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN {_ADD_TEXT} END",
+    f"CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN {_REMOVE_TEXT} END",
+    # One trigger for both steps: the order in which several would fire is not defined.
+    f"""
+    CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
+    WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {_REMOVE_TEXT} {_ADD_TEXT} END
+    """,
+    FILL_LEXICAL,
+)
+
+_EXAMPLE_KEYS = """
+    INSERT INTO keys (document, field, start, stop, embedding, example)
+    SELECT document, '@example', 0, 0, x'', id FROM examples
+"""
+
+_EXAMPLES = (
+    # `hash` tells questions apart: by their text, or by their embedding where they have none.
+    """
+    CREATE TABLE questions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        hash BLOB NOT NULL UNIQUE,
+        text TEXT,
+        embedding BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE examples (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        question INTEGER NOT NULL REFERENCES questions(id) ON DELETE CASCADE,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        weight REAL NOT NULL,
+        position INTEGER,
+        source TEXT NOT NULL,
+        created TEXT NOT NULL,
+        UNIQUE (question, document)
+    )
+    """,
+    "CREATE INDEX examples_by_document ON examples (document)",
+    "ALTER TABLE keys ADD COLUMN example INTEGER REFERENCES examples(id) ON DELETE CASCADE",
+    "CREATE INDEX keys_by_example ON keys (example) WHERE example IS NOT NULL",
+    # An example that speaks for its document is a key of it, by triggers, so that no path
+    # forgets it. Its embedding is the question's, which many examples share.
+    f"""
+    CREATE TRIGGER key_of_new_example AFTER INSERT ON examples WHEN new.weight > 0 BEGIN
+        {_EXAMPLE_KEYS} WHERE id = new.id;
+    END
+    """,
+    f"""
+    CREATE TRIGGER key_of_weighed_example AFTER UPDATE OF weight ON examples
+    WHEN (old.weight > 0) <> (new.weight > 0) BEGIN
+        DELETE FROM keys WHERE example = new.id;
+        {_EXAMPLE_KEYS} WHERE id = new.id AND weight > 0;
+    END
+    """,
+    # A key of another embedding is another key: those who hold the old one must hear of it.
+    f"""
+    CREATE TRIGGER keys_of_moved_question AFTER UPDATE OF embedding ON questions BEGIN
+        DELETE FROM keys WHERE example IN (SELECT id FROM examples WHERE question = new.id);
+        {_EXAMPLE_KEYS} WHERE question = new.id AND weight > 0;
+    END
+    """,
+    """
+    CREATE TRIGGER remove_idle_question AFTER DELETE ON examples BEGIN
+        DELETE FROM questions WHERE id = old.question
+        AND NOT EXISTS (SELECT 1 FROM examples WHERE question = old.question);
+    END
+    """,
+)
+
+_VERSIONS = (
+    "ALTER TABLE projections ADD COLUMN tuning TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE projections ADD COLUMN report TEXT NOT NULL DEFAULT '{}'",
+    # The version that answered before this one was activated.
+    "ALTER TABLE projections ADD COLUMN parent INTEGER",
+    """
+    CREATE TABLE offsets (
+        projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
+        key INTEGER NOT NULL REFERENCES keys(id) ON DELETE CASCADE,
+        delta BLOB NOT NULL,
+        PRIMARY KEY (projection, key)
+    ) WITHOUT ROWID
+    """,
+    # Without it, each key that goes would look through the offsets of all versions.
+    "CREATE INDEX offsets_by_key ON offsets (key)",
+)
+
+
+# What a document has under each indexed field: its own scalar, or the scalars of a list; where
+# the field is missing or null, one entry that says so.
+VALUES_OF = f"""
+    SELECT DISTINCT field.id AS field, {kind_of("element.type")} AS kind,
+        coalesce(element.value, 0) AS value, {{row}}.row AS row
+    FROM {{tables}} AS field, json_each(coalesce(
+        {{row}}.value -> field.whole, {{row}}.value -> field.dotted,
+        CASE WHEN field.name <> '@value' THEN {{row}}.payload -> field.whole END,
+        CASE WHEN field.name <> '@value' THEN {{row}}.payload -> field.dotted END, 'null'
+    )) AS element
+    WHERE field.state <> 'dropping' AND typeof(element.key) <> 'text'
+    AND element.type NOT IN ('array', 'object')
+    AND (element.type <> 'null' OR element.key IS NULL)
+"""
+_ADD_VALUES = f"""
+    INSERT INTO field_values (field, kind, value, row)
+    {VALUES_OF.format(row="new", tables="indexed_fields")};
+"""
+
+_FIELD_VALUES = (
+    # First 'building', then 'ready', at last 'dropping'; `built` is the last document for which
+    # what the state says is done. `used` is a day.
+    """
+    CREATE TABLE indexed_fields (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        whole TEXT NOT NULL,
+        dotted TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT 'building',
+        built INTEGER NOT NULL DEFAULT 0,
+        used TEXT NOT NULL
+    )
+    """,
+    # `value` has no type, so that SQLite converts nothing.
+    """
+    CREATE TABLE field_values (
+        field INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        value NOT NULL,
+        row INTEGER NOT NULL,
+        PRIMARY KEY (field, kind, value, row)
+    ) WITHOUT ROWID
+    """,
+    # To take a document out without asking what it was: another SQLite may read it otherwise.
+    "CREATE INDEX field_values_by_row ON field_values (row)",
+    f"""
+    CREATE TRIGGER index_values AFTER INSERT ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN {_ADD_VALUES} END
+    """,
+    """
+    CREATE TRIGGER remove_values AFTER DELETE ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) BEGIN
+        DELETE FROM field_values WHERE row = old.row;
+    END
+    """,
+    f"""
+    CREATE TRIGGER reindex_values AFTER UPDATE OF row, value, payload ON documents
+    WHEN EXISTS (SELECT 1 FROM indexed_fields) AND (
+        old.row <> new.row OR old.value IS NOT new.value OR old.payload <> new.payload
+    ) BEGIN
+        DELETE FROM field_values WHERE row = old.row;
+        {_ADD_VALUES}
+    END
+    """,
+)
+
+
+_ROLES = (
+    "ALTER TABLE projections ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
+    "ALTER TABLE activations ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",
+    # As the setting `projection` is for search: the version that answers, 0 for none yet.
+    "INSERT INTO settings (name, value) VALUES ('recommend', '0'), ('predict', '0')",
+)
+
+_INTERACTIONS = (
+    "CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",
+    # `value` has no type: a number is stored as one, anything else as JSON text. `time` is in
+    # seconds since 1970. By `id` a training knows which it has learned from.
+    """
+    CREATE TABLE interactions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        user INTEGER NOT NULL REFERENCES users(id) ON DELETE CASCADE,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        value,
+        time REAL,
+        UNIQUE (user, document)
+    )
+    """,
+    "CREATE INDEX interactions_by_document ON interactions (document)",
+    """
+    CREATE TRIGGER remove_idle_user AFTER DELETE ON interactions BEGIN
+        DELETE FROM users WHERE id = old.user
+        AND NOT EXISTS (SELECT 1 FROM interactions WHERE user = old.user);
+    END
+    """,
+)
+
+_TERMS = (
+    # What a version has learned about single documents, by name: vectors of float32.
+    """
+    CREATE TABLE document_terms (
+        projection INTEGER NOT NULL REFERENCES projections(version) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        document INTEGER NOT NULL REFERENCES documents(row) ON DELETE CASCADE,
+        term BLOB NOT NULL,
+        PRIMARY KEY (projection, name, document)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX document_terms_by_document ON document_terms (document)",
+    # A document whose own keys go has another text now, or none.
+    """
+    CREATE TRIGGER remove_terms AFTER DELETE ON keys WHEN old.example IS NULL BEGIN
+        DELETE FROM document_terms WHERE document = old.document;
+    END
+    """,
+)
+
+
+def _activated(db: Database) -> list[tuple[int, int]]:
+    """(version, parent) as rollback went back while each version knew one parent alone."""
+    parents = dict(db.execute("SELECT version, parent FROM projections WHERE parent NOTNULL"))
+    row = db.execute("SELECT value FROM settings WHERE name = 'projection'").fetchone()
+    version = None if row is None else json.loads(row[0])
+    undone: list[tuple[int, int]] = []
+    while version is not None and version in parents:
+        undone.append((version, parents.pop(version)))  # pop: parents may lead in a circle
+        version = undone[-1][1]
+    return undone

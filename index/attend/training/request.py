@@ -1,0 +1,206 @@
+"""What a training is asked for, how far it is, and how it is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from attend.collection import Collection
+from attend.errors import InvalidRequest
+from attend.learn.data import PARTS, Part
+from attend.search.requests import Request
+from attend.store import Role, StoredProjection
+
+FEWEST_QUESTIONS = 20
+"""Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
+
+Objective = Literal["ranking", "answers", "interactions", "ratings"]
+
+OBJECTIVE_ROLES: Mapping[Objective, Role] = {
+    "ranking": "search",
+    "answers": "search",
+    "interactions": "recommend",
+    "ratings": "predict",
+}
+"""The role in which a version answers that was trained for an objective."""
+
+MOST_HEADS = 16
+"""Each costs as much training, searching and storing as the first."""
+
+STAGES: Mapping[str, tuple[float, float]] = {
+    "reading": (0.0, 0.02),
+    "trying": (0.02, 0.85),
+    "judging": (0.85, 0.86),
+    "fitting": (0.86, 0.96),
+    "calibrating": (0.96, 0.97),
+    "storing": (0.97, 0.98),
+    "activating": (0.98, 1.0),
+    "done": (1.0, 1.0),
+}
+"""About which part of the whole each stage takes."""
+
+Progress = Callable[[str, float], None]
+
+
+class TrainRequest(Request):
+    """How to train; every field has a default."""
+
+    objective: Objective = Field(
+        "ranking",
+        description="ranking: find what examples call relevant; answers: make the blended value "
+        "right, learned from the stored values themselves; interactions: recommend what comes "
+        "next, learned from what users met; ratings: predict what a user would give a document, "
+        "learned from the numbers they gave others.",
+    )
+    value: str | None = Field(
+        None, max_length=256, description="With answers: a field of the value, else all of it."
+    )
+    share_seen: float = Field(
+        0.5, ge=0, le=1, description="Of queries in use, those about documents in the examples."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, le=65_536, description="Width of projected keys; that of embeddings if absent."
+    )
+    heads: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_HEADS,
+        description="H: how many W_Q and W_K there are, mixed as in a search; if absent, one or "
+        "a few, as held-out questions have it. Keys are as many times as wide.",
+    )
+    parts: list[Part] = Field(
+        list(PARTS),
+        min_length=1,
+        max_length=len(PARTS) + 1,
+        description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
+        "example keys, shared words, and if asked for the additive scorer, which re-ranks. With "
+        "matrices alone, and one head, all of it can be exported.",
+    )
+    error_rate: float = Field(
+        0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Of all that is drawn.")
+    promote: bool = Field(True, description="False: store what was learned, activate nothing.")
+
+    @model_validator(mode="after")
+    def _parts_can_be_learned(self) -> TrainRequest:
+        if self.objective != "ranking" and "parts" in self.model_fields_set:
+            raise ValueError(
+                f"parts are chosen for the objective ranking, and {self.objective} has its own. "
+                f"Leave parts out, or train for ranking"
+            )
+        if self.objective != "ranking" and self.heads not in (None, 1):
+            raise ValueError(
+                f"heads is {self.heads}, but for the objective {self.objective} one head is "
+                f"learned; leave heads out, or train for ranking"
+            )
+        if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
+            raise ValueError(
+                "dimensions are chosen for searches; what recommends or predicts keeps those of "
+                "the embeddings. Leave dimensions out"
+            )
+        if "offsets" in self.parts and "matrices" not in self.parts:
+            raise ValueError(
+                f"parts are {', '.join(self.parts)}, but key offsets are learned together with "
+                f"matrices; add matrices, or leave offsets out"
+            )
+        return self
+
+
+class Cancelled(InvalidRequest):
+    """The training was stopped by whoever asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__("The training was stopped; nothing was promoted, and nothing was lost.")
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Where progress goes, and where a stop comes from."""
+
+    progress: Progress
+    cancelled: Callable[[], bool]
+
+    def __call__(self, stage: str, done: float) -> None:
+        """Say how far a stage is, unless the training is to stop."""
+        if self.cancelled():
+            raise Cancelled
+        self.tell(stage, done)
+
+    def tell(self, stage: str, done: float) -> None:
+        """The same without asking: for when something is stored, and a stop comes too late."""
+        begin, end = STAGES[stage]
+        self.progress(stage, begin + (end - begin) * done)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training: what it is of, what is asked for, and since when it runs.
+
+    Attributes:
+        active: the version that answers as it begins, in the role that is trained for: what it
+            has to be better than. The untrained one has the number 0.
+
+    Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
+    """
+
+    collection: Collection
+    request: TrainRequest
+    watch: Watch
+    active: StoredProjection
+    began: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        settings = self.collection.settings
+        scorer = settings.scorer
+        lengthy = scorer == "dot" and not settings.unit_embeddings
+        if "additive" in self.request.parts and lengthy:
+            raise InvalidRequest(
+                f"The collection {self.collection.name!r} compares vectors of any length; the "
+                f"additive scorer is learned for those of length one. Leave it out of the parts, "
+                f"or make a collection that is normalised, or compares by 'cosine'.",
+                field="parts",
+            )
+        if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
+            raise InvalidRequest(
+                f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
+                f"learned for 'dot' and 'cosine'. Make a collection with one of these.",
+                field="scorer",
+            )
+
+    @classmethod
+    def of(cls, collection: Collection, request: TrainRequest, watch: Watch) -> Task:
+        """A training that begins now."""
+        role = OBJECTIVE_ROLES[request.objective]
+        active = collection.store.active(role) or untrained(role)
+        return cls(collection, request, watch, active)
+
+    @property
+    def role(self) -> Role:
+        """In which what is learned will answer."""
+        return OBJECTIVE_ROLES[self.request.objective]
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return round(time.perf_counter() - self.began, 3)
+
+
+def untrained(role: Role) -> StoredProjection:
+    """What answers in a role before anything was trained for it."""
+    return StoredProjection(
+        version=0,
+        kind="identity",
+        fingerprint="",
+        created="",
+        note={},
+        tuning={},
+        report={},
+        parent=None,
+        active=True,
+        role=role,
+    )

@@ -1,0 +1,44 @@
+"""The words that all stations share: arrays, documents, keys.
+
+Stations (source, encoder, store, projection, keys, attention, values) import this
+module and `attend.errors`, never each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+
+Float32: TypeAlias = NDArray[np.float32]
+Float64: TypeAlias = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Int64: TypeAlias = NDArray[np.int64]
+Bool: TypeAlias = NDArray[np.bool_]
+
+OnStage: TypeAlias = Callable[[str, float], object]
+"""Told what takes long: the stage, and which share of it is done, 0 to 1."""
+
+MISSING_VALUE: None = None
+"""A document without a value: left out of a blend, and reported as coverage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a caller stores and gets back.
+
+    `fields` maps a key field's name to its text; each field becomes one or more keys.
+    `vectors` maps a key field's name to a vector of the collection's width, for
+    documents that bring their own embeddings. A document has one or the other.
+    """
+
+    id: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    value: Json = MISSING_VALUE
+    payload: Mapping[str, Json] = field(default_factory=dict)

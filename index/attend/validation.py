@@ -1,0 +1,126 @@
+"""What every request is made of: closed models, sentences for what is wrong, and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+)
+
+from attend.errors import Detail, InvalidRequest
+from attend.times import seconds_of
+
+MAX_ATTEND = 100_000
+MAX_TEXT = 1_000_000
+MAX_WIDTH = 65_536
+MAX_ID = 512
+MAX_DETAILS = 100
+MAX_USER = 512
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
+
+Model = TypeVar("Model", bound="Request")
+
+
+def _id_text(given: object) -> object:
+    """Ids are text; whole numbers are taken for their digits, as most sources have them."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+def _numbers(given: object) -> object:
+    """Arrays and tuples of numbers are lists of them."""
+    if isinstance(given, np.ndarray):
+        return given.tolist()
+    return list(given) if isinstance(given, tuple) else given
+
+
+DocumentId = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID),
+    BeforeValidator(
+        _id_text,
+        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_ID)] | int,
+    ),
+]
+UserId = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_USER),
+    BeforeValidator(
+        _id_text,
+        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_USER)] | int,
+    ),
+]
+Time = Annotated[
+    float | str,
+    AfterValidator(seconds_of),
+    Field(description="Seconds since 1970, or an ISO date; UTC where it names no zone."),
+]
+Vector = Annotated[
+    list[FiniteFloat],
+    Field(min_length=1, max_length=MAX_WIDTH, fail_fast=True),
+    BeforeValidator(_numbers, json_schema_input_type=list[float]),
+]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+
+class Request(BaseModel):
+    """Base of all request models: frozen, and closed to unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def parse(model: type[Model], given: Mapping[str, Any], *, strict: bool = False) -> Model:
+    """Validate `given` as `model`.
+
+    Args:
+        strict: a text is no number and a number no truth value, as JSON has them.
+
+    Raises:
+        InvalidRequest: its sentence lists every field that is wrong, and why.
+    """
+    try:
+        return model.model_validate(given, strict=strict or None)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The one place where a validation report becomes sentences."""
+    details: list[Detail] = [
+        {"field": _dotted(entry["loc"]), "reason": _reason(entry)}
+        for entry in error.errors(include_url=False)[:MAX_DETAILS]
+    ]
+    sentence = " ".join(
+        f"{detail['field'] or 'request'}: {detail['reason']}." for detail in details[:5]
+    )
+    problem = InvalidRequest(sentence, field=details[0]["field"] or None)
+    problem.details = details
+    return problem
+
+
+def _reason(entry: Any) -> str:
+    if entry["type"] == "extra_forbidden":
+        return "this field is not known here; remove it or correct its name"
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    given = entry["input"]
+    # A missing field's input is the whole object: repeating it back helps nobody.
+    if entry["type"] == "missing" or not isinstance(given, str | int | float | bool | None):
+        return message
+    return f"{message}, but {_short(given)} was given"
+
+
+def _short(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)

@@ -1,0 +1,53 @@
+"""Values: weights over documents become an answer, by the type of the values.
+
+`infer` reads a type off a sample of a collection's values, `blend_for` gives the
+accumulator for it, `select` picks the value that a request wants from a document.
+
+Every answer has `type` and `coverage`, the share of the weight that lies on documents
+with a value of that type; the rest is left out and what remains is renormalised. The
+other keys are a public promise:
+
+| type                | keys                                                             |
+|---------------------|------------------------------------------------------------------|
+| number              | `mean`, `std`, `effective_sample_size`                           |
+| vector              | `vector`                                                         |
+| boolean             | `value`, `probability` (of true), `distribution` (`true`, `false`) |
+| category, labels    | `value` (the likeliest), `distribution` (label to share)         |
+| object              | `fields` (name to answer)                                        |
+| text, image, mixed  | `value` (the heaviest), `values` (at most ten of `id`, `value`, `weight`) |
+
+Distributions and lists run from the largest share down, ties by label or id. Where no
+weight lies on a value, `coverage` is 0.0 and the other keys are null (an object keeps
+its fields, each with its own nulls).
+
+>>> blend = blend_for(infer([10, 20.5, None, 30]))
+>>> blend.add(["a", "b", "c"], [10, 20, None], [0.25, 0.25, 0.5])
+>>> answer = blend.answer()
+>>> answer["mean"], answer["std"], answer["effective_sample_size"], answer["coverage"]
+(15.0, 5.0, 2.0, 0.5)
+"""
+
+from __future__ import annotations
+
+from attend.values.blend import Blend
+from attend.values.conform import as_number, is_numbers
+from attend.values.decode import Nearest, decode, nearest
+from attend.values.kinds import Kind, ValueType, infer, parse_type
+from attend.values.objects import blend_for
+from attend.values.select import only, select
+
+__all__ = [
+    "Blend",
+    "Kind",
+    "Nearest",
+    "ValueType",
+    "as_number",
+    "blend_for",
+    "decode",
+    "infer",
+    "is_numbers",
+    "nearest",
+    "only",
+    "parse_type",
+    "select",
+]

@@ -1,0 +1,171 @@
+"""Value types: read off a sample of values, or declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from attend.errors import InvalidRequest, LimitExceeded
+from attend.types import Json
+from attend.values.conform import is_missing, is_numbers, is_strings
+
+Kind: TypeAlias = Literal[
+    "boolean", "number", "vector", "category", "labels", "object", "text", "image", "mixed"
+]
+
+LONGEST_CATEGORY = 64  # characters; longer strings are prose, not names
+IMAGE_SHARE = 0.9  # some links to images carry no extension
+DEEPEST = 8  # objects within objects; below, a value is returned whole
+MOST_FIELDS = 256  # an object with more keys is a map from ids, not a record
+
+_FORMATS = ("png", "jpg", "jpeg", "gif", "webp", "svg", "bmp", "tif", "tiff", "avif", "heic", "ico")
+_IMAGE_ENDINGS = tuple(f".{name}" for name in _FORMATS)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What a collection's values are, and so how they blend.
+
+    `fields` maps each key of an object to its type, and is None for every other kind.
+    """
+
+    kind: Kind
+    fields: Mapping[str, ValueType] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"A value type is one of {_kinds()}, not {self.kind!r}.")
+        if (self.kind == "object") != (self.fields is not None):
+            raise ValueError(f"Only an object has fields: {self.kind} came with {self.fields}.")
+
+    def to_json(self) -> Json:
+        """The type as `parse_type` reads it: a kind, or for an object its fields' types."""
+        if self.fields is None:
+            return self.kind
+        return {name: field.to_json() for name, field in self.fields.items()}
+
+
+def infer(values: Sequence[Json]) -> ValueType:
+    """The type of a collection, from a sample of its values.
+
+    Take the sample from the whole collection and not from one query's documents, so
+    that every query is answered in one type. Missing values (null, NaN, an empty list)
+    say nothing; a sample without any other is `text`, and one of several kinds `mixed`.
+
+    >>> infer(["red", "blue", "red", None, "blue"]).kind
+    'category'
+    >>> infer([{"price": 3, "ok": True}, {"price": 4.5}]).to_json()
+    {'price': 'number', 'ok': 'boolean'}
+    """
+    return _infer(values, depth=0)
+
+
+def parse_type(spec: Json, *, field: str = "value_type") -> ValueType:
+    """A declared type: a kind by name, or an object of its fields' types.
+
+    Raises InvalidRequest for anything else and LimitExceeded for an object that is
+    deeper or wider than can be blended; `field` is where the request said it.
+
+    >>> parse_type({"module": "category", "score": "number"}).kind
+    'object'
+    """
+    return _parse(spec, field, depth=0)
+
+
+def _infer(values: Sequence[Json], depth: int) -> ValueType:
+    present = [value for value in values if not is_missing(value)]
+    shapes = {_shape(value) for value in present}
+    if len(shapes) > 1:
+        return ValueType("mixed")
+    match shapes.pop() if shapes else "text":
+        case "strings":
+            return ValueType(_kind_of_strings(present))
+        case "object":
+            return _infer_object(present, depth)
+        case "vector" if len({len(vector) for vector in present}) > 1:  # type: ignore[arg-type]
+            return ValueType("mixed")
+        case kind:
+            return ValueType(kind)
+
+
+def _shape(value: Json) -> Any:
+    """The kind that one value shows by itself; `strings` where only the sample can tell."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, str):
+        return "strings"
+    if isinstance(value, dict):
+        return "object"
+    if is_numbers(value):
+        return "vector"
+    return "labels" if is_strings(value) else "mixed"
+
+
+def _kind_of_strings(strings: Sequence[Any]) -> Kind:
+    if sum(map(_is_image, strings)) >= IMAGE_SHARE * len(strings):
+        return "image"
+    repeats = len(set(strings)) <= len(strings) / 2
+    return "category" if repeats and all(map(_is_name, strings)) else "text"
+
+
+def _is_image(text: str) -> bool:
+    if text.startswith("data:image/"):
+        return True
+    path = text.lower()
+    if path.startswith(("http://", "https://")):
+        path = re.split(r"[?#]", path, maxsplit=1)[0]
+    return path.endswith(_IMAGE_ENDINGS) and "\n" not in path
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= LONGEST_CATEGORY and "\n" not in text and "\r" not in text
+
+
+def _infer_object(objects: Sequence[Any], depth: int) -> ValueType:
+    names = list(dict.fromkeys(name for item in objects for name in item))
+    if depth == DEEPEST or len(names) > MOST_FIELDS:
+        return ValueType("mixed")
+    return ValueType(
+        "object",
+        {name: _infer([item.get(name) for item in objects], depth + 1) for name in names},
+    )
+
+
+def _parse(spec: Json, field: str, depth: int) -> ValueType:
+    if isinstance(spec, dict):
+        _check_size(spec, field, depth)
+        return ValueType(
+            "object",
+            {name: _parse(part, f"{field}.{name}", depth + 1) for name, part in spec.items()},
+        )
+    for kind in get_args(Kind):
+        if spec == kind and kind != "object":
+            return ValueType(kind)
+    raise InvalidRequest(
+        f"{spec!r} is not a value type. Give one of {_kinds()}, or for an object "
+        'the types of its fields, as in {"module": "category"}.',
+        field=field,
+    )
+
+
+def _check_size(spec: Mapping[str, Json], field: str, depth: int) -> None:
+    if depth == DEEPEST:
+        raise LimitExceeded(
+            f"The value type nests objects more than {DEEPEST} deep. "
+            'Declare the inner ones "mixed".',
+            field=field,
+        )
+    if len(spec) > MOST_FIELDS:
+        raise LimitExceeded(
+            f"The value type has {len(spec)} fields, and at most {MOST_FIELDS} are blended. "
+            'Declare fewer, or "mixed" for the whole.',
+            field=field,
+        )
+
+
+def _kinds() -> str:
+    return ", ".join(kind for kind in get_args(Kind) if kind != "object")

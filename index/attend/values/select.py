@@ -1,0 +1,73 @@
+"""Which of a document's contents a request wants back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attend.types import Json
+
+ID = "@id"
+"""The path that names a document's id; no field of a payload is looked up under it."""
+
+
+def select(
+    path: str | None,
+    document_id: str,
+    value: Json,
+    payload: Mapping[str, Json],
+    fields: Mapping[str, str],
+) -> Json:
+    """What `path` names in one document, or None where the document has no such thing.
+
+    No path is the document's value and `@id` its id. Any other is looked up in the
+    value (if that is an object), then in the payload, then in the text fields; dots
+    lead into objects, and a key that itself has dots in it is found as it is written.
+
+    >>> select("price.eur", "d1", {"name": "tea"}, {"price": {"eur": 3}}, {"title": "Tea"})
+    3
+    """
+    if path is None:
+        return value
+    if path == ID:
+        return document_id
+    for tree in (value, payload, fields):
+        found = _follow(tree, path)
+        if found is not None:
+            return found
+    return None
+
+
+def _follow(tree: Json, path: str) -> Json:
+    if not isinstance(tree, Mapping):
+        return None
+    if path in tree:
+        return tree[path]
+    head, dot, rest = path.partition(".")
+    return _follow(tree.get(head), rest) if dot else None
+
+
+def only(payload: Mapping[str, Json], paths: Iterable[str]) -> dict[str, Json]:
+    """The parts of a payload that paths lead to, where they were; what is not there is left out.
+
+    >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"])
+    {'price': {'eur': 3}}
+    """
+    kept: dict[str, Json] = {}
+    for path in paths:
+        _keep(kept, payload, path)
+    return kept
+
+
+def _keep(kept: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:
+    if path in tree:
+        kept[path] = tree[path]
+        return
+    head, dot, rest = path.partition(".")
+    inner = tree.get(head)
+    if not dot or not isinstance(inner, Mapping) or kept.get(head) is inner:
+        return
+    below: dict[str, Any] = dict(kept.get(head, {}))
+    _keep(below, inner, rest)
+    if below:
+        kept[head] = below

@@ -1,0 +1,439 @@
+"""Views: what a search looks at, kept in step with the database.
+
+A view is immutable: a search takes one at its start and is not disturbed by what happens
+meanwhile. `Views` follows the database by SQLite's `data_version` and swaps in the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
+from attend.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
+from attend.projection import RAW_KEYS, Projection, identity
+from attend.store import ROLES, Forgotten, Role, State, Store
+from attend.tuning import Tuning
+from attend.types import Float32, Json, OnStage
+from attend.versions import Version
+
+log = logging.getLogger("attend")
+
+MERGE_KEYS = 10_000
+"""Fresh keys that are searched as a plain matrix before they are merged into the index."""
+
+DEAD_SHARE = 2
+"""A published segment is written anew when its masked keys are more than one to so many alive:
+each still costs a search its product, and the disk its place."""
+
+KEPT_VIEWS = 3
+"""Versions held in memory at once: the active one, and some that requests name."""
+
+UNTRAINED = 0
+"""The number of the version that is made in memory, in roles that have no other yet."""
+EXACT = Wanted(recall=1.0)
+"""What an index must do that is searched by several heads."""
+
+QUESTIONS = 256
+"""Questions of the examples from which on an index is measured with them."""
+
+NEVER = -1
+"""The change of a view that has not met the database yet."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One version over one state of the database.
+
+    Attributes:
+        made: the version that made the keys.
+        keys: segments of keys of width Hk * d.
+        change: which state of the database this is.
+    """
+
+    made: Version
+    keys: Snapshot
+    change: int
+
+    @property
+    def version(self) -> int:
+        """The version's number in the store."""
+        return self.made.number
+
+    @property
+    def projection(self) -> Projection:
+        """In the form (folded or materialised) in which `keys` were made."""
+        return self.made.projection
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.made.tuning
+
+
+class _Centre(NamedTuple):
+    """The mean of the keys of a number of documents."""
+
+    mean: Float32  # (d,)
+    documents: int
+
+
+class _Slot:
+    """The place of one version's view; `lock` is held by whoever makes the next one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.view: View | None = None
+
+
+class Views:
+    """The views of one collection, by version.
+
+    Each version is opened and kept up to date under a lock of its own, and a view that is
+    up to date is read under none: searches go on while another version is opened.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        *,
+        scorer: str,
+        encoder: str,
+        unit: bool,
+        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
+    ) -> None:
+        """
+        Args:
+            wanted: what published indexes must do; another may be set at any time.
+        """
+        self.wanted = wanted
+        self._store = store
+        self._folder = folder
+        self._scorer = scorer
+        self._encoder = encoder
+        self._unit = unit
+        self._centre: _Centre | None = None
+        self._centring = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._seen = threading.local()
+        self._lock = threading.Lock()  # of `_slots`; never held while anything is read
+        self._publishing = threading.Lock()
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """The view of a version, with every committed write in it.
+
+        Args:
+            version: the active one of `role` if None (or 0). Without any, that is the untrained
+                one: embeddings as they are, queries centred.
+
+        Raises:
+            UnknownProjection: there is no such version.
+            InvalidRequest: there is, but it answers no searches.
+            ManifestMismatch: the published index belongs to something else.
+        """
+        state = self._state()
+        wanted = version or state.active(role)
+        if wanted == UNTRAINED:
+            return self._untrained(state)
+        slot = self._slots.get(wanted)
+        view = None if slot is None else slot.view
+        if view is None or view.change < state.change:
+            return self._brought_up(wanted, state.change)
+        return view
+
+    def mean(self) -> Float32:
+        """The mean of all keys' embeddings (d,), as of when the collection was last half this size
+        or half as large again."""
+        center = self._untrained(self._state()).projection.center
+        assert center is not None  # that is what the untrained version is made of
+        return center.astype(np.float32, copy=False)
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write the active version's keys as a new generation, and use it from now on."""
+        self._store.connections.check_writable()
+        with self._publishing:
+            return self._publish(self._store.state().projection, on_stage)
+
+    def merge_if_due(self) -> None:
+        """Publish when fresh keys, or those masked, are too many to be searched as they are."""
+        if self._read_only:
+            return
+        for version in self._answering():
+            if not self._is_due(version):
+                continue
+            with self._publishing:
+                if self._is_due(version):  # nobody else has done it meanwhile
+                    self._publish(version)
+
+    def has_fresh(self) -> bool:
+        """Whether the active version's keys are other than those last published."""
+        base, delta = self.current().keys.segments
+        return bool(delta.keys) or base.living < len(base.rows)
+
+    def told(self, view: View) -> dict[str, Json]:
+        """How a view's keys are searched, in figures."""
+        base, delta = view.keys.segments
+        return {
+            **{name: told for name, told in view.keys.index.items() if name != "points"},
+            "exact": view.keys.promises() == 1,
+            "published": view.keys.generation,
+            "keys": base.keys,
+            "fresh": delta.keys,
+        }
+
+    def discard(self, version: int | None = None) -> None:
+        """Forget the published index of a version (the active one if None)."""
+        self._published(self._version(version or self._store.state().projection)).discard()
+        with self._lock:
+            self._slots = {}
+
+    def is_published(self, version: int) -> bool:
+        """Whether a version has an index on disk, sound or not."""
+        return self._published(self._version(version)).exists()
+
+    def check(self, version: int) -> None:
+        """Read the published index of a version and forget it again.
+
+        Raises:
+            ManifestMismatch: it belongs to something else.
+            Damaged: it is not what was written.
+        """
+        self._published(self._version(version)).load(self._progress, whole=True)
+
+    @property
+    def _read_only(self) -> bool:
+        return self._store.connections.read_only
+
+    def _state(self) -> State:
+        """Of the database; asked again only where another connection has committed."""
+        seen = self._store.connections.data_version()
+        if getattr(self._seen, "data_version", None) != seen:
+            self._seen.state = self._store.state()
+            self._seen.data_version = seen
+        state: State = self._seen.state
+        return state
+
+    def _brought_up(self, version: int, change: int) -> View:
+        """A version's view, opened or advanced at least to a change."""
+        slot = self._slot(version)
+        with slot.lock:
+            if slot.view is not None and slot.view.change >= change:
+                return slot.view
+            if slot.view is not None:
+                try:
+                    view = slot.view = self._advance(slot.view)
+                    return view
+                except Forgotten:
+                    log.info("version %d is opened anew, as much was removed since", version)
+            try:
+                view = slot.view = self._load(self._version(version))
+            except BaseException:
+                self._drop(version)
+                raise
+        self._keep(version)
+        return view
+
+    def _untrained(self, state: State) -> View:
+        """The keys as embeddings are, under queries less the mean of all keys.
+
+        Nothing of it is stored: where the version that searches has embeddings as keys, its view
+        serves. The mean is taken anew once documents are half as many again, or half as many.
+        """
+        raw = self.current(state.projection)
+        if raw.made.layout != RAW_KEYS:
+            raw = self._brought_up(UNTRAINED, state.change)
+        with self._centring:
+            known = self._centre
+            living = raw.keys.documents
+            if known is None or not known.documents <= living * 2 <= known.documents * 3:
+                known = self._centre = _Centre(_mean(raw), living)
+        return replace(raw, made=Version.centred(known.mean, unit=self._unit, scorer=self._scorer))
+
+    def _slot(self, version: int) -> _Slot:
+        with self._lock:
+            return self._slots.setdefault(version, _Slot())
+
+    def _drop(self, version: int) -> None:
+        with self._lock:
+            self._slots.pop(version, None)
+
+    def _keep(self, version: int) -> None:
+        """Let go of versions that were opened long ago, but for the active one and this."""
+        state = self._store.state()
+        kept = {version, *map(state.active, ROLES)}
+        with self._lock:
+            spare = [n for n in self._slots if n not in kept and self._slots[n].view]
+            for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
+                del self._slots[number]
+
+    def _load(self, made: Version) -> View:
+        base = self._load_published(made)
+        fresh = self._store.state().last_key - base.last_key
+        if fresh > _bearable(base.segments[0]) and not self._read_only:
+            # In blocks on its way to the disk: as fresh keys it would be in memory at once.
+            try:
+                self._write(made)
+            # Where the disk is full there is still an answer.
+            except (CannotWrite, Conflict, OSError) as error:
+                log.warning("The index was not written, and is held in memory: %s", error)
+            base = self._load_published(made)
+        try:
+            return self._opened(made, base)
+        except Forgotten:  # a newer index was written since
+            return self._opened(made, self._load_published(made))
+
+    def _opened(self, made: Version, base: Snapshot) -> View:
+        """A version over published keys, with everything that was committed since."""
+        if made.terms and made.last_key < base.last_key:
+            # Some of these keys may be of other texts than those that terms were learned of.
+            made = self._stored(made.number)
+        return self._advance(View(made, base, NEVER))
+
+    def _answering(self) -> list[int]:
+        """The version that searches, brought up, and those that recommend."""
+        searching = self.current().version
+        return [searching, *({UNTRAINED, self._store.state().recommend} - {searching})]
+
+    def _is_due(self, version: int) -> bool:
+        slot = self._slots.get(version)
+        view = None if slot is None else slot.view
+        if view is None:
+            return False  # it is written when it is opened
+        base, delta = view.keys.segments
+        coming = self._store.state().last_key - view.keys.last_key
+        return delta.keys + coming > _bearable(base) or _is_hollow(base)
+
+    def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> View:
+        made = self._version(version)
+        self._write(made, on_stage)
+        fresh = self._opened(made, self._load_published(made))
+        slot = self._slot(made.number)
+        with slot.lock:
+            view = slot.view = self._advance(fresh)
+        self._keep(made.number)
+        return view
+
+    def _write(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        with self._store.all_keys(examples=made.examples) as (state, batches):
+            manifest = self._published(made).publish(
+                (made.keys(batch) for batch in batches),
+                state.last_key,
+                state.last_removal,
+                self._store.record_publication,
+                self._wanted(made),
+                on_stage,
+            )
+        self._store.forget_removals(manifest.last_removal)
+        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def _wanted(self, made: Version) -> Wanted:
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if made.key_heads > 1:
+            return EXACT
+        # Questions that are keys themselves would find themselves.
+        questions = self._store.some_questions(0 if made.examples else QUESTIONS)
+        if len(questions) < QUESTIONS:
+            return self.wanted
+        return replace(self.wanted, questions=made.projection.queries(questions)[:, 0])
+
+    def _load_published(self, made: Version) -> Snapshot:
+        """The published keys, without any where there are none, or none that are sound."""
+        try:
+            loaded = self._published(made).load(self._progress)
+        except Damaged as damage:
+            log.warning("%s The index is built again from the database.", damage)
+            if not self._read_only:
+                self._published(made).discard()
+            loaded = None
+        if loaded is None:
+            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
+        segment, manifest = loaded
+        if manifest.last_removal < self._store.forgotten():
+            log.info("The index of version %d is too old, and is built again.", made.number)
+            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
+        segments = (segment, _empty(made))
+        return Snapshot(
+            segments,
+            manifest.last_key,
+            manifest.last_removal,
+            manifest.generation,
+            manifest.index,
+        )
+
+    def _progress(self) -> Progress:
+        state = self._store.state()
+        published = self._store.settings()["published"]
+        return Progress(state.last_key, state.last_removal, published)
+
+    def _advance(self, view: View) -> View:
+        """The view with everything that was committed since it was made."""
+        keys = view.keys
+        changes = self._store.changes_since(
+            keys.last_key, keys.last_removal, examples=view.made.examples
+        )
+        state, made = changes.state, view.made.without(changes.added)
+        if state.change == view.change:
+            return view
+        advanced = keys.advanced(
+            made.keys(changes.added), changes.removed, state.last_key, state.last_removal
+        )
+        return View(made, advanced, state.change)
+
+    def _version(self, number: int) -> Version:
+        slot = self._slots.get(number)
+        if slot is not None and slot.view is not None:
+            return slot.view.made
+        return self._stored(number)
+
+    def _stored(self, number: int) -> Version:
+        if number == UNTRAINED:
+            return Version(number, identity(int(self._store.settings()["dimension"])).fold())
+        stored = self._store.version(number)
+        if stored.role == "predict":
+            raise InvalidRequest(
+                f"Version {number} predicts what users think of items and has no keys to search; "
+                f"name another.",
+                field="projection",
+            )
+        return Version.of(number, stored, self._scorer)
+
+    def _published(self, made: Version) -> PublishedIndexes:
+        origin = Origin(
+            uuid=str(self._store.settings()["uuid"]),
+            encoder=self._encoder,
+            dimension=made.projection.d_in,
+            layout=made.layout,
+        )
+        return PublishedIndexes(self._folder, origin)
+
+
+def _mean(view: View) -> Float32:
+    """Of all living keys, (d,)."""
+    total, count = np.zeros(view.keys.width), 0
+    for block in view.keys.blocks(None):
+        total += block.keys.sum(axis=0, dtype=np.float64)
+        count += len(block.keys)
+    return (total / max(count, 1)).astype(np.float32)
+
+
+def _bearable(base: Segment) -> int:
+    """Fresh keys that a search may meet beside a published segment."""
+    return max(MERGE_KEYS, base.keys // 10)
+
+
+def _is_hollow(base: Segment) -> bool:
+    """Whether so many keys are masked that they are not worth their place."""
+    if base.living == len(base.rows):
+        return False
+    dead = int(np.diff(base.starts)[~base.alive].sum())
+    return dead > max(MERGE_KEYS, (base.keys - dead) // DEAD_SHARE)
+
+
+def _empty(made: Version) -> Segment:
+    none = np.empty(0, dtype=np.int64)
+    return Segment.of(DenseVectors(np.empty((0, made.width), dtype=np.float32)), none, none)

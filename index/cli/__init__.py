@@ -1,9 +1,0 @@
-"""The command line: `python -m index build | search | evaluate | info | …`.
-
-Results go to stdout, progress and warnings to stderr. Exit status: 0 done, 1 failed,
-2 called wrongly, 130 interrupted.
-"""
-
-from index.cli.main import main
-
-__all__ = ["main"]

@@ -1,5 +1,0 @@
-"""Milvus: collections on a server or a cluster, for any number of processes at once."""
-
-from index.engines.milvus.engine import Milvus
-
-__all__ = ["Milvus"]

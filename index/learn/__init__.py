@@ -1,5 +1,0 @@
-"""Learning W_Q and W_K from what users call relevant, on frozen embeddings.
-
-Arrays in, arrays out: nothing here knows of a store or a collection. `index.training` brings
-the two together.
-"""

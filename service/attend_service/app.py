@@ -1,0 +1,87 @@
+"""The Flask application: routes, problems, and what stands before and after each request."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import SecurityError
+
+from attend import Data
+from attend.errors import ReadOnly
+from attend.training import train
+from attend_service.context import EXTENSION, Context, asked, context
+from attend_service.jobs import Jobs
+from attend_service.metrics import EXTENSION as METRICS
+from attend_service.metrics import Metrics
+from attend_service.observing import observe
+from attend_service.pages import VIEWS
+from attend_service.problems import respond
+from attend_service.readiness import Readiness
+from attend_service.routes import SUBJECTS, all_operations
+from attend_service.security import access, headers, limits, origins
+from attend_service.security.keys import KeyRing
+from attend_service.settings import ServiceSettings
+
+
+def create_app(
+    data: Data,
+    settings: ServiceSettings | None = None,
+    readiness: Readiness | None = None,
+    jobs: Jobs | None = None,
+) -> Flask:
+    """The service over a data folder, as a WSGI application.
+
+    Args:
+        readiness: what `/readyz` reports; ready from the start if absent.
+        jobs: what runs the trainings; if absent, its own, which starts with the first of them.
+    """
+    settings = settings or ServiceSettings()
+    app = Flask("attend_service")
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body
+    app.config["TRUSTED_HOSTS"] = settings.trusted_hosts
+    # Ids may be addresses, https://…: two slashes are not to be made one.
+    app.url_map.merge_slashes = False
+    readiness = readiness or Readiness(warm=True)
+    jobs = jobs or Jobs(data, train, limit=settings.max_jobs)
+    keys = KeyRing(data.folder, always=settings.require_keys)
+    operations = {each.name: each for each in all_operations()}
+    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
+    app.extensions[f"{EXTENSION}-operations"] = all_operations()
+    app.jinja_env.globals["views"] = VIEWS
+    metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
+    observe(app, metrics)
+    app.before_request(_check_request)
+    app.after_request(_add_headers)
+    app.register_error_handler(Exception, _respond)
+    for subject in SUBJECTS:
+        subject.register(app)
+    return app
+
+
+def _check_request() -> Response | None:
+    """Before anything of the request is read; a preflight is answered at once."""
+    if isinstance(request.routing_exception, SecurityError):
+        return None  # another server is meant, which is all there is to say
+    limits.check_address()
+    answer = origins.preflight()
+    if answer is None:
+        origins.check_write()
+        access.check_access()
+        _check_read_only()
+    return answer
+
+
+def _respond(error: Exception) -> Response:
+    return respond(error, names_all=access.sees_all())
+
+
+def _check_read_only() -> None:
+    """Raises ReadOnly for what would change something, where nothing may be."""
+    operation = asked()
+    if context().settings.read_only and operation is not None and operation.writes:
+        raise ReadOnly("This server only reads: it was started with --read-only.")
+
+
+def _add_headers(response: Response) -> Response:
+    headers.harden(response)
+    origins.add_cors(response)
+    return response

@@ -1,0 +1,119 @@
+"""JSON and query parameters in: read once, as the models of `attend.search.requests`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import orjson
+from flask import request
+from werkzeug.exceptions import BadRequest, UnsupportedMediaType
+
+from attend.errors import InvalidRequest
+from attend.search.requests import Request, parse
+from attend_service.security.limits import check_depth
+
+Model = TypeVar("Model", bound=Request)
+
+
+def read_body(model: type[Model], bare: str | None = None, *, single: bool = False) -> Model:
+    """The request's body as a model.
+
+    Args:
+        bare: the field that a bare list stands for.
+        single: whether one item, without that field, stands for a list of one.
+
+    Raises:
+        UnsupportedMediaType, BadRequest: no JSON, or not said to be.
+        InvalidRequest: JSON that the model refuses; its details name every field.
+    """
+    given = _json_body()
+    if isinstance(given, list) and bare is not None:
+        given = {bare: given}
+    elif single and isinstance(given, dict) and bare not in given:
+        given = {bare: [given]}
+    if not isinstance(given, dict):
+        raise InvalidRequest(
+            f"The body is {_kind(given)}, but an object {{…}} was expected.", field="body"
+        )
+    return parse(model, given, strict=True)
+
+
+def read_query(model: type[Model], *, form: bool = False) -> Model:
+    """The query parameters as a model; lists and objects are written in them as JSON.
+
+    Args:
+        form: whether a browser's form may send them, whose empty fields say nothing.
+    """
+    given: dict[str, Any] = {}
+    for name, texts in request.args.lists():
+        texts = [text for text in texts if text or (not form and name in never_empty(model))]
+        if len(texts) > 1:
+            raise InvalidRequest(f"The parameter {name!r} was given twice; once is enough.")
+        if texts:
+            given[name] = _from_text(name, texts[0]) if name in structured(model) else texts[0]
+    return parse(model, given)
+
+
+@lru_cache
+def structured(model: type[Request]) -> frozenset[str]:
+    """The fields of a model that hold lists or objects, and that no plain text could be."""
+    fields = model.model_json_schema()["properties"]
+    return frozenset(name for name, schema in fields.items() if _is_structured(schema))
+
+
+@lru_cache
+def never_empty(model: type[Request]) -> frozenset[str]:
+    """The fields of a model that are texts of a least length."""
+    fields = model.model_json_schema()["properties"]
+    return frozenset(
+        name
+        for name, schema in fields.items()
+        if any("minLength" in each for each in schema.get("anyOf", [schema]))
+    )
+
+
+def _is_structured(schema: Mapping[str, Any]) -> bool:
+    kinds = {each.get("type", "object") for each in schema.get("anyOf", [schema])}
+    return bool(kinds & {"object", "array"}) and "string" not in kinds
+
+
+def _json_body() -> object:
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise UnsupportedMediaType("The body is compressed; send it as it is.")
+    raw = request.get_data(cache=False)
+    if not raw:
+        raise BadRequest("The body is empty; send a JSON object, {} for defaults.")
+    if not request.is_json:
+        raise UnsupportedMediaType(
+            f"The body is sent as {request.mimetype or 'nothing in particular'}; send JSON, with "
+            f"the header 'Content-Type: application/json'."
+        )
+    try:
+        given = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not JSON: {_place(error)}.") from None
+    check_depth(given, raw)
+    return given
+
+
+def _from_text(name: str, text: str) -> object:
+    try:
+        given = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"The parameter {name!r} is not JSON: {_place(error)}.", field=name
+        ) from None
+    check_depth(given, text.encode(), name)
+    return given
+
+
+def _place(error: orjson.JSONDecodeError) -> str:
+    return f"{error.msg} at line {error.lineno}, column {error.colno}"
+
+
+def _kind(given: object) -> str:
+    return {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(
+        type(given), "a number"
+    )

@@ -1,0 +1,54 @@
+"""What every view may use: the data, the settings, the jobs, the keys, and the readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+from flask import current_app, request
+
+from attend import Data
+from attend_service.jobs import Jobs
+from attend_service.readiness import Readiness
+from attend_service.security.keys import KeyRing, Scope
+from attend_service.settings import ServiceSettings
+
+EXTENSION = "attend"
+
+
+class Asked(Protocol):
+    """What is to be known of an operation before and after it runs; see `operations`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def need(self) -> Scope | Literal["open"]: ...
+
+    @property
+    def own(self) -> bool: ...
+
+    @property
+    def writes(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """One application's own; `operations` are by the names of their views."""
+
+    data: Data
+    settings: ServiceSettings
+    readiness: Readiness
+    jobs: Jobs
+    keys: KeyRing
+    operations: Mapping[str, Asked]
+
+
+def context() -> Context:
+    return cast(Context, current_app.extensions[EXTENSION])
+
+
+def asked() -> Asked | None:
+    """The operation that the request is for; None where its path leads to none."""
+    return context().operations.get(request.endpoint or "")

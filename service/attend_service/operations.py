@@ -1,0 +1,162 @@
+"""Operations: each says once what it takes and answers, for Flask and for OpenAPI alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flask import Flask, Response
+from pydantic import BaseModel
+from werkzeug.routing import BaseConverter
+
+from attend.search.requests import Request
+from attend.types import Json
+from attend_service.bodies import read_body, read_query
+from attend_service.security.access import check_collection
+from attend_service.security.keys import Scope
+
+View = Callable[..., Response]
+
+CONVERTERS = {"id": "id:", "version": "int:", "job": "int:"}
+"""A document's id may be anything; versions and jobs are numbers."""
+
+
+class IdConverter(BaseConverter):
+    """The rest of the path, as it is.
+
+    Werkzeug's own `path` refuses a slash at the beginning, and a file's path as an id has one.
+    """
+
+    regex = "(?s:.+)"
+    part_isolating = False
+    weight = 200  # as `path`: only where nothing more exact matches
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method on one path.
+
+    Attributes:
+        path: as OpenAPI writes it, `/v1/collections/{collection}`.
+        body, query: the models of what is sent; the view gets them under these names.
+        bare: the field of the body that a bare list stands for.
+        single: whether one item may stand for a list of one.
+        returns: what each successful status answers; None for nothing at all.
+        html: whether a browser gets a page instead.
+        example: a body that works.
+        also: statuses of problems besides those that follow from the rest.
+        scope: what a key must allow; open to anyone without one; if absent, read to look at
+            something and admin for the rest, so that what is forgotten stays closed.
+        reads: whether it changes nothing, though it needs more than the scope read.
+        media, upload: what is answered with 200, and what is sent, where it is no JSON.
+        own: whether the view itself keeps to the collections that a key opens; otherwise what
+            names no collection in its path is for keys to all.
+    """
+
+    method: str
+    path: str
+    tag: str
+    view: View
+    returns: Mapping[int, type[BaseModel] | None]
+    body: type[Request] | None = None
+    bare: str | None = None
+    single: bool = False
+    query: type[Request] | None = None
+    html: bool = False
+    example: Json = None
+    also: tuple[int, ...] = ()
+    scope: Scope | Literal["open"] | None = None
+    own: bool = False
+    reads: bool = False
+    media: str | None = None
+    upload: str | None = None
+
+    @property
+    def writes(self) -> bool:
+        return not self.reads and self.need not in ("open", "read")
+
+    @property
+    def name(self) -> str:
+        return self.view.__name__
+
+    @property
+    def need(self) -> Scope | Literal["open"]:
+        return self.scope or ("read" if self.method == "GET" else "admin")
+
+    @property
+    def summary(self) -> str:
+        """The first line of the view's docstring; `description` is what follows it."""
+        return (self.view.__doc__ or "").strip().split("\n")[0]
+
+    @property
+    def description(self) -> str:
+        rest = (self.view.__doc__ or "").strip().split("\n")[1:]
+        return " ".join(line.strip() for line in rest if line.strip())
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names in the path."""
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def rule(self) -> str:
+        """The path as Flask writes it."""
+        return re.sub(r"{(\w+)}", lambda m: f"<{CONVERTERS.get(m[1], '')}{m[1]}>", self.path)
+
+    @property
+    def errors(self) -> tuple[int, ...]:
+        """The statuses of the problems that it may answer."""
+        possible = {500, *self.also} | (set() if self.need == "open" else {401, 403})
+        if self.body is not None or self.upload is not None:
+            possible |= {400, 413, 415, 422}
+        if self.query is not None or self.parameters:
+            possible |= {422}
+        if self.writes:
+            possible |= {507}
+        if self.query is not None:
+            possible |= {414, 431}
+        if "collection" in self.parameters or self.query is not None:
+            possible |= {404, 409, 503}
+        return tuple(sorted(possible))
+
+    def call(self, **arguments: Any) -> Response:
+        if self.body is not None:
+            arguments["body"] = read_body(self.body, self.bare, single=self.single)
+        if self.query is not None:
+            arguments["query"] = read_query(self.query, form=self.html)
+        for name in _named(arguments.get("body"), arguments.get("query")):
+            check_collection(name)
+        return self.view(**arguments)
+
+
+@dataclass
+class Operations:
+    """The operations of one subject."""
+
+    tag: str
+    all: list[Operation] = field(default_factory=list)
+
+    def add(self, method: str, path: str, **options: Any) -> Callable[[View], View]:
+        """Make a view an operation; `options` are the fields of `Operation`."""
+
+        def added(view: View) -> View:
+            self.all.append(Operation(method, path, self.tag, view, **options))
+            return view
+
+        return added
+
+    def register(self, app: Flask) -> None:
+        app.url_map.converters["id"] = IdConverter
+        for each in self.all:
+            app.add_url_rule(each.rule, each.name, each.call, methods=[each.method])
+
+
+def _named(*sent: Request | None) -> Iterator[str]:
+    """The collections that a body or the parameters name, beside the path."""
+    for each in sent:
+        several = getattr(each, "collections", None) or ()
+        for name in (getattr(each, "collection", None), *several):
+            if isinstance(name, str):
+                yield name

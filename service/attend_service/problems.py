@@ -1,0 +1,203 @@
+"""Errors as RFC 9457 problems: one table says what each is, one function makes the response."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flask import Response, g, render_template, request
+from werkzeug.exceptions import (
+    HTTPException,
+    MethodNotAllowed,
+    RequestEntityTooLarge,
+    SecurityError,
+    TooManyRequests,
+    Unauthorized,
+)
+from werkzeug.exceptions import NotFound as NoSuchPath
+
+from attend.errors import (
+    AttendError,
+    CannotWrite,
+    Conflict,
+    Detail,
+    EncoderError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    ReadOnly,
+    Unavailable,
+    UnknownCollection,
+)
+from attend_service.replies import HTML, PROBLEM, reply, wants_page
+
+log = logging.getLogger("attend")
+
+MAX_ERRORS = 100
+"""Details listed: a batch can have thousands of wrong fields, and a hundred tell enough."""
+
+
+class Kind(NamedTuple):
+    """What is true of every problem of one kind."""
+
+    status: int
+    slug: str
+    title: str
+
+    @property
+    def type(self) -> str:
+        """A URI reference to what `/docs` says about the kind."""
+        return f"/docs#{self.slug}"
+
+
+UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
+NO_KEY = Kind(401, "unauthorized", "A key is needed")
+NOT_ALLOWED = Kind(403, "forbidden", "Not allowed")
+NO_PATH = Kind(404, "not-found", "Not found")
+BAD_METHOD = Kind(405, "method-not-allowed", "The path does not take this method")
+TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
+TOO_LONG = Kind(414, "address-too-long", "The address is longer than a limit")
+NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
+TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
+INTERNAL = Kind(500, "internal-error", "The server failed")
+
+DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
+    (LimitExceeded, TOO_LARGE),
+    (InvalidRequest, Kind(422, "invalid-request", "The request cannot be done as asked")),
+    (NotFound, NO_PATH),
+    (ReadOnly, NOT_ALLOWED),
+    (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
+    (CannotWrite, Kind(507, "cannot-write", "The disk does not take it")),
+    (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
+    (Unavailable, Kind(503, "engine-unavailable", "The engine does not answer")),
+    (AttendError, INTERNAL),
+)
+HTTP = {
+    kind.status: kind
+    for kind in (
+        UNREADABLE, NO_KEY, NOT_ALLOWED, NO_PATH, BAD_METHOD, TOO_LARGE, TOO_LONG, NOT_JSON,
+        TOO_MANY,
+    )
+}  # fmt: skip
+TOO_SLOW = Kind(408, "too-slow", "The request did not arrive in time")
+HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The headers are larger than a limit")
+NOT_DONE = Kind(501, "not-done", "Not done by this server")
+BUSY = Kind(429, "too-many-requests", "Too many requests wait already")
+UNREAD = (TOO_SLOW, BUSY, HEADERS_TOO_LARGE, NOT_DONE)
+"""Kinds of requests that never come as far as an operation."""
+
+INTERRUPTED = Kind(503, "interrupted", "The server ended while the job ran")
+ANSWERED = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
+"""Every kind of which a response can be, by status."""
+
+KINDS = (*ANSWERED, *UNREAD, INTERRUPTED)
+"""Every kind; the last is only ever said of a job."""
+
+
+class Problem(NamedTuple):
+    """One problem, for the client."""
+
+    kind: Kind
+    detail: str
+    errors: Sequence[Detail] = ()
+
+    def json(self) -> dict[str, Any]:
+        """Without `instance`, which is the request's."""
+        plain = {
+            "type": self.kind.type,
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "detail": self.detail,
+        }
+        return plain | ({"errors": list(self.errors[:MAX_ERRORS])} if self.errors else {})
+
+
+def problem_of(
+    error: Exception, reference: str | None = None, *, names_all: bool = True
+) -> Problem:
+    """What a client is told of an error: nothing about the inside of the server.
+
+    Args:
+        reference: under what the log has it; the request id if absent.
+        names_all: whether the client may learn the names of all collections.
+    """
+    if isinstance(error, UnknownCollection) and not names_all:
+        error = UnknownCollection("There is no such collection.", field=error.field)
+    if isinstance(error, AttendError):
+        kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
+        if kind.status < 500:
+            return Problem(kind, str(error), _errors(error))
+        return Problem(kind, f"{_failure(error)} {_logged(reference)}")
+    if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
+        kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
+        return Problem(kind, _sentence(error))
+    return Problem(INTERNAL, f"This is our fault. {_logged(reference)}")
+
+
+def respond(error: Exception, *, names_all: bool) -> Response:
+    """The response to any exception: a problem, or a page that says it to a browser.
+
+    Args:
+        names_all: whether the client may learn the names of all collections.
+    """
+    if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
+        return Response(status=error.code, headers=error.get_headers())
+    problem = problem_of(error, names_all=names_all)
+    if problem.kind.status >= 500:
+        log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
+    response = _rendered(problem)
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    if isinstance(error, Unavailable):
+        response.headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, Unauthorized):
+        for way in error.www_authenticate or ():
+            response.headers.add("WWW-Authenticate", way.to_header())
+    return response
+
+
+def _rendered(problem: Problem) -> Response:
+    if wants_page() and not request.path.startswith("/v1/"):
+        page = render_template("problem.html", problem=problem)
+        return Response(page, problem.kind.status, content_type=f"{HTML}; charset=utf-8")
+    content = problem.json() | {"instance": request.path}
+    return reply(content, problem.kind.status, PROBLEM)
+
+
+def _errors(error: AttendError) -> Sequence[Detail]:
+    details = getattr(error, "details", ())
+    if details or error.field is None:
+        return list(details)
+    return [{"field": error.field, "reason": str(error)}]
+
+
+def _failure(error: AttendError) -> str:
+    if isinstance(error, EncoderError):
+        return "The encoder of this collection cannot be used."
+    if isinstance(error, Unavailable):
+        return "The server that keeps the collections does not answer; ask again later."
+    if isinstance(error, CannotWrite):
+        return "The server's disk does not take it, and nothing of it was stored; try again later."
+    return "The data on the server's disk cannot be used."
+
+
+def _logged(reference: str | None) -> str:
+    return f"The log has it under {reference or f'the request id {g.id}'}."
+
+
+def _sentence(error: HTTPException) -> str:
+    match error:
+        case MethodNotAllowed():
+            known = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
+            return f"{request.path} takes {known}, but {request.method} was sent."
+        case NoSuchPath():
+            return f"There is nothing at {request.path}; /docs lists every path."
+        case RequestEntityTooLarge():
+            limit = request.max_content_length
+            return f"The body is larger than {limit:,} bytes, the most that is read; send less."
+        case SecurityError():
+            return "The Host header does not name this server; see --trusted-host."
+    return error.description or error.name

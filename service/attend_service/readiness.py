@@ -1,0 +1,78 @@
+"""Whether the server should be sent requests: not before it is warm, nor while it stops."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal, NamedTuple, TypeVar
+
+from attend import Data
+from attend.errors import Unavailable
+
+log = logging.getLogger("attend")
+
+State = Literal["warming", "ready", "draining"]
+Result = TypeVar("Result")
+
+PAUSE_SECONDS = 0.5
+"""Before an engine that does not answer is asked again, which has a patience of its own."""
+
+
+class Ready(NamedTuple):
+    """`failed` maps a collection that could not be opened to the class of the error."""
+
+    state: State
+    failed: Mapping[str, str]
+
+
+class Readiness:
+    """warming → ready → draining; the last is final."""
+
+    def __init__(self, *, warm: bool = False) -> None:
+        self._state: State = "ready" if warm else "warming"
+        self._failed: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def now(self) -> Ready:
+        with self._lock:
+            return Ready(self._state, dict(self._failed))
+
+    def drain(self) -> None:
+        with self._lock:
+            self._state = "draining"
+
+    def warm(self, data: Data) -> None:
+        """Open every collection, and load the encoders they use, before anyone asks for them."""
+        for name in self._patiently(data.names) or ():
+            if self.now().state == "draining":
+                return
+            try:
+                self._patiently(partial(_open, data, name))
+            # Whatever is wrong with one collection, the others can be served.
+            except Exception as error:
+                log.warning("The collection %r could not be opened: %s", name, error)
+                with self._lock:
+                    self._failed[name] = type(error).__name__
+        with self._lock:
+            if self._state == "warming":
+                self._state = "ready"
+
+    def _patiently(self, ask: Callable[[], Result]) -> Result | None:
+        """What an engine says, asked again for as long as it does not answer; None at the end."""
+        while self.now().state != "draining":
+            try:
+                return ask()
+            except Unavailable as error:
+                log.warning("The server is not ready: %s", error)
+                time.sleep(PAUSE_SECONDS)
+        return None
+
+
+def _open(data: Data, name: str) -> None:
+    collection = data.collection(name)
+    collection.info()
+    if collection.settings.encoder is not None:
+        data.encoder(collection.settings.encoder)

@@ -1,0 +1,122 @@
+"""Recommending: what users met, what may come next, what they would think of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response
+
+from attend import Collection
+from attend.interactions import record
+from attend.recommend.requests import RecommendRequest
+from attend.search.paging import cursor, fingerprint, place
+from attend_service.context import context
+from attend_service.operations import Operations
+from attend_service.recommending import (
+    ForgottenInteractionsReply,
+    InteractionDeletion,
+    InteractionListing,
+    Interactions,
+    InteractionsReply,
+    RecommendedReply,
+    RecordedReply,
+)
+from attend_service.replies import reply
+
+operations = Operations("Recommendations")
+
+RECOMMEND = "/v1/collections/{collection}/recommend"
+INTERACTIONS = "/v1/collections/{collection}/interactions"
+
+EXAMPLE: dict[str, Any] = {
+    "history": ["emma", {"id": "moby-dick", "weight": 2, "value": 5, "time": "2024-05-17"}],
+    "k": 3,
+    "explain": True,
+}
+
+
+@operations.add(
+    "POST",
+    RECOMMEND,
+    body=RecommendRequest,
+    returns={200: RecommendedReply},
+    example=EXAMPLE,
+    scope="read",
+)
+def recommend(collection: str, body: RecommendRequest) -> Response:
+    """Recommend what may come next, or predict what a user would think of something (`target`).
+
+    The user is a `history` of documents, a `user` whose interactions are stored, `positive` and
+    `negative` examples, `facts`, or several of these. Each part attends to the catalogue by itself,
+    and `because` tells how much each had to do with a hit. With `target` it is the reverse: the
+    target attends to the history, whose values make the prediction.
+    """
+    return reply(_collection(collection).recommended(body).json())
+
+
+@operations.add(
+    "POST",
+    INTERACTIONS,
+    body=Interactions,
+    bare="items",
+    single=True,
+    returns={200: RecordedReply},
+    example={"items": [{"user": "ann", "id": "emma", "value": 4, "time": "2024-05-17"}]},
+    scope="write",
+)
+def add_interactions(collection: str, body: Interactions) -> Response:
+    """Say which users met which documents: all of it is taken, or none.
+
+    It counts at once as the history of these users, and in a model from the next training on. The
+    same user and document again replaces what was said. A bare list is taken too, and so is a
+    single interaction.
+    """
+    return reply(record(_collection(collection), body.items)._asdict())
+
+
+@operations.add(
+    "GET",
+    INTERACTIONS,
+    query=InteractionListing,
+    returns={200: InteractionsReply},
+    # Who everybody is, and what they met, is for those who keep it, and not for all who may search.
+    scope="write",
+    reads=True,
+)
+def list_interactions(collection: str, query: InteractionListing) -> Response:
+    """List interactions, of one user or of all, page by page.
+
+    This needs a key that may write: it tells who all users are, and what they met.
+    """
+    store = _collection(collection).store
+    asked = fingerprint("interactions", query.user or "")
+    after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, asked, 2)))
+    page = store.interaction_page((after[0], after[1]), query.limit, query.user)
+    interactions, users = store.interaction_counts()
+    items = [
+        {"user": each.user, "id": each.document, "value": each.value, "time": each.time}
+        for each in page.interactions
+    ]
+    end = None if page.next is None else cursor(asked, page.next)
+    return reply({"items": items, "next": end, "interactions": interactions, "users": users})
+
+
+@operations.add(
+    "DELETE",
+    INTERACTIONS,
+    body=InteractionDeletion,
+    returns={200: ForgottenInteractionsReply},
+    example={"user": "ann"},
+    scope="write",
+)
+def delete_interactions(collection: str, body: InteractionDeletion) -> Response:
+    """Delete a user's interactions, those with documents, or a user's with these.
+
+    All of them go with `{"all": true}`, and never for want of a word.
+    """
+    store = _collection(collection).store
+    return reply({"deleted": store.delete_interactions(body.user, body.documents)})
+
+
+def _collection(name: str) -> Collection:
+    return context().data.collection(name)

@@ -1,0 +1,146 @@
+"""Searches: one, many, and one in the address line."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flask import Response
+
+from attend import Collection
+from attend.charting import MapRequest, chart
+from attend.errors import AttendError, InvalidRequest
+from attend.search.across import AcrossRequest
+from attend.search.requests import SearchRequest, parse
+from attend_service.context import context
+from attend_service.operations import Operations
+from attend_service.pages import search_page
+from attend_service.problems import problem_of
+from attend_service.replies import reply, wants_page
+from attend_service.schemas.answers import AcrossReply, AnswerReply, AnswersReply, MapReply
+from attend_service.schemas.asked import Batch, PlainSearch
+
+operations = Operations("Search")
+
+SEARCH = "/v1/collections/{collection}/search"
+EXAMPLE: dict[str, Any] = {
+    "query": [1.0, 0.2, 0.0],
+    "k": 2,
+    "filter": {"year": {"gte": 1800}},
+    "mode": "soft",
+    "value": "stars",
+}
+
+
+@operations.add(
+    "POST",
+    SEARCH,
+    body=SearchRequest,
+    returns={200: AnswerReply},
+    example=EXAMPLE,
+    scope="read",
+)
+def search(collection: str, body: SearchRequest) -> Response:
+    """Answer a query: the documents it attends to, and what they say together.
+
+    `query` is a text, a vector, {"id": …} or {"ids": […]} for more of the same, or {"blend": […]}
+    for several with weights. `mode` soft blends the values of all attended documents by their
+    weights; hard takes the best document's. `next` is the cursor of the following page.
+    """
+    answer = context().data.collection(collection).search_many([body])[0]
+    return reply(answer.json())
+
+
+@operations.add(
+    "POST",
+    f"{SEARCH}/batch",
+    body=Batch,
+    returns={200: AnswersReply},
+    example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
+    scope="read",
+)
+def search_batch(collection: str, body: Batch) -> Response:
+    """Answer up to 256 queries at once.
+
+    A search that cannot be answered has its error in its place, and the others their answers;
+    a batch in which a search is malformed is refused whole.
+    """
+    started = time.perf_counter()
+    opened = context().data.collection(collection)
+    answers: dict[str, Any] = {"answers": _answers(opened, body.searches)}
+    if body.matrix:
+        answers["matrix"] = opened.matrix(body.searches).json()
+    answers["took_ms"] = round((time.perf_counter() - started) * 1000, 3)
+    return reply(answers)
+
+
+@operations.add(
+    "POST",
+    "/v1/collections/{collection}/map",
+    body=MapRequest,
+    returns={200: MapReply},
+    example={"query": [1.0, 0.2, 0.0], "limit": 100},
+    scope="read",
+)
+def map_keys(collection: str, body: MapRequest) -> Response:
+    """Show the keys in two dimensions, with a query and what it attends to.
+
+    The axes are principal components of the keys under `projection`; `before` tells where the
+    same documents were under another version.
+    """
+    return reply(chart(context().data.collection(collection), body).json())
+
+
+@operations.add(
+    "POST",
+    "/v1/search",
+    body=AcrossRequest,
+    returns={200: AcrossReply},
+    example={"collections": ["books"], **EXAMPLE},
+    also=(404, 409, 503),
+    scope="read",
+    own=True,
+)
+def search_collections(body: AcrossRequest) -> Response:
+    """Ask several collections the same, and merge their hits by weight where that is sound.
+
+    Each attends to its own `attend` best, and the weights are one softmax over all of these.
+    That takes logits of one scale: the same encoder, projection, scorer, scale, temperature and
+    tuning. Otherwise `merged` is false, and the answers of the collections stand side by side.
+    """
+    return reply(context().data.search_across(body).json())
+
+
+@operations.add(
+    "GET", "/search", query=PlainSearch, returns={200: AnswerReply}, html=True, own=True
+)
+def plain_search(query: PlainSearch) -> Response:
+    """Answer a text, for curl and for a browser.
+
+    Takes every option of a search; `filter`, `mask` and `heads` are written as JSON.
+    """
+    if wants_page():
+        return search_page(query, None if query.q is None else _plain_answer(query))
+    if query.q is None:
+        raise InvalidRequest("There is no query; add one, as in /search?q=whales.", field="q")
+    return reply(_plain_answer(query))
+
+
+def _answers(collection: Collection, searches: list[SearchRequest]) -> list[dict[str, Any]]:
+    try:
+        return [answer.json() for answer in collection.search_many(searches)]
+    # One that fails takes all with it; alone, each tells whether it was the one.
+    except AttendError:
+        return [_answer_or_error(collection, search) for search in searches]
+
+
+def _answer_or_error(collection: Collection, search: SearchRequest) -> dict[str, Any]:
+    try:
+        return collection.search_many([search])[0].json()
+    except AttendError as error:
+        return {"error": problem_of(error).json()}
+
+
+def _plain_answer(query: PlainSearch) -> dict[str, Any]:
+    collection = context().data.collection(query.collection)
+    return collection.search_many([parse(SearchRequest, query.request())])[0].json()

@@ -1,0 +1,160 @@
+"""The command `python -m service keys`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attend.errors import AttendError
+from attend.search.requests import NAME_PATTERN
+from attend_service.security.keys import SCOPES, Key, KeyFile, Scope
+
+UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+MAX_NAME = 100
+
+on_folder = click.option(
+    "--data",
+    "folder",
+    required=True,
+    envvar="ATTEND_DATA",
+    show_envvar=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The data folder.",
+)
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and remove API keys; servers that run heed it at once."""
+
+
+def _expiry(_context: click.Context, _option: click.Parameter, given: str | None) -> Any:
+    if given is None:
+        return None
+    spelled = re.fullmatch(r"(\d{1,4})([hdw])", given)
+    if spelled:
+        return datetime.now(UTC) + timedelta(**{UNITS[spelled[2]]: int(spelled[1])})
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        raise click.BadParameter(
+            f"{given!r} is no time; give 12h, 30d, 8w, or a date such as 2030-12-31."
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment <= datetime.now(UTC):
+        raise click.BadParameter(f"{given!r} is past; such a key would open nothing.")
+    return moment
+
+
+def _names(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    for name in given:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise click.BadParameter(f"{name[:80]!r} is no collection name.")
+    return given
+
+
+def _label(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    if len(given) > MAX_NAME or not given.isprintable():
+        raise click.BadParameter(f"up to {MAX_NAME} printable characters were expected.")
+    return given
+
+
+@keys.command(
+    epilog="Example: python -m service keys add --data library --scope write --collection books"
+)
+@on_folder
+@click.option("--name", default="", callback=_label, help="For whom or what it is.")
+@click.option(
+    "--scope",
+    type=click.Choice(SCOPES),
+    default="read",
+    show_default=True,
+    help="read: search and look; write: documents and feedback too; admin: everything.",
+)
+@click.option(
+    "--collection",
+    "collections",
+    multiple=True,
+    callback=_names,
+    help="A collection that it opens, there yet or not; may be repeated. All if absent.",
+)
+@click.option("--expires", callback=_expiry, help="When it ends: 12h, 30d, 8w, or a date.")
+@as_json_option
+def add(
+    folder: Path,
+    name: str,
+    scope: Scope,
+    collections: tuple[str, ...],
+    expires: datetime | None,
+    as_json: bool,
+) -> None:
+    """Make a key, and print it: this once, for only its hash is kept."""
+    try:
+        made = KeyFile(folder).add(name, scope, collections, expires)
+    except AttendError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps({**_shown(made.key), "key": made.text}))
+        return
+    click.echo(made.text)
+    click.echo(f"{_sentence(made.key)}. It is not shown again.", err=True)
+
+
+@keys.command("list", epilog="Example: python -m service keys list --data library")
+@on_folder
+@as_json_option
+def list_keys(folder: Path, as_json: bool) -> None:
+    """List the keys, without what would open anything."""
+    try:
+        known = KeyFile(folder).all()
+    except AttendError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps({"keys": [_shown(key) for key in known]}))
+        return
+    for key in known:
+        click.echo(_sentence(key))
+    if not known:
+        click.echo("There are no keys: who reaches the server may do everything.", err=True)
+
+
+@keys.command(epilog="Example: python -m service keys remove 3f9a0c52b1de --data library")
+@click.argument("id")
+@on_folder
+@as_json_option
+def remove(id: str, folder: Path, as_json: bool) -> None:
+    """Remove a key; the next request that is sent with it is refused."""
+    file = KeyFile(folder)
+    try:
+        removed = file.remove(id)
+        left = len(file.all())
+    except AttendError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps({"removed": removed.id, "left": left}))
+    elif left == 0:
+        click.echo(
+            "Removed. No key is left: servers that run go on asking for one, and those started "
+            "from now on do not (--require-keys makes them)."
+        )
+    else:
+        click.echo("Removed.")
+
+
+def _shown(key: Key) -> dict[str, Any]:
+    return {name: value for name, value in asdict(key).items() if name not in ("salt", "hash")}
+
+
+def _sentence(key: Key) -> str:
+    opens = "all collections" if key.collections is None else ", ".join(key.collections)
+    until = f", {'over since' if key.is_over() else 'until'} {key.expires}" if key.expires else ""
+    return f"{key.id}  {key.scope:<5}  {opens}{until}{f'  ({key.name})' if key.name else ''}"

@@ -1,0 +1,224 @@
+"""API keys in `DIR/api-keys.json`: made, listed, removed, and recognised.
+
+A key reads `attend_ID_SECRET`. The secret is 256 random bits, so that one fast hash is enough:
+slow ones protect passwords, which can be guessed, and would let anyone keep a processor busy by
+sending wrong keys. Of the key only its id, a salt and the salted hash are stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from filelock import FileLock
+
+from attend.errors import Damaged, NotFound
+
+Scope = Literal["read", "write", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+"""Each may do what those before it may."""
+
+FILE = "api-keys.json"
+SECRET_BYTES = 32
+SHAPE = re.compile(r"attend_([0-9a-f]{12})_([\w-]{43})", re.ASCII)
+LOCK_SECONDS = 10.0
+
+_State = tuple[int, int, int, int] | None
+"""What tells one version of the file from another; None where there is none."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key as stored.
+
+    Attributes:
+        collections: the names that it opens; None for all.
+        created, expires: times in UTC, as ISO 8601 has them; None for never.
+        salt, hash: in hex; the hash is SHA-256 of salt and secret.
+    """
+
+    id: str
+    name: str
+    scope: Scope
+    collections: tuple[str, ...] | None
+    created: str
+    expires: str | None
+    salt: str
+    hash: str
+
+    def opens(self, collection: str) -> bool:
+        return self.collections is None or collection in self.collections
+
+    def may(self, need: Scope) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(need)
+
+    def is_over(self) -> bool:
+        return self.expires is not None and datetime.fromisoformat(self.expires) <= _now()
+
+
+class MadeKey(NamedTuple):
+    """A new key; `text` is what the client sends, and is never to be had again."""
+
+    key: Key
+    text: str
+
+
+class _Unknown(NamedTuple):
+    """What a secret is compared with where no key has the id: that takes as long as with one."""
+
+    salt: str = "00" * 16
+    hash: str = "00" * 32
+
+
+class KeyFile:
+    """The keys of a data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def all(self) -> list[Key]:
+        """Every key, the oldest first.
+
+        Raises:
+            Damaged: the file is not one of keys.
+        """
+        try:
+            stored = json.loads(self.path.read_bytes())
+            return [_key(each) for each in stored["keys"]]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Damaged(
+                f"{self.path} cannot be read as API keys ({error or type(error).__name__}), and "
+                f"nobody is let in. Mend it, or move it away and make new keys."
+            ) from error
+
+    def add(
+        self,
+        name: str = "",
+        scope: Scope = "read",
+        collections: Sequence[str] = (),
+        expires: datetime | None = None,
+    ) -> MadeKey:
+        """Make a key and store what recognises it; without `collections` it opens all."""
+        id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
+        salt = secrets.token_hex(16)
+        key = Key(
+            id=id,
+            name=name,
+            scope=scope,
+            collections=tuple(dict.fromkeys(collections)) or None,
+            created=_stamp(_now()),
+            expires=None if expires is None else _stamp(expires),
+            salt=salt,
+            hash=_hash(salt, secret),
+        )
+        self._change(lambda keys: [*keys, key])
+        return MadeKey(key, f"attend_{id}_{secret}")
+
+    def remove(self, id: str) -> Key:
+        """Raises NotFound where no key has the id."""
+        removed: list[Key] = []
+
+        def without(keys: list[Key]) -> list[Key]:
+            removed.extend(each for each in keys if each.id == id)
+            return [each for each in keys if each.id != id]
+
+        self._change(without)
+        if not removed:
+            raise NotFound(
+                f"There is no key with the id {id!r}; 'python -m service keys list' shows them."
+            )
+        return removed[0]
+
+    def _change(self, change: Callable[[list[Key]], list[Key]]) -> None:
+        with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS, mode=0o600):
+            content = {"keys": [asdict(each) for each in change(self.all())]}
+            _publish(self.path, json.dumps(content, indent=1).encode())
+
+
+class KeyRing:
+    """The keys as a running server knows them: what the command changes counts at once.
+
+    A server that has asked for keys goes on asking, even when the last one is removed: it is
+    not opened to everyone by an exchange of keys.
+    """
+
+    def __init__(self, folder: Path, *, always: bool = False) -> None:
+        """`always` asks for a key even while there are none."""
+        self._file = KeyFile(folder)
+        self._asks = always
+        self._seen: tuple[_State, Mapping[str, Key]] = (None, {})
+
+    def asks(self) -> bool:
+        """Whether requests need a key. Raises Damaged."""
+        self._asks = bool(self._keys()) or self._asks
+        return self._asks
+
+    def owner(self, text: str) -> Key | None:
+        """The key that a client sent, unless it is not known or over. Raises Damaged."""
+        shaped = SHAPE.fullmatch(text)
+        id, secret = shaped.groups() if shaped else ("", text)
+        key = self._keys().get(id)
+        against = key or _Unknown()
+        is_right = hmac.compare_digest(_hash(against.salt, secret), against.hash)
+        return key if is_right and key is not None and not key.is_over() else None
+
+    def _keys(self) -> Mapping[str, Key]:
+        state: _State = None
+        try:
+            at = self._file.path.stat()
+            state = (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+        except FileNotFoundError:
+            pass
+        seen, keys = self._seen
+        if seen != state:
+            # Read after the state: a change between the two is read again next time.
+            keys = {key.id: key for key in self._file.all()}
+            self._seen = state, keys
+        return keys
+
+
+def _key(stored: Mapping[str, Any]) -> Key:
+    key = Key(**stored)
+    if key.scope not in SCOPES or not re.fullmatch("[0-9a-f]{64}", key.hash):
+        raise ValueError(f"the key {key.id!r} has a scope or a hash that is none")
+    key.is_over()  # refuses a time that is none
+    return Key(**{**stored, "collections": key.collections and tuple(key.collections)})
+
+
+def _hash(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}{secret}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Replace a file whole, readable by its owner alone."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # a key that was removed does not come back with a power cut
+    finally:
+        os.close(folder)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")

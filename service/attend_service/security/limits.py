@@ -1,0 +1,170 @@
+"""Limits that belong to HTTP; those of what is asked are `attend.search.requests`'.
+
+SECURITY.md lists them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from flask import request
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from werkzeug.exceptions import RequestURITooLarge
+
+from attend import Data
+from attend.errors import Conflict, InvalidRequest
+from attend_service.security.refusals import TooSlow
+
+MAX_QUERY_STRING = 16_384
+"""Bytes after the question mark."""
+
+MAX_HEADERS = 65_536
+"""Bytes of a request's first line and headers together."""
+
+MAX_DEPTH = 64
+"""Objects and lists within one another, in a body or a parameter: SQLite's JSON ends at 1,000, and
+what walks such a tree in Python not far beyond."""
+
+MAX_CONNECTIONS = 1000
+"""Of one server; more wait for their turn outside."""
+
+IDLE_SECONDS = 60
+"""After which a connection is closed on which nothing moves."""
+
+HEADER_SECONDS = 30.0
+"""In which a request's headers are to be there."""
+
+REQUEST_SECONDS = 300.0
+"""In which the whole of a request is to be there: 64 MiB at 2 Mbit a second."""
+
+RESERVED = frozenset(
+    {"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
+)
+"""Names of devices where Windows runs: a folder of such a name could not be copied there."""
+
+
+def check_address() -> None:
+    """Raises RequestURITooLarge."""
+    length = len(request.query_string)
+    if length > MAX_QUERY_STRING:
+        raise RequestURITooLarge(
+            f"The address has {length:,} bytes of parameters, but at most {MAX_QUERY_STRING:,} are "
+            f"read; send them as the body of a POST."
+        )
+
+
+def check_depth(given: object, written: bytes, field: str = "body") -> None:
+    """Refuse JSON that is nested too deep.
+
+    Args:
+        written: the text that `given` was read from.
+
+    Raises:
+        InvalidRequest: it is.
+    """
+    # What opens few brackets cannot be deep, and that is all that most requests cost here.
+    if written.count(b"[") + written.count(b"{") > MAX_DEPTH and _is_deeper(given, MAX_DEPTH):
+        raise InvalidRequest(
+            f"The JSON is nested more than {MAX_DEPTH} deep; send it flatter.", field=field
+        )
+
+
+def check_new_collection(data: Data, name: str, limit: int) -> None:
+    """Refuse a collection that is one too many, or whose name is not fit.
+
+    Raises:
+        Conflict: there are `limit` already, or a name that differs in its capitals only.
+        InvalidRequest: the name is a device's.
+    """
+    count = len(data.names())
+    if count >= limit:
+        raise Conflict(
+            f"There are {count:,} collections, and at most {limit:,} are kept; delete one, or "
+            f"start the server with a larger --max-collections.",
+            field="collection",
+        )
+    check_new_name(data, name)
+
+
+def check_new_name(data: Data, name: str, field: str = "collection") -> None:
+    """Refuse the name of a collection or alias that other systems could not tell apart."""
+    if name.lower() in RESERVED:
+        raise InvalidRequest(
+            f"{name!r} names a device on some systems, to which the data folder could not be "
+            f"copied; choose another name.",
+            field=field,
+        )
+    others = {each.lower() for each in (*data.names(), *data.aliases()) if each != name}
+    if name.lower() in others:
+        raise Conflict(
+            f"There is a name that differs from {name!r} in its capitals only, which some systems "
+            f"would take for the same; choose another name.",
+            field=field,
+        )
+
+
+_CONTAINERS = frozenset({list, dict})
+
+
+class SlowClients:
+    """Ends requests that take too long to arrive: a byte now and then keeps no connection."""
+
+    def __init__(
+        self, header_seconds: float = HEADER_SECONDS, request_seconds: float = REQUEST_SECONDS
+    ) -> None:
+        self._header_seconds = header_seconds
+        self._request_seconds = request_seconds
+        self._begun: WeakKeyDictionary[HTTPRequestParser, float] = WeakKeyDictionary()
+        self._next = 0.0
+
+    def sweep(self, channels: Iterable[HTTPChannel]) -> None:
+        """To be called from the loop that receives; looks about once a second."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + 1.0
+        for channel in list(channels):
+            arriving = channel.request
+            if arriving is not None and self._is_late(arriving, now):
+                _turn_away(channel, arriving)
+
+    def _is_late(self, arriving: HTTPRequestParser, now: float) -> bool:
+        has_headers = arriving.headers_finished
+        seconds = self._request_seconds if has_headers else self._header_seconds
+        return now - self._begun.setdefault(arriving, now) > seconds
+
+
+def _turn_away(channel: HTTPChannel, arriving: HTTPRequestParser) -> None:
+    """Answer as if the request had ended here; waitress closes after an error."""
+    with channel.requests_lock:
+        if not arriving.headers_finished:
+            arriving.parse_header(b"GET / HTTP/1.0\r\n")
+        arriving.error = TooSlow("The request did not arrive in time; send it faster.")
+        arriving.completed = True
+        channel.request = None
+        channel.requests.append(arriving)
+        if len(channel.requests) == 1:
+            channel.server.add_task(channel)
+
+
+def _is_deeper(given: object, limit: int) -> bool:
+    level = [given]
+    for _ in range(limit):
+        level = [child for each in level for child in _nested(each)]
+        if not level:
+            return False
+    return True
+
+
+def _nested(given: object) -> list[object]:
+    """The lists and objects within one."""
+    if not isinstance(given, list | dict):
+        return []
+    values = given if isinstance(given, list) else list(given.values())
+    # Vectors are most of what is sent: their numbers are passed over without a line of Python.
+    if _CONTAINERS.isdisjoint(map(type, values)):
+        return []
+    return [each for each in values if type(each) in _CONTAINERS]
