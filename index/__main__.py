@@ -1,3 +1,3 @@
 from attend.cli import main
 
-main(prog_name="python -m index")
+main(prog_name="attend")

@@ -1,8 +1,17 @@
 """Attend: a database as an attention layer.
 
 Documents are keys with values; a query attends to them, and the answer is the best of
-them (hard) or the blend of their values (soft). `Data` opens a folder of collections;
+them (hard) or the blend of their values (soft). `open` opens a library of collections;
 `Collection` takes documents and answers queries.
+
+```
+import attend
+
+library = attend.open("library")
+books = library.ensure("books")
+books.upsert([{"id": "moby-dick", "text": "A whale, hunted.", "value": 4.2}])
+print(books.search("a story of the sea").hits[0].id)
+```
 """
 
 import os
@@ -10,13 +19,15 @@ import os
 # Before any library that reads them is imported; a user's own setting stays.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from pathlib import Path
+
 from attend.collection import Collection
 from attend.data import DEFAULT_COLLECTION, Data
 from attend.errors import AttendError
 from attend.search.answers import Answer, Hit
 from attend.types import Document
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the only place: the distribution and `attend --version` read it
 
 __all__ = [
     "DEFAULT_COLLECTION",
@@ -27,4 +38,27 @@ __all__ = [
     "Document",
     "Hit",
     "__version__",
+    "open",
 ]
+
+
+def open(where: str | Path, *, read_only: bool = False, cache_bytes: int = 0) -> Data:
+    """Open the library in a folder, or at an address `milvus://HOST:PORT/LIBRARY`.
+
+    The folder need not exist: the first collection creates it.
+
+    Args:
+        where: the data folder or the address.
+        read_only: write nothing; what other processes write is seen all the same.
+        cache_bytes: memory for the embeddings of repeated queries.
+
+    >>> import tempfile
+    >>> library = open(tempfile.mkdtemp())
+    >>> points = library.create("points", dimension=2)
+    >>> points.upsert([{"id": "north", "vector": [0, 1]}, {"id": "east", "vector": [1, 0]}]).added
+    2
+    >>> points.search([0.1, 0.9]).hits[0].id
+    'north'
+    >>> library.close()
+    """
+    return Data(where, read_only=read_only, cache_bytes=cache_bytes)

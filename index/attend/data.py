@@ -29,7 +29,7 @@ from attend.search.requests import NAME_PATTERN, CollectionSettings, parse
 from attend.settings import Settings
 from attend.values import parse_type
 
-__all__ = ["DEFAULT_COLLECTION", "Data", "open_data"]
+__all__ = ["DEFAULT_COLLECTION", "Data"]
 
 DEFAULT_COLLECTION = "default"
 
@@ -299,18 +299,9 @@ class Data:
         known = ", ".join(self.names()) or "none yet"
         return UnknownCollection(
             f"There is no collection {name!r}; there are: {known}. Build one with "
-            f"'python -m index build', or make one with PUT /v1/collections/{name}.",
+            f"'attend build', or make one with PUT /v1/collections/{name}.",
             field="collection",
         )
-
-
-def open_data(where: str | Path, **options: Any) -> Data:
-    """The library at an address: a folder, or `milvus://HOST:PORT/LIBRARY`.
-
-    Args:
-        options: as `Data` takes them.
-    """
-    return Data(where, **options)
 
 
 def check_name(name: str) -> None:

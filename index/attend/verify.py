@@ -259,7 +259,7 @@ def _indexes(collection: Collection) -> Iterator[str]:
         except Conflict as error:
             yield str(error)
         except Damaged as error:
-            yield f"{error} 'python -m index verify --mend' builds it again, and so does a search."
+            yield f"{error} 'attend verify --mend' builds it again, and so does a search."
 
 
 def _other_keys(collection: Collection, version: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The command `python -m service`: it serves, unless one of its other commands is named."""
+"""The command `attend serve`: it serves, unless one of its other commands is named."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Program(click.Group):
 main = Program("service", help="Serve the collections of a data folder over HTTP.")
 
 
-@main.command(epilog="Example: python -m service --data library --port 8000")
+@main.command(epilog="Example: attend serve --data library --port 8000")
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one line of JSON.")
 def serve(folder: Path, as_json: bool, config_path: Path | None, **settings: Any) -> None:
     """Serve the collections of a data folder over HTTP.
 
-    There are other commands: `python -m service config` prints what is in force.
+    There are other commands: `attend config` prints what is in force.
     """
     logs.configure(settings.pop("log_format"), settings.pop("log_level"))
     options = ServerOptions(**settings | {"max_body": settings["max_body"] * MEBIBYTE})
@@ -50,7 +50,7 @@ def serve(folder: Path, as_json: bool, config_path: Path | None, **settings: Any
         raise click.ClickException(str(error)) from None
 
 
-@main.command(epilog="Example: python -m service config --config attend.toml --port 8001")
+@main.command(epilog="Example: attend config --config attend.toml --port 8001")
 @with_settings
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context

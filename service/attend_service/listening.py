@@ -70,7 +70,7 @@ def check_folder(folder: Path, *, read_only: bool) -> None:
     """Raises CannotServe for a data folder that is not there, or cannot be written to."""
     if not folder.is_dir():
         raise CannotServe(
-            f"There is no data folder {folder}. Build one with 'python -m index build', or make "
+            f"There is no data folder {folder}. Build one with 'attend build', or make "
             f"an empty one to fill over HTTP."
         )
     if not read_only and not os.access(folder, os.W_OK):
@@ -111,7 +111,7 @@ def check_reach(address: str, options: ServerOptions, folder: Path) -> None:
         return
     raise Refused(
         f"Listening on {options.host} would let other machines read and write all data, for there "
-        f"are no keys to ask for. Make one with 'python -m service keys add --data {folder}', use "
+        f"are no keys to ask for. Make one with 'attend keys add --data {folder}', use "
         f"127.0.0.1, or add --allow-remote-without-keys if that is meant."
     )
 

@@ -622,7 +622,7 @@ def test_length_one_between_two_matrices_is_refused() -> None:
 
 
 def invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="python -m index")
+    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="attend")
 
 
 def test_export_and_import_at_the_command_line(collection: Collection, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def build(arguments: list[str], log: Path) -> None:
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-        main(arguments, prog_name="python -m index")
+        main(arguments, prog_name="attend")
 
 
 def look(database: Path) -> Stored | None:

@@ -109,7 +109,7 @@ class Attributes(HTMLParser):
 
 
 def test_home_of_an_empty_service_says_how_to_begin(client: FlaskClient) -> None:
-    assert "python -m index build" in page(client, "/").text
+    assert "attend build" in page(client, "/").text
 
 
 def test_the_type_of_a_problem_leads_to_its_row(client: FlaskClient) -> None:

@@ -408,4 +408,4 @@ def test_wrong_usage_makes_no_key(tmp_path: Path, arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["add", "list", "remove"])
 def test_help_has_an_example(name: str) -> None:
-    assert f"Example: python -m service keys {name}" in run(name, "--help").stdout
+    assert f"Example: attend keys {name}" in run(name, "--help").stdout

@@ -199,5 +199,5 @@ def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
 def test_help_has_an_example() -> None:
     done = finished("--help")
     assert done.returncode == 0
-    assert "Example: python -m service --data" in done.stdout
+    assert "Example: attend serve --data" in done.stdout
     assert "ATTEND_PORT" in done.stdout

@@ -1,4 +1,4 @@
-"""`python -m index alias`."""
+"""`attend alias`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def alias_command(
 
     \b
     Example:
-      python -m index alias books books-2024 --data library
-      python -m index alias --data library
+      attend alias books books-2024 --data library
+      attend alias --data library
     """
     if delete == (collection is not None) and alias is not None:
         raise click.UsageError("Give ALIAS with COLLECTION, or with --delete.")

@@ -1,4 +1,4 @@
-"""`python -m index build`."""
+"""`attend build`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def build_command(
 
     \b
     Example:
-      python -m index build books.csv --data library --text title --text blurb --value price
+      attend build books.csv --data library --text title --text blurb --value price
     """
     mapped = [
         _mapped(name, id=id_field, text=text_fields, vector=vector_field, value=value_fields)

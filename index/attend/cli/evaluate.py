@@ -1,4 +1,4 @@
-"""`python -m index evaluate`."""
+"""`attend evaluate`."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def evaluate_command(
 
     \b
     Example:
-      python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
-      python -m index evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv \\
+      attend evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv
+      attend evaluate --data library --queries queries.jsonl --qrels qrels/test.tsv \\
         --compare 1 active --plots pictures
-      python -m index evaluate --data library --interactions test.tsv --history train.tsv
+      attend evaluate --data library --interactions test.tsv --history train.tsv
     """
     met = InteractionFile.taken_from(given)
     options = {name: value for name, value in given.items() if value is not None}

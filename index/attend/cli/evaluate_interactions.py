@@ -1,4 +1,4 @@
-"""`python -m index evaluate --interactions`."""
+"""`attend evaluate --interactions`."""
 
 from __future__ import annotations
 

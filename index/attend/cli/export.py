@@ -1,4 +1,4 @@
-"""`python -m index export` and `import`: a version for other libraries, or a whole snapshot."""
+"""`attend export` and `import`: a version for other libraries, or a whole snapshot."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def export_command(
 
     \b
     Example:
-      python -m index export --data library --sentence-transformers pair
-      python -m index export --data library --projection 3 --safetensors pair.safetensors
-      python -m index export --data library --snapshot library.tar
+      attend export --data library --sentence-transformers pair
+      attend export --data library --projection 3 --safetensors pair.safetensors
+      attend export --data library --snapshot library.tar
     """
     if sum(each is not None for each in (model, weights, snapshot)) != 1:
         raise click.UsageError(f"Give one of {', '.join(FORMS)}: what is to be written.")
@@ -182,9 +182,9 @@ def import_command(
 
     \b
     Example:
-      python -m index import --data library pair.safetensors
-      python -m index import --data library model/2_Dense --query-only --activate
-      python -m index import --data other --snapshot library.tar
+      attend import --data library pair.safetensors
+      attend import --data library model/2_Dense --query-only --activate
+      attend import --data other --snapshot library.tar
     """
     if (source is None) == (snapshot is None):
         raise click.UsageError("Give either SOURCE or --snapshot: what is to be read.")

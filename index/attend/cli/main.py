@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from attend import __version__
 from attend.cli.alias import alias_command
 from attend.cli.build import build_command
 from attend.cli.common import fail, interrupted
@@ -34,14 +35,14 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"max_content_width": 100})
-@click.version_option(package_name=None, version="0.1.0", prog_name="attend")
+@click.version_option(__version__, prog_name="attend")
 def main() -> None:
     """Attend: a database as an attention layer.
 
     \b
     Example:
-      python -m index build books.csv --data library
-      python -m index search "a whale hunt" --data library
+      attend build books.csv --data library
+      attend search "a whale hunt" --data library
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
 

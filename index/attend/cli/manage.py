@@ -1,4 +1,4 @@
-"""`python -m index info`, `verify` and `projections`."""
+"""`attend info`, `verify` and `projections`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def info_command(folder: Path, collection: str, precision: str, as_json: bool) -
 
     \b
     Example:
-      python -m index info --data library
+      attend info --data library
     """
     info = asdict(open_collection(folder, collection, precision).info())
     info["collections"] = open_data(folder, precision).names()
@@ -51,7 +51,7 @@ def verify_command(
 
     \b
     Example:
-      python -m index verify --data library --mend
+      attend verify --data library --mend
     """
     try:
         found = verify(open_collection(folder, collection, precision), mend=mend)
@@ -116,9 +116,9 @@ def projections_group(
 
     \b
     Example:
-      python -m index projections --data library
-      python -m index projections --data library activate 2
-      python -m index projections --data library rollback
+      attend projections --data library
+      attend projections --data library activate 2
+      attend projections --data library rollback
     """
     opened = open_collection(folder, collection, precision)
     ctx.obj = Opened(opened, as_json)
@@ -155,7 +155,7 @@ def activate_command(opened: Opened, version: int) -> None:
 
     \b
     Example:
-      python -m index projections --data library activate 2
+      attend projections --data library activate 2
     """
     opened.collection.activate(version)
     result = {"projection": version, "active": True}
@@ -170,7 +170,7 @@ def rollback_command(opened: Opened, role: Role) -> None:
 
     \b
     Example:
-      python -m index projections --data library rollback
+      attend projections --data library rollback
     """
     version = opened.collection.rollback(role)
     result = {"projection": version, "active": True}
@@ -187,7 +187,7 @@ def fit_command(opened: Opened, kind: Any, dimensions: int) -> None:
 
     \b
     Example:
-      python -m index projections --data library fit pca --dimensions 64
+      attend projections --data library fit pca --dimensions 64
     """
     opened.added(opened.collection.fit_projection(kind, dimensions))
 
@@ -200,6 +200,6 @@ def add_command(opened: Opened, file: Path) -> None:
 
     \b
     Example:
-      python -m index projections --data library add heads.safetensors
+      attend projections --data library add heads.safetensors
     """
     opened.added(Projection.from_bytes(file.read_bytes()))

@@ -1,4 +1,4 @@
-"""`python -m index recommend`."""
+"""`attend recommend`."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def recommend_command(
 
     \b
     Example:
-      python -m index recommend dune emma --data library -k 5 --explain
-      python -m index recommend --user ann --data library --diversity 0.3
-      python -m index recommend --user ann --target dune --data library
+      attend recommend dune emma --data library -k 5 --explain
+      attend recommend --user ann --data library --diversity 0.3
+      attend recommend --user ann --target dune --data library
     """
     opened = open_collection(folder, collection, precision)
     found = opened.recommend(**_asked(ids, options, request))

@@ -1,4 +1,4 @@
-"""`python -m index search`."""
+"""`attend search`."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def search_command(
 
     \b
     Example:
-      python -m index search "compress a file" --data library --mode soft --value module
-      python -m index search "[0.1, 0.7]" --data library --collection vectors
-      python -m index search --vector query.json --data library --collection vectors
+      attend search "compress a file" --data library --mode soft --value module
+      attend search "[0.1, 0.7]" --data library --collection vectors
+      attend search --vector query.json --data library --collection vectors
     """
     if query is not None and vector is not None:
         raise click.UsageError("QUERY and --vector are two queries; give one of them.")

@@ -1,4 +1,4 @@
-"""`python -m index teach`, and the files of examples that `train` reads as well."""
+"""`attend teach`, and the files of examples that `train` reads as well."""
 
 from __future__ import annotations
 
@@ -174,9 +174,9 @@ def teach_command(
 
     \b
     Example:
-      python -m index teach --data library --queries queries.jsonl --qrels qrels.tsv
-      python -m index teach --data library --clicks clicks.csv
-      python -m index teach --data library --interactions ratings.tsv
+      attend teach --data library --queries queries.jsonl --qrels qrels.tsv
+      attend teach --data library --clicks clicks.csv
+      attend teach --data library --interactions ratings.tsv
     """
     met = InteractionFile.taken_from(given)
     files = Files.taken_from(given)

@@ -1,4 +1,4 @@
-"""`python -m index train`."""
+"""`attend train`."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def train_command(
 
     \b
     Example:
-      python -m index train --data library --queries queries.jsonl --qrels qrels.tsv
-      python -m index train --data library --clicks clicks.csv --share-seen 0.8
-      python -m index train --data library --answers --value price
-      python -m index train --data library --dimensions 64 --part matrices --part offsets
-      python -m index train --data library --interactions ratings.tsv --user reader --item book
+      attend train --data library --queries queries.jsonl --qrels qrels.tsv
+      attend train --data library --clicks clicks.csv --share-seen 0.8
+      attend train --data library --answers --value price
+      attend train --data library --dimensions 64 --part matrices --part offsets
+      attend train --data library --interactions ratings.tsv --user reader --item book
     """
     met, chosen = _interactions(given), given["objective"] is not None
     files = Files.taken_from(given)

@@ -54,7 +54,7 @@ def compare_judged(
     if len(judged.queries) > MAX_QUERIES:
         raise InvalidRequest(
             f"{len(judged.queries)} queries are judged, and at most {MAX_QUERIES} are compared at "
-            f"once; send fewer, or use python -m index evaluate --compare.",
+            f"once; send fewer, or use attend evaluate --compare.",
             field="items",
         )
     return compare(collection, judged.queries, judged.qrels, versions, by=by)

@@ -72,7 +72,7 @@ class Manifest:
                 raise ManifestMismatch(
                     f"The index in {folder} was built for {name} {found!r}, but the database "
                     f"says {said!r}. If the database is the right one, run "
-                    f"'python -m index verify --mend' to build the index from it again."
+                    f"'attend verify --mend' to build the index from it again."
                 )
 
     def check_progress(self, has: Progress, folder: Path) -> None:
@@ -82,13 +82,13 @@ class Manifest:
                 f"The index in {folder} has seen key {self.last_key} and removal "
                 f"{self.last_removal}, but the database has come only to {has.last_key} and "
                 f"{has.last_removal}: it is an older copy. Put the newer database back, or run "
-                f"'python -m index verify --mend' to build the index from this one."
+                f"'attend verify --mend' to build the index from this one."
             )
         if self.nonce not in has.published:
             raise ManifestMismatch(
                 f"The index in {folder} is publication {self.nonce}, of which the "
                 f"database knows nothing: the database is another copy, and its keys may be "
-                f"others under the same numbers. Put the other copy back, or run 'python -m index "
+                f"others under the same numbers. Put the other copy back, or run 'attend "
                 f"verify --mend' to build the index from this one."
             )
 
@@ -107,7 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
         if given.get("format") != FORMAT:
             raise ManifestMismatch(
                 f"{folder / MANIFEST} has format {given.get('format')!r}, but this program reads "
-                f"{FORMAT}. Run 'python -m index verify --mend' to write it anew."
+                f"{FORMAT}. Run 'attend verify --mend' to write it anew."
             )
         return Manifest(**given)
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -82,7 +82,7 @@ def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
             yield archive
     except (tarfile.TarError, EOFError) as error:
         raise Damaged(
-            f"This is no snapshot, or not all of one ({error}). Take one with 'python -m index "
+            f"This is no snapshot, or not all of one ({error}). Take one with 'attend "
             f"export --snapshot FILE'."
         ) from error
 

@@ -38,7 +38,7 @@ def take_snapshot(collection: str) -> Response:
     """Take a snapshot of a collection, and download it.
 
     It is of one moment, while others write. Restore it with PUT here, or with
-    `python -m index import --snapshot`.
+    `attend import --snapshot`.
     """
     data = context().data
     name = data.collection(collection).name
@@ -61,7 +61,7 @@ def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 
     It is seen once all of it was read and checked; its index is made anew. What exceeds the limit
-    on bodies is restored by `python -m index import --snapshot`, beside a running server.
+    on bodies is restored by `attend import --snapshot`, beside a running server.
     """
     if request.mimetype != TAR:
         raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")

@@ -7,6 +7,6 @@ origins.py   what pages of other origins may do: nothing, unless listed
 headers.py   what every response tells browsers
 limits.py    how large, how deep, how slow, how many
 refusals.py  what is refused before the application sees it
-command.py   python -m service keys
+command.py   attend keys
 ```
 """

@@ -89,7 +89,7 @@ def _owner() -> Key:
     if sent is None:
         _refuse(
             f"A key is needed, in the header 'Authorization: Bearer KEY' or '{HEADER}: KEY'. Who "
-            f"runs the server makes one with 'python -m service keys add'."
+            f"runs the server makes one with 'attend keys add'."
         )
     key = context().keys.owner(sent)
     if key is None:

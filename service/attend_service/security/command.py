@@ -1,4 +1,4 @@
-"""The command `python -m service keys`."""
+"""The command `attend keys`."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def _label(_context: click.Context, _option: click.Parameter, given: str) -> str
     return given
 
 
-@keys.command(
-    epilog="Example: python -m service keys add --data library --scope write --collection books"
-)
+@keys.command(epilog="Example: attend keys add --data library --scope write --collection books")
 @on_folder
 @click.option("--name", default="", callback=_label, help="For whom or what it is.")
 @click.option(
@@ -109,7 +107,7 @@ def add(
     click.echo(f"{_sentence(made.key)}. It is not shown again.", err=True)
 
 
-@keys.command("list", epilog="Example: python -m service keys list --data library")
+@keys.command("list", epilog="Example: attend keys list --data library")
 @on_folder
 @as_json_option
 def list_keys(folder: Path, as_json: bool) -> None:
@@ -127,7 +125,7 @@ def list_keys(folder: Path, as_json: bool) -> None:
         click.echo("There are no keys: who reaches the server may do everything.", err=True)
 
 
-@keys.command(epilog="Example: python -m service keys remove 3f9a0c52b1de --data library")
+@keys.command(epilog="Example: attend keys remove 3f9a0c52b1de --data library")
 @click.argument("id")
 @on_folder
 @as_json_option

@@ -135,9 +135,7 @@ class KeyFile:
 
         self._change(without)
         if not removed:
-            raise NotFound(
-                f"There is no key with the id {id!r}; 'python -m service keys list' shows them."
-            )
+            raise NotFound(f"There is no key with the id {id!r}; 'attend keys list' shows them.")
         return removed[0]
 
     def _change(self, change: Callable[[list[Key]], list[Key]]) -> None:

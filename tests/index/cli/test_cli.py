@@ -22,7 +22,7 @@ WORDS = ["whale", "ship", "bread", "sea", "flour"]
 
 
 def invoke(*arguments: object):
-    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="python -m index")
+    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="attend")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ COMMANDS = list(every_command(main))
 def test_every_command_has_help_with_an_example(command):
     shown = invoke(*command, "--help")  # of the commands of a group, too, without its --data
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout.startswith(" ".join(["Usage: python -m index", *command]) + " [")
+    assert shown.stdout.startswith(" ".join(["Usage: attend", *command]) + " [")
     assert "Example" in shown.stdout
 
 

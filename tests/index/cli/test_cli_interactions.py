@@ -17,7 +17,7 @@ from tests.index.learning import communities
 
 
 def invoke(*arguments: object):
-    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="python -m index")
+    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="attend")
 
 
 def one_object(result) -> dict:

@@ -87,7 +87,7 @@ def training(monkeypatch):
 
 
 def invoke(*arguments: object):
-    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="python -m index")
+    return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="attend")
 
 
 def one_object(result) -> dict:
@@ -316,7 +316,7 @@ def train(collection, *, progress=None, cancelled=None):
 sys.modules["attend.training"] = types.ModuleType("attend.training")
 vars(sys.modules["attend.training"]).update(TrainRequest=TrainRequest, train=train)
 from attend.cli import main
-main(prog_name="python -m index")
+main(prog_name="attend")
 """
 
 
@@ -348,7 +348,7 @@ def stop(*arguments, **options):
 
 teaching.Collection.encoder = stop
 from attend.cli import main
-main(prog_name="python -m index")
+main(prog_name="attend")
 """
 
 
@@ -383,7 +383,7 @@ def test_help_has_an_example_that_names_real_options(command):
     told = invoke(command, "--help")
     assert told.exit_code == 0
     example = told.stdout.split("Example:")[1].split("Options:")[0]
-    assert f"python -m index {command} --data library" in example
+    assert f"attend {command} --data library" in example
     offered = set(re.findall(r"--[a-z-]+", told.stdout.split("Options:")[1]))
     assert set(re.findall(r"--[a-z-]+", example)) <= offered
     assert {"--data", "--json"} <= offered

@@ -158,8 +158,7 @@ class Registry:
         found = self._one(f"version/{uuid}/{number}", "strong") if found is None else found
         if found is None:
             raise UnknownProjection(
-                f"There is no projection {number}; 'python -m index projections' lists those "
-                f"there are.",
+                f"There is no projection {number}; 'attend projections' lists those there are.",
                 field="projection",
             )
         parts = self._like(f"weights/{uuid}/{number}/", "strong")

@@ -22,7 +22,7 @@ async function take(file) {
   byId("built").replaceChildren();
   if (!file) return;
   if (file.size > MAX_BYTES) {
-    return tell(byId("status"), new Error(`The file has ${bytes(file.size)}, and a page takes ${bytes(MAX_BYTES)} at most; use python -m index build.`));
+    return tell(byId("status"), new Error(`The file has ${bytes(file.size)}, and a page takes ${bytes(MAX_BYTES)} at most; use attend build.`));
   }
   const found = parse(file.name, await file.text());
   rows = found.rows;
