@@ -34,7 +34,7 @@ looks: $(VENV)/installed-tests  ## Draw every view, light and dark, wide and nar
 	$(BIN)/python -m tests.looks
 
 bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for two minutes each)
-	@for each in build learning http recommend scale sizing; do \
+	@for each in build learning serving recommend scale sizing; do \
 	  $(BIN)/python benchmarks/$$each.py $(if $(QUICK),--quick) || exit 1; \
 	done
 

@@ -16,8 +16,8 @@ from scipy.stats import norm
 
 from attend import Collection, Document
 from attend.encoder import DEFAULT
+from attend.measure.statistics import Interval, mean_interval, reliability
 from attend.search.requests import MAX_BATCH, SearchRequest, parse
-from attend.statistics import Interval, mean_interval, reliability
 from attend.types import Bool, Float32, Float64
 
 WITHHELD = 15

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import common  # noqa: F401  # puts the project on the path
 
-from attend.comparing.compare import Difference
-from attend.statistics import Interval
+from attend.measure.compare import Difference
+from attend.measure.statistics import Interval
 
 SIGNS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
 

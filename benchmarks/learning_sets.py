@@ -20,8 +20,8 @@ from learning_rows import Ledger
 from attend import Collection, Data
 from attend.build import Mapped, build
 from attend.encoder import Encoder, load
-from attend.evaluating.rankings import Qrels, read_qrels, read_queries
 from attend.examples import Example
+from attend.measure.rankings import Qrels, read_qrels, read_queries
 from attend.source import guess, open_source, sample
 from attend.teaching import teach
 from attend.training import train

@@ -24,8 +24,8 @@ from recommend_sets import Books, books, collection_of, matrix_of
 from scale import grown, real
 
 from attend import Collection, Data
-from attend.comparing.compare import Difference
-from attend.evaluating.interactions import (
+from attend.measure.compare import Difference
+from attend.measure.interactions import (
     CUT,
     MEASURES,
     Evaluation,
@@ -33,7 +33,7 @@ from attend.evaluating.interactions import (
     evaluate,
     protocol_of,
 )
-from attend.statistics import difference_interval, paired_randomisation
+from attend.measure.statistics import difference_interval, paired_randomisation
 from attend.training import train
 
 RESERVE = 0.1

@@ -23,7 +23,7 @@ from attend import Collection, Data
 from attend.interactions import record
 from attend.learn.ratings.data import Ratings as Numbered
 from attend.learn.ratings.data import baseline
-from attend.statistics import (
+from attend.measure.statistics import (
     by_group,
     difference_interval,
     mean_interval,

@@ -16,10 +16,10 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
-from attend.evaluating.rankings import evaluate
 from attend.keys import Origin, Progress, PublishedIndexes, Wanted
 from attend.keys.measuring import FETCHED
 from attend.keys.quantised import QuantisedVectors
+from attend.measure.rankings import evaluate
 from attend.projection import Projection
 from attend.types import Float32, Int64
 

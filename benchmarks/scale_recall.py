@@ -18,9 +18,9 @@ from common import DATA, data_set, parser, progress, tell
 from scale_data import NEAREST, RECALL
 
 from attend.encoder import DEFAULT, load
-from attend.evaluating.rankings import read_qrels, read_queries
 from attend.keys import Origin, Progress, PublishedIndexes, Wanted
 from attend.keys.measuring import FETCHED
+from attend.measure.rankings import read_qrels, read_queries
 from attend.types import Bool, Float32
 
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)

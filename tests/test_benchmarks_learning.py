@@ -26,8 +26,8 @@ import learning_sets
 
 from attend import Collection, Document
 from attend import projection as projections
+from attend.measure.statistics import Interval
 from attend.search.requests import SearchRequest, parse
-from attend.statistics import Interval
 
 SETTING = {"quick": True}
 

@@ -19,7 +19,7 @@ from attend.collection import Collection
 from attend.data import Data
 from attend.engines.capabilities import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
-from attend.snapshot import save
+from attend.exchange import save
 from attend.teaching import teach
 from attend.training import train
 from tests.milvus.contract import WIDTH

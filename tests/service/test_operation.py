@@ -25,7 +25,7 @@ from flask.testing import FlaskClient
 
 from attend import Data
 from attend.errors import ReadOnly
-from attend.snapshot import restore
+from attend.exchange import restore
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.settings import ServiceSettings

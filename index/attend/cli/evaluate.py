@@ -13,11 +13,10 @@ from attend.cli.common import on_collection, open_collection, show, table
 from attend.cli.evaluate_interactions import evaluate_interactions
 from attend.cli.interactions import InteractionFile, with_interactions
 from attend.collection import Collection
-from attend.comparing.compare import EXAMPLES, MEASURE, Version, compare
-from attend.comparing.plots import draw
-from attend.comparing.report import as_json as comparison_json
-from attend.comparing.report import as_text, bounds, span
-from attend.evaluating.rankings import (
+from attend.examples import Asked
+from attend.measure.compare import EXAMPLES, MEASURE, Version, compare
+from attend.measure.plots import draw
+from attend.measure.rankings import (
     MEASURES,
     Evaluation,
     Qrels,
@@ -26,7 +25,8 @@ from attend.evaluating.rankings import (
     read_qrels,
     read_queries,
 )
-from attend.examples import Asked
+from attend.measure.report import as_json as comparison_json
+from attend.measure.report import as_text, bounds, span
 from attend.search.requests import MAX_ATTEND
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

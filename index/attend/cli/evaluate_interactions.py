@@ -13,8 +13,7 @@ from tqdm import tqdm
 from attend.cli.common import show, table
 from attend.cli.interactions import InteractionFile
 from attend.collection import Collection
-from attend.comparing.report import bounds, span
-from attend.evaluating.interactions import (
+from attend.measure.interactions import (
     CUT,
     Evaluation,
     History,
@@ -23,7 +22,8 @@ from attend.evaluating.interactions import (
     protocol_of,
     read_ids,
 )
-from attend.evaluating.ratings import RatingErrors, numbers_by_user, rating_errors
+from attend.measure.ratings import RatingErrors, numbers_by_user, rating_errors
+from attend.measure.report import bounds, span
 from attend.recommend.answers import Recommended
 from attend.store import Interaction
 

@@ -11,15 +11,17 @@ import click
 from attend.cli.common import Bar, on_collection, open_collection, open_data, show
 from attend.collection import Collection
 from attend.data import Data
-from attend.interchange import (
+from attend.exchange import (
+    Contents,
     Imported,
     Leftover,
     Sides,
     export_model,
     export_weights,
     import_projection,
+    restore,
+    save,
 )
-from attend.snapshot import Contents, restore, save
 
 FORMS = ("--sentence-transformers", "--safetensors", "--snapshot")
 """What can be written; exactly one is asked for at a time."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from attend.learn.choose import Outcome, mixed
 from attend.learn.folds import View
-from attend.statistics import difference_interval, paired_randomisation
+from attend.measure.statistics import difference_interval, paired_randomisation
 from attend.types import Float64, Int64, Json
 
 SIGNIFICANCE = 0.05

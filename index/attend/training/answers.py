@@ -17,7 +17,7 @@ from attend.learn.calibrate import Calibration
 from attend.learn.fit import unlearned
 from attend.learn.gate import SIGNIFICANCE, Verdict
 from attend.learn.heads import ATTEND
-from attend.statistics import difference_interval, paired_randomisation
+from attend.measure.statistics import difference_interval, paired_randomisation
 from attend.training.answer_current import before_of
 from attend.training.answer_material import Material, gathered
 from attend.training.answer_trial import RECIPE, Best, Choice, Judged, Trial, folds

@@ -13,7 +13,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 
 from attend import Data
 from attend.errors import Damaged, InvalidRequest
-from attend.snapshot import restore, save
+from attend.exchange import restore, save
 from attend_service.context import context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
 from attend_service.operations import Operations

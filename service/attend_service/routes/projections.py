@@ -8,10 +8,10 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
-from attend.comparing.compare import Version
-from attend.comparing.judged import compare_judged
-from attend.comparing.report import as_json
 from attend.errors import UnknownProjection
+from attend.measure.compare import Version
+from attend.measure.judged import compare_judged
+from attend.measure.report import as_json
 from attend.store import StoredProjection
 from attend_service.context import context
 from attend_service.learned import (

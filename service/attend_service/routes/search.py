@@ -8,8 +8,8 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
-from attend.charting import MapRequest, chart
 from attend.errors import AttendError, InvalidRequest
+from attend.measure.map import MapRequest, chart
 from attend.search.across import AcrossRequest
 from attend.search.requests import SearchRequest, parse
 from attend_service.context import context

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.evaluating.interactions import evaluate, protocol_of
 from attend.learn.mixture.histories import without
+from attend.measure.interactions import evaluate, protocol_of
 from attend.store import Interaction
 from tests.index.helpers import vector_data, write_jsonl
 from tests.index.learning import communities

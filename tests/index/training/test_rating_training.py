@@ -10,7 +10,7 @@ import pytest
 
 from attend.collection import Collection
 from attend.errors import Damaged, InvalidRequest
-from attend.interchange import export_weights
+from attend.exchange import export_weights
 from attend.learn.ratings.fit import Recipe
 from attend.learn.ratings.net import Shape
 from attend.recommend.target import Targets, Valued, predicted

@@ -34,8 +34,8 @@ from attend.learn.rankings.learned import candidates, learn
 from attend.learn.rankings.ranking import Weights, scores
 from attend.learn.rankings.ways import way_of
 from attend.learn.together import one_thread_each
+from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
-from attend.statistics import paired_randomisation
 from attend.teaching import teach
 from attend.training import Cancelled, TrainRequest, ranking, train
 from attend.training.gather import gathered, start_of

@@ -15,8 +15,8 @@ from attend.learn.folds import VIEWS, View
 from attend.learn.gate import SIGNIFICANCE, Verdict
 from attend.learn.ratings.spread import fit_spread
 from attend.learn.ratings.trial import Said
+from attend.measure.statistics import by_group, difference_interval, paired_randomisation
 from attend.ratings import RatingModel, coverage, deviations
-from attend.statistics import by_group, difference_interval, paired_randomisation
 from attend.types import Bool, Float64, Int64, Json
 
 FEWEST = 10

@@ -1,1 +1,0 @@
-"""Comparing two versions: what changed, for which queries, and whether it could be chance."""

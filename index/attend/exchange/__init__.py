@@ -1,0 +1,38 @@
+"""Exchange: projections to and from the files of other libraries, and collections in one file.
+
+A learned pair of matrices is exported as a sentence-transformers model, or as the projection's own
+bytes; Dense layers, such models and such bytes are imported. All of it is safetensors and JSON:
+reading runs no code. A backup is one plain tar, taken while others write:
+
+```
+manifest.json                             the contents, with sizes and checksums; it comes first
+collections/NAME/documents.db             the database, as it was at one moment
+collections/NAME/keys/<layout>/…          the index that was current, unless it is left out
+```
+
+Files leave it only under names that are known beforehand, and become a collection only after all of
+them were read and compared with their checksums.
+"""
+
+from __future__ import annotations
+
+from attend.exchange.contents import Contents
+from attend.exchange.exporting import ModelExport, WeightsExport, export_model, export_weights
+from attend.exchange.importing import Imported, Sides, import_projection
+from attend.exchange.leftovers import Leftover
+from attend.exchange.restoring import restore
+from attend.exchange.saving import save
+
+__all__ = [
+    "Contents",
+    "Imported",
+    "Leftover",
+    "ModelExport",
+    "Sides",
+    "WeightsExport",
+    "export_model",
+    "export_weights",
+    "import_projection",
+    "restore",
+    "save",
+]

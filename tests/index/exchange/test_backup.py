@@ -1,0 +1,297 @@
+"""Snapshots: what is restored answers as what was saved did at one moment.
+
+Nothing else gets in.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from attend.cli import main
+from attend.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
+from attend.exchange import restore, save, saving
+from attend.verify import verify
+from tests.index.helpers import vector_data
+
+QUERY = [1.0, 0.5, 0.25, 0.0]
+
+
+def documents(count, first=0):
+    rng = np.random.default_rng(first)
+    return [
+        {"id": f"d{n}", "vector": rng.normal(size=4).tolist(), "value": n, "payload": {"n": n}}
+        for n in range(first, first + count)
+    ]
+
+
+@pytest.fixture
+def data(tmp_path):
+    found = vector_data(tmp_path / "data")
+    for name in ("films", "books"):
+        made = found.create(name, dimension=4)
+        made.upsert(documents(50))
+        made.publish()
+        made.upsert(documents(10, 50))
+        made.delete(["d3"])
+    found.set_alias("novels", "books")
+    yield found
+    found.close()
+
+
+def answers(collection):
+    found = collection.search(QUERY, k=60, attend="all", mode="soft")
+    return [(hit.id, hit.score, hit.value) for hit in found.hits], found.answer
+
+
+def restored(source, folder, names=None, **options):
+    other = vector_data(folder)
+    with open(source, "rb") as file:
+        contents = restore(file, other, names, **options)
+    return other, contents
+
+
+def test_everything_is_there_again(data, tmp_path):
+    told = []
+    target = tmp_path / "all.tar"
+    saved = save(data, target, on_progress=lambda *each: told.append(each))
+    other, contents = restored(target, tmp_path / "other")
+    assert contents == saved
+    assert other.names() == ["books", "films"]
+    assert other.aliases() == {"novels": "books"}
+    for name in ("books", "films"):
+        assert answers(other.collection(name)) == answers(data.collection(name))
+        assert other.collection(name).views.current().keys.generation == 1  # as an index, not anew
+        assert verify(other.collection(name)).problems == []
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert {stage for stage, _ in told} == {"copy books", "copy films", "check", "write"}
+    assert all(0 <= share <= 1 for _, share in told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.tar", "data", "other"]
+
+
+def test_one_collection_without_its_index_under_another_name(data, tmp_path):
+    target = tmp_path / "one.tar"
+    saved = save(data, target, ["novels"], indexes=False)
+    assert list(saved.files) == ["collections/books/documents.db"]
+    assert saved.aliases == {}
+    with open(target, "rb") as file:
+        restore(file, data, into="copy")
+    assert data.names() == ["books", "copy", "films"]
+    assert answers(data.collection("copy"))[0] == answers(data.collection("books"))[0]
+    data.collection("copy").upsert(documents(1, 99))
+    assert len(data.collection("books").ids()) == 59
+
+
+def test_it_is_of_one_moment_while_others_write(data, tmp_path, monkeypatch):
+    """A writer adds documents in pairs; a snapshot never has one without the other."""
+    monkeypatch.setattr(saving, "PAGES", 1)
+    books, stop = data.collection("books"), threading.Event()
+
+    def write():
+        n = 1000
+        while not stop.is_set():
+            books.upsert(documents(2, n))
+            n += 2
+            if n % 20 == 0:
+                books.publish()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for at in range(8):
+            save(data, tmp_path / f"{at}.tar", ["books"])
+            other, contents = restored(tmp_path / f"{at}.tar", tmp_path / f"other{at}")
+            collection = other.collection("books")
+            ids = collection.ids()
+            assert contents.collections["books"]["documents"] == len(ids)
+            assert all(f"d{int(id[1:]) ^ 1}" in ids for id in ids if int(id[1:]) >= 1000)
+            assert verify(collection).problems == []
+    finally:
+        stop.set()
+        writer.join()
+    assert len(ids) > 60
+
+
+def test_nothing_is_overwritten(data, tmp_path):
+    target = tmp_path / "all.tar"
+    save(data, target)
+    before = target.read_bytes()
+    with pytest.raises(Conflict, match="add --force"):
+        save(data, target)
+    assert target.read_bytes() == before
+    with open(target, "rb") as file, pytest.raises(CollectionExists, match="'books' already"):
+        restore(file, data)
+    with open(target, "rb") as file, pytest.raises(CollectionExists, match="'novels' already"):
+        restore(file, data, ["films"], into="novels")
+    with pytest.raises(UnknownCollection):
+        save(data, tmp_path / "none.tar", ["nothing"])
+    assert not (tmp_path / "none.tar").exists()
+    save(data, target, force=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "into", "said"),
+    [(["x"], None, "has no collection 'x'; it has books, films"), (None, "y", "has 2 collections")],
+)
+def test_what_is_not_in_it_is_told(data, tmp_path, names, into, said):
+    save(data, tmp_path / "all.tar")
+    with pytest.raises(InvalidRequest, match=said):
+        restored(tmp_path / "all.tar", tmp_path / "other", names, into=into)
+
+
+def rewritten(source, target, change):
+    """A snapshot with its members changed, as `change(members)` says: [name, content, type]."""
+    with tarfile.open(source) as archive:
+        members = [[m.name, archive.extractfile(m).read(), m.type] for m in archive]
+    change(members)
+    with tarfile.open(target, "w") as archive:
+        for name, content, kind in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.type = len(content), kind
+            if kind != tarfile.REGTYPE:
+                info.size, info.linkname = 0, "/etc/passwd"
+            archive.addfile(info, io.BytesIO(content))
+
+
+def manifest(members, **changes):
+    given = json.loads(members[0][1])
+    for name, change in changes.items():
+        given[name] = change(given[name])
+    members[0][1] = json.dumps(given).encode()
+
+
+BOOKS = "collections/books/documents.db"
+ESCAPE = "collections/../../evil"
+
+
+def flip(members):
+    content = bytearray(members[1][1])
+    content[5000] ^= 1
+    members[1][1] = bytes(content)
+
+
+def with_trigger(members):
+    """A database that does more than it should, with a manifest that is right about it."""
+    at = next(n for n, each in enumerate(members) if each[0] == BOOKS)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trigger.db"
+        path.write_bytes(members[at][1])
+        db = sqlite3.connect(path)
+        db.execute("CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM keys; END")
+        db.commit()
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.close()
+        replaced(members, at, path.read_bytes())
+
+
+def replaced(members, at, content):
+    import hashlib
+
+    members[at][1] = content
+    sums = [len(content), hashlib.sha256(content).hexdigest()]
+    manifest(members, files=lambda files: files | {members[at][0]: sums})
+
+
+def no_database(members):
+    at = next(n for n, each in enumerate(members) if each[0] == BOOKS)
+    replaced(members, at, b"x" * 8192)
+
+
+HOSTILE = {
+    "a flipped bit": (flip, "its checksum differs"),
+    "a missing file": (lambda m: m.pop(), "ends without 1 of its files"),
+    "an unannounced file": (lambda m: m.append(["x", b"", tarfile.REGTYPE]), "unannounced"),
+    "a file twice": (lambda m: m.append(list(m[-1])), "unannounced or twice"),
+    "a link": (lambda m: m[-1].__setitem__(2, tarfile.SYMTYPE), "unannounced"),
+    "a hard link": (lambda m: m[-1].__setitem__(2, tarfile.LNKTYPE), "unannounced"),
+    "a device": (lambda m: m[-1].__setitem__(2, tarfile.CHRTYPE), "unannounced"),
+    "a shorter file": (lambda m: m[-1].__setitem__(1, m[-1][1][:-1]), "bytes in the snapshot, but"),
+    "a way out": (
+        lambda m: manifest(m, files=lambda files: files | {ESCAPE: [0, ""]}),
+        "which no collection has",
+    ),
+    "an absolute path": (
+        lambda m: manifest(m, files=lambda files: files | {"/etc/x": [0, ""]}),
+        "which no collection has",
+    ),
+    "a name that is a path": (
+        lambda m: manifest(m, collections=lambda c: c | {"../x": {}}),
+        "which none can be",
+    ),
+    "an alias that is a path": (
+        lambda m: manifest(m, aliases=lambda a: {"a": "../../etc"}),
+        "which none can be",
+    ),
+    "no database": (
+        lambda m: manifest(m, collections=lambda c: c | {"x": {}}),
+        "lacks the database",
+    ),
+    "another format": (lambda m: manifest(m, format=lambda f: 9), "another format"),
+    "an unknown word": (lambda m: m[0].__setitem__(1, b'{"format": 1, "x": 2}'), "cannot be read"),
+    "no JSON": (lambda m: m[0].__setitem__(1, b"{"), "cannot be read"),
+    "no manifest": (lambda m: m.pop(0), "does not begin with"),
+    "a trigger of its own": (with_trigger, "trigger evil is nothing that this program makes"),
+    "no SQLite": (no_database, "cannot be opened|cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_not_as_it_was_saved_is_refused_whole(data, tmp_path, case):
+    change, said = HOSTILE[case]
+    save(data, tmp_path / "all.tar")
+    rewritten(tmp_path / "all.tar", tmp_path / "bad.tar", change)
+    with pytest.raises(Damaged, match=said):
+        restored(tmp_path / "bad.tar", tmp_path / "other")
+    assert not list((tmp_path / "other").glob("*"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+def test_half_of_a_snapshot_is_refused(data, tmp_path, share):
+    save(data, tmp_path / "all.tar")
+    content = (tmp_path / "all.tar").read_bytes()
+    half = tmp_path / "half.tar"
+    half.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(Damaged):
+        restored(half, tmp_path / "other")
+    assert vector_data(tmp_path / "other").names() == []
+
+
+def test_compressed_archives_are_not_read(data, tmp_path):
+    import gzip
+
+    save(data, tmp_path / "all.tar")
+    (tmp_path / "all.tgz").write_bytes(gzip.compress((tmp_path / "all.tar").read_bytes()))
+    with pytest.raises(Damaged, match="no snapshot"):
+        restored(tmp_path / "all.tgz", tmp_path / "other")
+
+
+def test_the_commands(data, tmp_path):
+    def invoke(*arguments):
+        return CliRunner().invoke(main, list(map(str, arguments)))
+
+    folder, target, other = tmp_path / "data", tmp_path / "s.tar", tmp_path / "other"
+    done = invoke("export", "--data", folder, "--snapshot", target, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert list(told["collections"]) == ["books", "films"]
+    assert told["aliases"] == {"novels": "books"}
+    assert invoke("export", "--data", folder, "--snapshot", target).exit_code == 1
+    one = invoke("import", "--data", other, "--snapshot", target, "--collection", "films", "--json")
+    assert list(json.loads(one.stdout)["collections"]) == ["films"]
+    assert vector_data(other).names() == ["films"]
+    clash = invoke("import", "--data", other, "--snapshot", target)
+    assert clash.exit_code == 1
+    assert "'films' already, and nothing was restored" in clash.stderr
+    assert vector_data(other).names() == ["films"]
+    assert invoke("import", "--data", other).exit_code == 2
+    both = invoke("export", "--data", folder, "--snapshot", target, "--safetensors", "x")
+    assert both.exit_code == 2
