@@ -15,9 +15,10 @@ from learning_sets import HELD_OUT, SEED, Bench, encoder, trained
 from scipy.stats import norm
 
 from attend import Collection, Document
+from attend.api.base import parse
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.encoder import DEFAULT
 from attend.measure.statistics import Interval, mean_interval, reliability
-from attend.search.requests import MAX_BATCH, SearchRequest, parse
 from attend.types import Bool, Float32, Float64
 
 WITHHELD = 15

@@ -11,10 +11,11 @@ from learning_rows import Row, row_of
 from learning_sets import Judged
 
 from attend import Collection
+from attend.api.base import parse
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.measure.compare import Difference
 from attend.measure.rankings import DEPTH, Ranked, Ranking, measure, rank
 from attend.measure.statistics import difference_interval, mean_interval, paired_randomisation
-from attend.search.requests import MAX_BATCH, SearchRequest, parse
 from attend.tuning import Tuning
 from attend.types import Float32, Float64
 

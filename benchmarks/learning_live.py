@@ -14,8 +14,9 @@ from learning_rows import Row
 from learning_sets import Bench
 
 from attend import Answer, Collection, Document
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.projection import given
-from attend.search.requests import SearchRequest, parse
 
 CALM = 20
 """Queries that are asked over and over during a switch."""

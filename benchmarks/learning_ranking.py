@@ -12,8 +12,9 @@ from learning_rows import Row, ahead, difference_row, not_behind
 from learning_sets import Bench, RankingSet, encoder, taught, trained
 
 from attend import Collection
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.encoder import DEFAULT
-from attend.search.requests import SearchRequest, parse
 from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 
 UNLIKE = 0.8

@@ -24,9 +24,10 @@ from scipy.special import logsumexp, softmax
 
 import attend.keys.blocks
 from attend import AttendError, Collection, Data, Document
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
 from attend.projection import Projection, given, identity, split_heads
-from attend.search.requests import SearchRequest, parse
 
 NAMES = (f"collection-{number}" for number in itertools.count())
 

@@ -26,8 +26,9 @@ import learning_sets
 
 from attend import Collection, Document
 from attend import projection as projections
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.measure.statistics import Interval
-from attend.search.requests import SearchRequest, parse
 
 SETTING = {"quick": True}
 

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from attend import Answer, Collection, Data
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.projection import arrays, given, lsi, spectrum, split_heads
-from attend.search.requests import SearchRequest, parse
 
 Vectors = Mapping[str, ArrayLike]
 New = Callable[..., Collection]

@@ -21,8 +21,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from pathlib import Path
 
+from attend.api.base import DEFAULT_COLLECTION
 from attend.collection import Collection
-from attend.data import DEFAULT_COLLECTION, Data
+from attend.data import Data
 from attend.errors import AttendError
 from attend.search.answers import Answer, Hit
 from attend.types import Document

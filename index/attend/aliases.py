@@ -12,8 +12,8 @@ import re
 import secrets
 from pathlib import Path
 
+from attend.api.base import NAME_PATTERN
 from attend.errors import CollectionExists, LimitExceeded, UnknownAlias
-from attend.validation import NAME_PATTERN
 
 MAX_ALIASES = 1000
 

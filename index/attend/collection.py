@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, overload
 
+from attend.api.base import MAX_DOCUMENTS, parse
+from attend.api.documents import CollectionSettings, DocumentRequest, UpdateRequest
+from attend.api.recommend import RecommendRequest
+from attend.api.search import SearchRequest
 from attend.encoder import Encoder
 from attend.engines.parts import Parts
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -17,19 +21,10 @@ from attend.recommend.answers import Predicted, Recommended
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
 from attend.recommend.predicting import Predictor
-from attend.recommend.requests import RecommendRequest
 from attend.revising import revised
 from attend.search.answers import Answer, Facets, Matrix
 from attend.search.paging import cursor as cursor_of
 from attend.search.paging import fingerprint, place
-from attend.search.requests import (
-    MAX_DOCUMENTS,
-    CollectionSettings,
-    DocumentRequest,
-    Revision,
-    SearchRequest,
-    parse,
-)
 from attend.search.searching import Found, Searcher
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
 from attend.types import Document, Json, OnStage
@@ -171,7 +166,7 @@ class Collection:
         """As `upsert`, but without a merge: for a build, which publishes at its end."""
         return self._ingest.write(documents)
 
-    def revise(self, id: str, revision: Revision | Mapping[str, Any]) -> StoredDocument:
+    def revise(self, id: str, revision: UpdateRequest | Mapping[str, Any]) -> StoredDocument:
         """Change a document's value, its payload or both; nothing is encoded.
 
         A value is replaced, a payload merged as RFC 7396 has it. The source stays the truth:
@@ -181,8 +176,8 @@ class Collection:
             UnknownDocument: no document has this id.
             InvalidRequest: neither is given, or what is given holds NaN or infinity.
         """
-        if not isinstance(revision, Revision):
-            revision = parse(Revision, revision)
+        if not isinstance(revision, UpdateRequest):
+            revision = parse(UpdateRequest, revision)
         found = self.store.revise(id, lambda stored: revised(stored, revision), value_hash)
         if found is None:
             raise self._unknown(id)

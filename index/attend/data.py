@@ -11,6 +11,9 @@ from typing import Any
 
 from attend import encoder as encoders
 from attend.aliases import name_taken
+from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, parse
+from attend.api.documents import CollectionSettings
+from attend.api.search import AcrossRequest
 from attend.collection import Collection
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines.capabilities import Capabilities
@@ -24,14 +27,11 @@ from attend.errors import (
     UnknownCollection,
     Unsupported,
 )
-from attend.search.across import Across, AcrossRequest, search_across
-from attend.search.requests import NAME_PATTERN, CollectionSettings, parse
+from attend.search.across import Across, search_across
 from attend.settings import Settings
 from attend.values import parse_type
 
 __all__ = ["DEFAULT_COLLECTION", "Data"]
-
-DEFAULT_COLLECTION = "default"
 
 
 class Data:

@@ -16,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from attend.api.base import MAX_DETAILS, MAX_ID, MAX_TEXT
 from attend.errors import DimensionMismatch, InvalidRequest
-from attend.search.requests import MAX_DETAILS, MAX_ID, MAX_TEXT
 from attend.settings import Settings
 from attend.store import Entry, Hashes, KeyRow, StaleEntries
 from attend.types import Document, Float32, Json

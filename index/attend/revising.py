@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attend.search.requests import Revision
+from attend.api.documents import UpdateRequest
 from attend.store import StoredDocument
 from attend.types import Json
 
 
-def revised(stored: StoredDocument, revision: Revision) -> StoredDocument:
+def revised(stored: StoredDocument, revision: UpdateRequest) -> StoredDocument:
     """The document with a new value, a merged payload, or both."""
     given = revision.model_fields_set
     return stored._replace(

@@ -7,16 +7,14 @@ W_Q and W_K are learned from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat
-
+from attend.api.base import MAX_DETAILS, parse
+from attend.api.learning import TeachItem
 from attend.collection import Collection
 from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
 from attend.examples import MAX_WEIGHT, Asked, Example, same_question
 from attend.ingest import check_id, own_vector
-from attend.search.requests import MAX_DETAILS, AnyQuery, DocumentId, Query, Request, parse
 from attend.store import NewExample, Question, moved
 from attend.types import Float32
 
@@ -34,50 +32,6 @@ SOURCE = "given"
 
 Progress = Callable[[str, float], None]
 """Told the stage, and how far it is: 0 to 1."""
-
-
-def _number(given: object) -> object:
-    """Checked before pydantic, which would take "yes" for true, and true for 1."""
-    if isinstance(given, bool):
-        return float(given)
-    if not isinstance(given, int | float | np.number):
-        raise ValueError("a label is a number, true or false")
-    return given
-
-
-def _askable(query: Query) -> Query:
-    if query.text is None and query.vector is None:
-        raise ValueError("a document's id is no question; send the text or vector that was asked")
-    if query.text is not None and not query.text.strip():
-        raise ValueError("the query is empty")
-    return query
-
-
-Label = Annotated[
-    FiniteFloat,
-    Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT),
-    BeforeValidator(_number, json_schema_input_type=float | bool),
-]
-
-
-class TeachItem(Request):
-    """How well a document answers a query."""
-
-    query: Annotated[AnyQuery, AfterValidator(_askable)]
-    id: DocumentId
-    label: Label = Field(
-        1.0,
-        description="Above 0: relevant, by degree; 0 or false: judged and not relevant; "
-        "below 0: explicitly not relevant.",
-    )
-    position: int | None = Field(
-        None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
-    )
-    source: str | None = Field(None, max_length=256, description="Where it was learned.")
-
-    def example(self) -> Example:
-        query = self.query.text if self.query.text is not None else self.query.vector or ()
-        return Example(query, self.id, self.label, self.position, source=self.source)
 
 
 class Taught(NamedTuple):

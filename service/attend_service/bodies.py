@@ -1,4 +1,4 @@
-"""JSON and query parameters in: read once, as the models of `attend.search.requests`."""
+"""JSON and query parameters in: read once, as the models of `attend.api`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import orjson
 from flask import request
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
+from attend.api.base import Request, parse
 from attend.errors import InvalidRequest
-from attend.search.requests import Request, parse
 from attend_service.security.limits import check_depth
 
 Model = TypeVar("Model", bound=Request)

@@ -2,50 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import Field, JsonValue
 
-from pydantic import Field, JsonValue, model_validator
-
-from attend.search.requests import MAX_DOCUMENTS, DocumentId, Request
 from attend.store import Role
-from attend.teaching import TeachItem
 from attend_service.jobs import State
-from attend_service.schemas.asked import MAX_PAGE, MAX_ROW
 from attend_service.schemas.base import ProblemReply, Reply
-
-
-class Feedback(Request):
-    """What people said of documents that were found for their queries."""
-
-    items: list[TeachItem] = Field(max_length=MAX_DOCUMENTS)
-
-
-class FeedbackDeletion(Request):
-    """The feedback to delete: by its own ids, all about some documents, or all there is."""
-
-    ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of examples."
-    )
-    documents: list[DocumentId] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of documents."
-    )
-    all: bool = Field(False, strict=True, description="True: everything, whatever it is about.")
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> FeedbackDeletion:
-        named = [self.ids is not None, self.documents is not None, self.all]
-        if sum(named) != 1:
-            raise ValueError(
-                "exactly one of ids, documents and all says what to delete; "
-                '{"all": true} deletes all feedback'
-            )
-        return self
-
-
-class Rollback(Request):
-    """What to go back in."""
-
-    role: Role = Field("search", description="What the version answers.")
 
 
 class ProjectionReply(Reply):
@@ -63,22 +24,6 @@ class ProjectionReply(Reply):
     )
     active: bool
     role: Role = Field(description="What it answers; each role has one active version.")
-
-
-class Comparing(Request):
-    """Which versions to compare, on which judgements."""
-
-    before: Annotated[int, Field(ge=1, le=MAX_ROW)]
-    after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(
-        None, description="The active version if absent."
-    )
-    items: list[TeachItem] | None = Field(
-        None,
-        max_length=MAX_DOCUMENTS,
-        description="Queries with documents that answer them; the newest examples if absent, which "
-        "a version may have learned from.",
-    )
-    by: str = Field("ndcg@10", max_length=32, description="The measure by which gains are told.")
 
 
 class ComparisonReply(Reply):
@@ -123,15 +68,6 @@ class TaughtReply(Reply):
     added: int
     replaced: int = Field(description="The same query and document had been judged before.")
     examples: int = Field(description="How many there are now.")
-
-
-class FeedbackListing(Request):
-    """Which feedback to list."""
-
-    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    before: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
-    )
 
 
 class ExampleReply(Reply):

@@ -9,12 +9,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from attend import __version__
-from attend.search.requests import NAME_PATTERN, Request
+from attend.api.base import MAX_ROW, NAME_PATTERN, Request
 from attend_service.bodies import structured
 from attend_service.operations import Operation
 from attend_service.problems import KINDS
 from attend_service.replies import HTML, JSON, PROBLEM
-from attend_service.schemas.asked import MAX_ROW
 from attend_service.schemas.base import ProblemReply
 
 SCHEMAS = "#/components/schemas/"

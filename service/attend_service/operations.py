@@ -11,7 +11,7 @@ from flask import Flask, Response
 from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
-from attend.search.requests import Request
+from attend.api.base import Request
 from attend.types import Json
 from attend_service.bodies import read_body, read_query
 from attend_service.security.access import check_collection

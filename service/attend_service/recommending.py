@@ -2,43 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue
 
-from attend.interactions import InteractionItem
-from attend.search.requests import MAX_CURSOR, MAX_DOCUMENTS, DocumentId, Request
-from attend.validation import UserId
-from attend_service.schemas.asked import MAX_PAGE
 from attend_service.schemas.base import Reply
-
-
-class Interactions(Request):
-    """Which users met which documents: all of it is taken, or none."""
-
-    items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
-
-
-class InteractionListing(Request):
-    """Which interactions to list."""
-
-    user: UserId | None = Field(None, description="Of this user alone.")
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    cursor: str | None = Field(
-        None, max_length=MAX_CURSOR, description="`next` of the page before, of the same user."
-    )
-
-
-class InteractionDeletion(Request):
-    """The interactions to delete: a user's, those with documents, or a user's with these."""
-
-    user: UserId | None = None
-    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
-    all: bool = Field(False, description="All there are.")
-
-    @model_validator(mode="after")
-    def _says_which(self) -> InteractionDeletion:
-        if self.all == (self.user is not None or self.documents is not None):
-            raise ValueError('send user, documents or both; or "all": true alone')
-        return self
 
 
 class RecordedReply(Reply):

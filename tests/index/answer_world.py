@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attend.search.requests import SearchRequest, parse
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from tests.index.helpers import vector_data
 
 WIDTH = 24

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attend.api.base import parse
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.data import Data
 from attend.errors import (
     DimensionMismatch,
@@ -21,7 +23,6 @@ from attend.errors import (
     UnknownField,
 )
 from attend.projection import given as projection_given
-from attend.search.requests import MAX_BATCH, SearchRequest, parse
 from attend.types import Document
 from tests.index.helpers import (
     brute_logits,

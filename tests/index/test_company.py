@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend import Data
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.company import Company
-from attend.search.requests import SearchRequest, parse
 from attend.timings import collecting
 
 WAIT = 30.0

@@ -129,7 +129,8 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(
 def test_a_batch_answers_as_its_queries_do_alone(
     vectors: Collection, made: Mapping[str, Drawn]
 ) -> None:
-    from attend.search.requests import SearchRequest, parse
+    from attend.api.base import parse
+    from attend.api.search import SearchRequest
 
     asked = [query(20 + at) for at in range(5)]
     answers = vectors.search_many([parse(SearchRequest, {"query": q, "k": 100}) for q in asked])

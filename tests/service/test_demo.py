@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from attend import Data
+from attend.api.base import parse
+from attend.api.documents import DocumentRequest
 from attend.encoder import SentenceEncoder
 from attend.ingest import Written
-from attend.search.requests import DocumentRequest, parse
 from attend_service.demo import build
 from attend_service.docstrings import Docstring, standard_library
 from tests.places import ROOT
@@ -67,7 +68,9 @@ def test_texts_are_those_that_python_knows(library: list[Docstring]) -> None:
 
 def test_modules_are_parsed_and_not_imported() -> None:
     """Importing some does things: `this` prints, others open windows or change settings."""
-    code = "import sys; from service.docstrings import standard_library; standard_library(); "
+    code = (
+        "import sys; from attend_service.docstrings import standard_library; standard_library(); "
+    )
     code += "print([m for m in ('this', 'antigravity', 'turtle', 'curses') if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

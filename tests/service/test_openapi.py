@@ -123,5 +123,5 @@ def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) 
     body = document["paths"]["/v1/collections/{collection}/feedback"]["post"]["requestBody"]
     forms = body["content"]["application/json"]["schema"]["anyOf"]
     item = {"$ref": "#/components/schemas/TeachItem"}
-    assert forms[0] == {"$ref": "#/components/schemas/Feedback"}
+    assert forms[0] == {"$ref": "#/components/schemas/FeedbackRequest"}
     assert (forms[1]["items"], forms[2]) == (item, item)

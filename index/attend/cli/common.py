@@ -12,8 +12,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 from tqdm import tqdm
 
+from attend.api.base import DEFAULT_COLLECTION
 from attend.collection import Collection
-from attend.data import DEFAULT_COLLECTION, Data
+from attend.data import Data
 from attend.encoder import load
 from attend.engines.opening import SCHEME
 from attend.source import Problem

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from attend.api.base import MAX_ATTEND
 from attend.cli.common import on_collection, open_collection, show, table
 from attend.cli.evaluate_interactions import evaluate_interactions
 from attend.cli.interactions import InteractionFile, with_interactions
@@ -27,7 +28,6 @@ from attend.measure.rankings import (
 )
 from attend.measure.report import as_json as comparison_json
 from attend.measure.report import as_text, bounds, span
-from attend.search.requests import MAX_ATTEND
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import click
 import numpy as np
 
+from attend.api.base import parse
 from attend.cli.common import Bar, interrupted, on_collection, open_collection, show
 from attend.cli.interactions import InteractionFile, record_file, with_interactions
 from attend.cli.interactions import sentence as recorded
 from attend.cli.teach import Files, sentence, teach_files, with_files
 from attend.collection import Collection
-from attend.search.requests import parse
 from attend.store import ROLES, State
 
 VIEWS = {
@@ -155,7 +155,7 @@ def _request(
     answers: bool, no_promote: bool, given: Mapping[str, Any], met: bool
 ) -> dict[str, Any]:
     """The fields of a TrainRequest that were asked for; checked before anything is stored."""
-    from attend.training import TrainRequest  # here: torch takes seconds to import
+    from attend.api.learning import TrainRequest
 
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     if answers and fields.setdefault("objective", "answers") != "answers":

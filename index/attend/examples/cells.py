@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attend.api.base import MAX_TEXT
 from attend.examples.types import MAX_WEIGHT
-from attend.search.requests import MAX_TEXT
 from attend.source.files import kind
 from attend.source.mapping import Unusable
 from attend.source.vectors import as_vector

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attend.api.base import NAME_PATTERN
 from attend.keys import FILES
-from attend.search.requests import NAME_PATTERN
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from attend.api.base import NAME_PATTERN
 from attend.data import Data
 from attend.errors import CollectionExists, Damaged, InvalidRequest
 from attend.exchange.contents import DATABASE, FILE, FORMAT, MANIFEST, Contents, Progress
 from attend.keys.files import sync_folder
-from attend.search.requests import NAME_PATTERN
 from attend.store import Store
 from attend.store.soundness import strangers
 

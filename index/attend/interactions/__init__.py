@@ -8,9 +8,10 @@ record(collection, gathered.interactions)
 ```
 """
 
+from attend.api.recommend import InteractionItem
 from attend.interactions.columns import Columns, describe_columns, guess_columns
 from attend.interactions.reading import Gathered, Placed, gather, read_file, read_interactions
-from attend.interactions.recording import InteractionItem, Recorded, record
+from attend.interactions.recording import Recorded, record
 
 __all__ = [
     "Columns",

@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pydantic import Field, JsonValue
-
+from attend.api.base import parse
+from attend.api.recommend import InteractionItem
 from attend.collection import Collection
 from attend.errors import Detail, InvalidRequest
 from attend.store import Interaction
 from attend.types import Json
-from attend.validation import DocumentId, Request, Time, UserId, parse
-
-
-class InteractionItem(Request):
-    """A user met a document: bought, read, rated it, or whatever counts here."""
-
-    user: UserId
-    id: DocumentId = Field(description="The document's id.")
-    value: JsonValue = Field(
-        None, description="What the user gave it: a rating, a label, …; what predictions are of."
-    )
-    time: Time | None = None
-
-    def interaction(self) -> Interaction:
-        time = None if self.time is None else float(self.time)
-        return Interaction(self.user, self.id, self.value, time)
 
 
 class Recorded(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from attend.api.learning import TeachItem
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.examples import Asked, same_question
 from attend.measure.compare import MEASURE, Comparison, Version, compare
 from attend.measure.rankings import Qrels
-from attend.teaching import TeachItem
 
 MAX_QUERIES = 500
 """Queries compared at once: each is ranked twice, and somebody waits."""

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from attend import umap
+from attend.api.queries import Query
+from attend.api.search import MapRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.search.answers import Answer
 from attend.search.asking import Asking
-from attend.search.queries import AnyQuery, Query
-from attend.search.requests import Path, Request
 from attend.search.titles import title_of
 from attend.store import KeyBatch, StoredDocument
 from attend.types import Float64, Floats, Json
 from attend.values import only
 from attend.versions import Version
-
-MAX_POINTS = 3000
 
 FEWEST = 8
 """Documents that UMAP takes; fewer have no neighbourhoods."""
@@ -37,23 +34,6 @@ MAX_NUMBERS = 4_000_000
 Place = tuple[float, float]
 Plane = Callable[[Floats], Float64]
 """From keys (n, d) to places (n, 2)."""
-
-
-class MapRequest(Request):
-    """Which keys to show, and beside what."""
-
-    query: AnyQuery | None = Field(None, description="Its place, and what it attends to.")
-    projection: int | None = Field(
-        None, ge=1, le=2**63 - 1, description="Under this version instead of the active one."
-    )
-    before: int | None = Field(
-        None, ge=1, le=2**63 - 1, description="A version from which movement is told."
-    )
-    limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
-    method: Literal["pca", "umap"] = Field(
-        "pca", description="pca at once; umap keeps neighbourhoods better, and takes seconds."
-    )
-    fields: list[Path] = Field([], max_length=16, description="Of the payload, to return.")
 
 
 class Point(NamedTuple):

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.base import parse
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
 from attend.examples import MAX_WEIGHT, Asked, judgements
 from attend.measure.statistics import Interval, mean_intervals
 from attend.search.answers import Answer
-from attend.search.requests import MAX_BATCH, SearchRequest, parse
 from attend.source import Problem
 from attend.types import Float64
 

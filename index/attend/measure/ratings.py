@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.recommend import MAX_TARGETS
 from attend.collection import Collection
 from attend.measure.statistics import Interval, by_group, mean_interval
 from attend.recommend.answers import Predicted
-from attend.recommend.requests import MAX_TARGETS
 from attend.store import Interaction
 from attend.types import Float64
 from attend.values import as_number

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.recommend.requests import MAX_USED, Fact, Given, RecommendRequest, query_of
 from attend.search.asking import Asking
 from attend.store import Met, Predicate, compile_filter
 from attend.types import Float32, Float64, Int64, Json
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     weight: float
     value: Json = None
     time: float = np.nan
-    given: Given | Fact | None = None
+    given: ExampleItem | ProfileItem | None = None
     stored: bool = False
 
 
@@ -151,7 +151,7 @@ class Histories:
         weights = np.array([part.weight for part in kept])
         return History(kept, self._embeddings(kept), weights, seen, len(parts), missing)
 
-    def embeddings(self, given: Sequence[Given]) -> Float32:
+    def embeddings(self, given: Sequence[ExampleItem]) -> Float32:
         """Examples or targets as embeddings (n, d); texts meet the encoder in one call."""
         asked = self._asking.asked([query_of(each) for each in given])
         return np.concatenate([each.embeddings for each in asked])
@@ -174,20 +174,22 @@ class Histories:
         found = np.empty((len(parts), self._asking.dimension), dtype=np.float32)
         found[documents] = self._asking.embeddings_of(rows[documents])
         others = {at: parts[at].given for at in np.flatnonzero(rows == NO_ROW).tolist()}
-        asked = {at: each for at, each in others.items() if isinstance(each, Given)}
-        said = {at: self._of_fact(each) for at, each in others.items() if isinstance(each, Fact)}
-        asked |= {at: each for at, each in said.items() if isinstance(each, Given)}
+        asked = {at: each for at, each in others.items() if isinstance(each, ExampleItem)}
+        said = {
+            at: self._of_fact(each) for at, each in others.items() if isinstance(each, ProfileItem)
+        }
+        asked |= {at: each for at, each in said.items() if isinstance(each, ExampleItem)}
         if asked:
             found[list(asked)] = self.embeddings(list(asked.values()))
         for at, each in said.items():
-            if not isinstance(each, Given):
+            if not isinstance(each, ExampleItem):
                 found[at] = each
         return found
 
-    def _of_fact(self, fact: Fact) -> Given | Float32:
+    def _of_fact(self, fact: ProfileItem) -> ExampleItem | Float32:
         """The mean of the documents that a fact is true of; else its text, to be encoded."""
         if fact.text is not None:
-            return Given.model_construct(id=None, text=fact.text, vector=None)
+            return ExampleItem.model_construct(id=None, text=fact.text, vector=None)
         assert fact.field is not None  # validated
         rows = self._store.matching(compile_filter({fact.field: fact.value}))
         if len(rows):
@@ -195,7 +197,7 @@ class Histories:
             return self._asking.unit(self._asking.embeddings_of(spread).mean(axis=0))
         if self._asking.takes_text:
             text = f"{fact.field}: {fact.value}"
-            return Given.model_construct(id=None, text=text, vector=None)
+            return ExampleItem.model_construct(id=None, text=text, vector=None)
         raise InvalidRequest(
             f"No document has {fact.value!r} in the field {fact.field!r}, and this collection has "
             f"no encoder for it as a text; name a field that documents have.",
@@ -243,13 +245,13 @@ def _others(request: RecommendRequest, rows: Mapping[str, int]) -> list[Part]:
     ]
 
 
-def name_of(given: Given) -> dict[str, Json]:
+def name_of(given: ExampleItem) -> dict[str, Json]:
     if given.vector is not None:
         return {"vector": True}
     return {"id": given.id} if given.id is not None else {"text": given.text}
 
 
-def _fact_name(fact: Fact) -> dict[str, Json]:
+def _fact_name(fact: ProfileItem) -> dict[str, Json]:
     if fact.text is not None:
         return {"fact": fact.text}
     return {"fact": fact.field, "value": fact.value}

@@ -9,16 +9,16 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from attend.api.recommend import RecommendRequest
+from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.answers import Recommendation, Recommended
 from attend.recommend.history import Histories, History
 from attend.recommend.reorder import diverse, penalised, reserved
-from attend.recommend.requests import RecommendRequest
 from attend.search.attending import MAX_RANKED, Attention, attend, weighed_in
 from attend.search.explaining import Vanished, because
 from attend.search.focus import Focus
-from attend.search.requests import SearchOptions
 from attend.search.searching import until_whole
 from attend.search.titles import title_of
 from attend.settings import Settings

@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
 from attend.errors import LimitExceeded
 from attend.recommend.answers import Predicted
 from attend.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
-from attend.recommend.requests import MAX_HISTORY, Given, RecommendRequest
 from attend.recommend.target import NONE, Prediction, Targets, Valued, predicted
 from attend.recommend.trained import Models, Trained, Versions
 from attend.search.explaining import MAX_SHARES, Vanished
@@ -30,7 +30,7 @@ TOLD = 50
 class _Chosen(NamedTuple):
     """Targets that are there, and the ids of those that are not."""
 
-    given: Sequence[Given]
+    given: Sequence[ExampleItem]
     rows: Int64  # (t,) NO_ROW for texts and vectors
     missing: Sequence[str]
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.recommend import MAX_TARGETS
 from attend.errors import InvalidRequest
 from attend.ratings import Items, Rated, attended, deviations, predict, shrunk
-from attend.recommend.requests import MAX_TARGETS
 from attend.recommend.trained import Trained
 from attend.types import Bool, Float32, Float64, Int64, Json
 from attend.values import ValueType, as_number, blend_for, infer

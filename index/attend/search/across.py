@@ -12,44 +12,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pydantic import Field, model_validator
-
+from attend.api.search import AcrossRequest, SearchRequest
 from attend.search.answers import Answer, Hit, hit_json
 from attend.search.listing import group_key
 from attend.search.measure import Shares, shares_of
-from attend.search.requests import NAME_PATTERN, SearchRequest
 from attend.search.searching import Found
-
-MAX_COLLECTIONS = 32
-
-
-class AcrossRequest(SearchRequest):
-    """One search over several collections, with one set of options."""
-
-    collections: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
-        min_length=1, max_length=MAX_COLLECTIONS, description="Their names, or aliases of them."
-    )
-
-    @model_validator(mode="after")
-    def _known_across(self) -> AcrossRequest:
-        if self.cursor is not None:
-            raise ValueError("cursor is for one collection; leave it out across several")
-        if self.group_by is not None and self.attend == "all":
-            raise ValueError(
-                "group_by across several collections takes an attend that is a number; give one"
-            )
-        return self
-
-    def of_each(self) -> SearchRequest:
-        """What every collection is asked: as many hits as the page may take from it alone.
-
-        Of groups all there are: one that is last here may be first with another's part of it.
-        """
-        same = {name: getattr(self, name) for name in self.model_fields_set - {"collections"}}
-        k = self.k + self.offset if self.group_by is None else int(self.attend)
-        return SearchRequest.model_construct(**{**same, "k": k, "offset": 0})
 
 
 class Searched(Protocol):

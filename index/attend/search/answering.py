@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
+from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.projection import Projection
@@ -18,7 +19,6 @@ from attend.search.attending import Attention
 from attend.search.explaining import Places, Vanished, explanations, highlights, matches
 from attend.search.listing import Groups, Listed, listed
 from attend.search.mass import mass_of
-from attend.search.requests import SearchOptions
 from attend.search.titles import title_of
 from attend.search.value_types import KEY, ValueTypes, value_of
 from attend.store import KeyBatch, State, StoredDocument

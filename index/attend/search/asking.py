@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attend.api.queries import Query, QueryPart
 from attend.errors import InvalidRequest, UnknownDocument
 from attend.ingest import own_vector
-from attend.search.queries import Query, QueryPart
 from attend.settings import Settings
 from attend.store import KeyBatch, StoredDocument
 from attend.types import Float32, Float64, Int64

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attend.api.search import SearchOptions
 from attend.attention import (
     Attended,
     Logits,
@@ -30,7 +31,6 @@ from attend.search.focus import ALL, MAX_SCORES, Focus
 from attend.search.focusing import focus_on
 from attend.search.lexicon import Best, Overlap
 from attend.search.mixing import estimated, worth_estimating
-from attend.search.requests import SearchOptions
 from attend.settings import Settings
 from attend.timings import timed
 from attend.types import Float32, Float64, Int64

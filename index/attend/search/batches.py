@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.queries import Query
+from attend.api.search import SearchOptions, SearchRequest
 from attend.consistency import Consistency
 from attend.search.asking import Asked
 from attend.search.paging import fingerprint
-from attend.search.queries import Query
-from attend.search.requests import SearchOptions, SearchRequest
 from attend.types import Float32, Float64, Json
 from attend.versions import Version
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attend.api.search import SearchOptions
 from attend.attention import (
     Additive,
     mechanism,
@@ -14,7 +15,6 @@ from attend.errors import InvalidRequest
 from attend.projection import RAW_KEYS, Projection
 from attend.search.focus import Attend, Focus
 from attend.search.lexicon import OFF, Overlap, own_strength, strength_of
-from attend.search.requests import SearchOptions
 from attend.settings import Settings
 from attend.types import Float32, Float64, Int64
 from attend.versions import Version

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.search.paging import cursor, place
-from attend.search.requests import SearchOptions
 from attend.types import Float64, Int64, Json
 
 

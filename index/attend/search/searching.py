@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from attend.api.search import MAX_BATCH, SearchOptions, SearchRequest
 from attend.attention import Attended
 from attend.company import Company
 from attend.consistency import reading
@@ -24,7 +25,6 @@ from attend.search.explaining import Vanished
 from attend.search.lexicon import Lexicon, Overlap, blended, overlaps, strength_of
 from attend.search.measure import Measure, measure_of
 from attend.search.paging import fingerprint
-from attend.search.requests import MAX_BATCH, SearchOptions, SearchRequest
 from attend.search.selecting import Selects
 from attend.search.value_types import Sampled, ValueTypes
 from attend.settings import Settings

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from attend.api.search import Mask, SearchOptions
 from attend.search.answering import Contents
 from attend.search.asking import known
-from attend.search.requests import Mask, SearchOptions
 from attend.store import Store, compile_filter
 from attend.types import Int64
 from attend.views import View, Views

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from attend.api.search import SearchOptions
 from attend.errors import UnknownField
-from attend.search.requests import SearchOptions
 from attend.settings import Settings
 from attend.store import StoredDocument
 from attend.types import Json

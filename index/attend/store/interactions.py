@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlite_utils import Database
 
+from attend.api.base import MAX_USER
 from attend.errors import InvalidRequest
 from attend.store import statements
 from attend.types import Bool, Float64, Int64, Json
-from attend.validation import MAX_USER
 
 READ_BLOCK = 8192
 """Interactions read at a time."""

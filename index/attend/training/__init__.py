@@ -12,17 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attend.api.base import parse
+from attend.api.learning import TrainRequest
 from attend.collection import Collection
 from attend.engines.capabilities import REFUSALS, unsupported
-from attend.search.requests import parse
-from attend.training.request import (
-    FEWEST_QUESTIONS,
-    Cancelled,
-    Progress,
-    Task,
-    TrainRequest,
-    Watch,
-)
+from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, Task, Watch
 from attend.types import Json
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from attend.api.learning import TrainRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.learn.answers.targets import Answers, Targets
@@ -15,7 +16,6 @@ from attend.learn.data import twins
 from attend.search.value_types import KEY, TYPE_SAMPLE, check_path, declared, value_of
 from attend.store import StoredDocument
 from attend.training.gather import memory_of
-from attend.training.request import TrainRequest
 from attend.types import Int64, Json
 from attend.values import ValueType, infer
 

@@ -5,31 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from pydantic import Field, model_validator
-
+from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.learn.data import PARTS, Part
-from attend.search.requests import Request
 from attend.store import Role, StoredProjection
 
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
 
-Objective = Literal["ranking", "answers", "interactions", "ratings"]
-
-OBJECTIVE_ROLES: Mapping[Objective, Role] = {
-    "ranking": "search",
-    "answers": "search",
-    "interactions": "recommend",
-    "ratings": "predict",
-}
-"""The role in which a version answers that was trained for an objective."""
-
-MOST_HEADS = 16
-"""Each costs as much training, searching and storing as the first."""
 
 STAGES: Mapping[str, tuple[float, float]] = {
     "reading": (0.0, 0.02),
@@ -44,71 +28,6 @@ STAGES: Mapping[str, tuple[float, float]] = {
 """About which part of the whole each stage takes."""
 
 Progress = Callable[[str, float], None]
-
-
-class TrainRequest(Request):
-    """How to train; every field has a default."""
-
-    objective: Objective = Field(
-        "ranking",
-        description="ranking: find what examples call relevant; answers: make the blended value "
-        "right, learned from the stored values themselves; interactions: recommend what comes "
-        "next, learned from what users met; ratings: predict what a user would give a document, "
-        "learned from the numbers they gave others.",
-    )
-    value: str | None = Field(
-        None, max_length=256, description="With answers: a field of the value, else all of it."
-    )
-    share_seen: float = Field(
-        0.5, ge=0, le=1, description="Of queries in use, those about documents in the examples."
-    )
-    dimensions: int | None = Field(
-        None, ge=1, le=65_536, description="Width of projected keys; that of embeddings if absent."
-    )
-    heads: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_HEADS,
-        description="H: how many W_Q and W_K there are, mixed as in a search; if absent, one or "
-        "a few, as held-out questions have it. Keys are as many times as wide.",
-    )
-    parts: list[Part] = Field(
-        list(PARTS),
-        min_length=1,
-        max_length=len(PARTS) + 1,
-        description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
-        "example keys, shared words, and if asked for the additive scorer, which re-ranks. With "
-        "matrices alone, and one head, all of it can be exported.",
-    )
-    error_rate: float = Field(
-        0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
-    )
-    seed: int = Field(0, ge=0, lt=2**32, description="Of all that is drawn.")
-    promote: bool = Field(True, description="False: store what was learned, activate nothing.")
-
-    @model_validator(mode="after")
-    def _parts_can_be_learned(self) -> TrainRequest:
-        if self.objective != "ranking" and "parts" in self.model_fields_set:
-            raise ValueError(
-                f"parts are chosen for the objective ranking, and {self.objective} has its own. "
-                f"Leave parts out, or train for ranking"
-            )
-        if self.objective != "ranking" and self.heads not in (None, 1):
-            raise ValueError(
-                f"heads is {self.heads}, but for the objective {self.objective} one head is "
-                f"learned; leave heads out, or train for ranking"
-            )
-        if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
-            raise ValueError(
-                "dimensions are chosen for searches; what recommends or predicts keeps those of "
-                "the embeddings. Leave dimensions out"
-            )
-        if "offsets" in self.parts and "matrices" not in self.parts:
-            raise ValueError(
-                f"parts are {', '.join(self.parts)}, but key offsets are learned together with "
-                f"matrices; add matrices, or leave offsets out"
-            )
-        return self
 
 
 class Cancelled(InvalidRequest):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from flask import Response, render_template, request
 
 from attend import DEFAULT_COLLECTION
+from attend.api.search import PlainSearch
 from attend_service.context import context
 from attend_service.replies import HTML, base_url
-from attend_service.schemas.asked import PlainSearch
 from attend_service.security.access import visible
 
 

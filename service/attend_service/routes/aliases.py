@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flask import Response
 
+from attend.api.documents import AliasRequest
 from attend.errors import UnknownAlias
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.replies import reply
-from attend_service.schemas.asked import AliasTarget
 from attend_service.schemas.stored import AliasesReply, AliasReply
 from attend_service.security.access import is_allowed
 from attend_service.security.limits import check_new_name
@@ -30,12 +30,12 @@ def list_aliases() -> Response:
 @operations.add(
     "PUT",
     ONE,
-    body=AliasTarget,
+    body=AliasRequest,
     returns={200: AliasReply, 201: AliasReply},
     example={"collection": "books"},
     also=(404, 409),
 )
-def set_alias(alias: str, body: AliasTarget) -> Response:
+def set_alias(alias: str, body: AliasRequest) -> Response:
     """Let a name stand for a collection, everywhere and from the next request on.
 
     201 if the alias is new, 200 if it was switched, which takes one step: every search is

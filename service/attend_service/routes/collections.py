@@ -9,8 +9,8 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
+from attend.api.documents import CollectionSettings
 from attend.errors import EncoderError, InvalidRequest
-from attend.search.requests import CollectionSettings
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.replies import reply

@@ -8,15 +8,21 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
+from attend.api.documents import (
+    DeletionRequest,
+    FacetsRequest,
+    ListingRequest,
+    ReadRequest,
+    UpdateRequest,
+    UpsertRequest,
+)
 from attend.consistency import reading
 from attend.errors import UnknownDocument
 from attend.search.answers import facets_json
-from attend.search.requests import Revision
 from attend.store import StoredDocument
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.replies import reply
-from attend_service.schemas.asked import Counting, Deletion, Listing, Showing, Upsert
 from attend_service.schemas.stored import (
     DeletedReply,
     DocumentReply,
@@ -52,13 +58,13 @@ EXAMPLE = {
 @operations.add(
     "POST",
     ALL,
-    body=Upsert,
+    body=UpsertRequest,
     bare="documents",
     returns={200: WrittenReply},
     example=EXAMPLE,
     scope="write",
 )
-def upsert_documents(collection: str, body: Upsert) -> Response:
+def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     """Insert or replace documents, all or none.
 
     A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
@@ -68,8 +74,8 @@ def upsert_documents(collection: str, body: Upsert) -> Response:
     return reply(asdict(written))
 
 
-@operations.add("GET", ALL, query=Listing, returns={200: DocumentsReply})
-def list_documents(collection: str, query: Listing) -> Response:
+@operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentsReply})
+def list_documents(collection: str, query: ListingRequest) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
     with reading(query.consistency):
         found = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
@@ -77,8 +83,8 @@ def list_documents(collection: str, query: Listing) -> Response:
     return reply({"documents": documents, "next": found.next, "total": found.total})
 
 
-@operations.add("GET", ONE, query=Showing, returns={200: DocumentReply})
-def show_document(collection: str, id: str, query: Showing) -> Response:
+@operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentReply})
+def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     """Show a document."""
     with reading(query.consistency):
         return reply(_document(_collection(collection).document(id)))
@@ -87,12 +93,12 @@ def show_document(collection: str, id: str, query: Showing) -> Response:
 @operations.add(
     "PATCH",
     ONE,
-    body=Revision,
+    body=UpdateRequest,
     returns={200: DocumentReply},
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
     scope="write",
 )
-def revise_document(collection: str, id: str, body: Revision) -> Response:
+def revise_document(collection: str, id: str, body: UpdateRequest) -> Response:
     """Change a document's value, its payload or both; nothing is encoded.
 
     The value is replaced; the payload is merged as RFC 7396 has it, so that null removes a member.
@@ -115,12 +121,12 @@ def delete_document(collection: str, id: str) -> Response:
 @operations.add(
     "POST",
     DELETE,
-    body=Deletion,
+    body=DeletionRequest,
     returns={200: DeletedReply},
     example={"ids": ["moby-dick"]},
     scope="write",
 )
-def delete_documents(collection: str, body: Deletion) -> Response:
+def delete_documents(collection: str, body: DeletionRequest) -> Response:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
     found = _collection(collection)
     if body.filter is not None:
@@ -131,12 +137,12 @@ def delete_documents(collection: str, body: Deletion) -> Response:
 @operations.add(
     "POST",
     FACETS,
-    body=Counting,
+    body=FacetsRequest,
     returns={200: FacetsReply},
     example={"fields": ["year", "shelf"], "filter": {"year": {"gte": 1800}}, "limit": 5},
     scope="read",
 )
-def count_values(collection: str, body: Counting) -> Response:
+def count_values(collection: str, body: FacetsRequest) -> Response:
     """Count the values of fields, over all documents or those that match a filter."""
     found = _collection(collection)
     counted = facets_json(found.facets(body.fields, body.filter, limit=body.limit))

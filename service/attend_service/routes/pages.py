@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from flask import Response, current_app, render_template
 
-from attend.search.requests import parse
+from attend.api.base import parse
+from attend.api.search import PlainSearch
 from attend_service import openapi
 from attend_service.context import EXTENSION, context
 from attend_service.operations import Operation, Operations
 from attend_service.pages import first_collection, page, search_page
 from attend_service.problems import KINDS
 from attend_service.replies import HTML, reply
-from attend_service.schemas.asked import PlainSearch
 from attend_service.schemas.server import HealthReply, ReadinessReply
 from attend_service.security.access import visible
 

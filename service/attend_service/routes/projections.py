@@ -8,6 +8,7 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
+from attend.api.learning import CompareRequest, RollbackRequest
 from attend.errors import UnknownProjection
 from attend.measure.compare import Version
 from attend.measure.judged import compare_judged
@@ -16,11 +17,9 @@ from attend.store import StoredProjection
 from attend_service.context import context
 from attend_service.learned import (
     ActivatedReply,
-    Comparing,
     ComparisonReply,
     ProjectionReply,
     ProjectionsReply,
-    Rollback,
     RolledBackReply,
 )
 from attend_service.operations import Operations
@@ -60,8 +59,8 @@ def activate_projection(collection: str, version: int) -> Response:
     return reply({"active": version})
 
 
-@operations.add("POST", f"{ALL}/rollback", query=Rollback, returns={200: RolledBackReply})
-def roll_back_projection(collection: str, query: Rollback) -> Response:
+@operations.add("POST", f"{ALL}/rollback", query=RollbackRequest, returns={200: RolledBackReply})
+def roll_back_projection(collection: str, query: RollbackRequest) -> Response:
     """Answer again with the projection that was active before this one, in its role."""
     return reply({"projection": _collection(collection).rollback(query.role)})
 
@@ -69,7 +68,7 @@ def roll_back_projection(collection: str, query: Rollback) -> Response:
 @operations.add(
     "POST",
     "/v1/collections/{collection}/compare",
-    body=Comparing,
+    body=CompareRequest,
     returns={200: ComparisonReply},
     example={
         "before": 1,
@@ -77,7 +76,7 @@ def roll_back_projection(collection: str, query: Rollback) -> Response:
     },
     scope="read",
 )
-def compare_projections(collection: str, body: Comparing) -> Response:
+def compare_projections(collection: str, body: CompareRequest) -> Response:
     """Measure two versions on judged queries, and tell which of these gained and lost.
 
     Without `items` these are the newest examples, which versions may have learned from: then a gain

@@ -7,16 +7,18 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
+from attend.api.recommend import (
+    InteractionDeletion,
+    InteractionListing,
+    InteractionsRequest,
+    RecommendRequest,
+)
 from attend.interactions import record
-from attend.recommend.requests import RecommendRequest
 from attend.search.paging import cursor, fingerprint, place
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.recommending import (
     ForgottenInteractionsReply,
-    InteractionDeletion,
-    InteractionListing,
-    Interactions,
     InteractionsReply,
     RecommendedReply,
     RecordedReply,
@@ -57,14 +59,14 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
 @operations.add(
     "POST",
     INTERACTIONS,
-    body=Interactions,
+    body=InteractionsRequest,
     bare="items",
     single=True,
     returns={200: RecordedReply},
     example={"items": [{"user": "ann", "id": "emma", "value": 4, "time": "2024-05-17"}]},
     scope="write",
 )
-def add_interactions(collection: str, body: Interactions) -> Response:
+def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     """Say which users met which documents: all of it is taken, or none.
 
     It counts at once as the history of these users, and in a model from the next training on. The

@@ -8,17 +8,16 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
+from attend.api.base import parse
+from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest
-from attend.measure.map import MapRequest, chart
-from attend.search.across import AcrossRequest
-from attend.search.requests import SearchRequest, parse
+from attend.measure.map import chart
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
 from attend_service.problems import problem_of
 from attend_service.replies import reply, wants_page
 from attend_service.schemas.answers import AcrossReply, AnswerReply, AnswersReply, MapReply
-from attend_service.schemas.asked import Batch, PlainSearch
 
 operations = Operations("Search")
 
@@ -54,12 +53,12 @@ def search(collection: str, body: SearchRequest) -> Response:
 @operations.add(
     "POST",
     f"{SEARCH}/batch",
-    body=Batch,
+    body=BatchRequest,
     returns={200: AnswersReply},
     example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
     scope="read",
 )
-def search_batch(collection: str, body: Batch) -> Response:
+def search_batch(collection: str, body: BatchRequest) -> Response:
     """Answer up to 256 queries at once.
 
     A search that cannot be answered has its error in its place, and the others their answers;

@@ -8,20 +8,11 @@ from flask import Response, url_for
 from werkzeug.exceptions import TooManyRequests
 
 from attend import Collection
+from attend.api.learning import FeedbackDeletion, FeedbackListing, FeedbackRequest, TrainRequest
 from attend.teaching import teach
-from attend.training import TrainRequest
 from attend_service.context import context
 from attend_service.jobs import Job, QueueFull, UnknownJob
-from attend_service.learned import (
-    Feedback,
-    FeedbackDeletion,
-    FeedbackListing,
-    FeedbackReply,
-    ForgottenReply,
-    JobReply,
-    JobsReply,
-    TaughtReply,
-)
+from attend_service.learned import FeedbackReply, ForgottenReply, JobReply, JobsReply, TaughtReply
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed
@@ -47,14 +38,14 @@ EXAMPLE: dict[str, Any] = {
 @operations.add(
     "POST",
     FEEDBACK,
-    body=Feedback,
+    body=FeedbackRequest,
     bare="items",
     single=True,
     returns={200: TaughtReply},
     example=EXAMPLE,
     scope="write",
 )
-def give_feedback(collection: str, body: Feedback) -> Response:
+def give_feedback(collection: str, body: FeedbackRequest) -> Response:
     """Say how well documents answer queries: all of it is taken, or none.
 
     `label` is 1 for relevant (or more, by degree), 0 for not, below 0 for worse than not;

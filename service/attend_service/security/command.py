@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from attend.api.base import NAME_PATTERN
 from attend.errors import AttendError
-from attend.search.requests import NAME_PATTERN
 from attend_service.security.keys import SCOPES, Key, KeyFile, Scope
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}

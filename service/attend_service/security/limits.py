@@ -1,4 +1,4 @@
-"""Limits that belong to HTTP; those of what is asked are `attend.search.requests`'.
+"""Limits that belong to HTTP; those of what is asked are `attend.api`'s.
 
 SECURITY.md lists them all.
 """

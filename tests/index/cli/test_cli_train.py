@@ -13,15 +13,14 @@ import subprocess
 import sys
 import textwrap
 import types
-from typing import Literal
 
 import pytest
 from click.testing import CliRunner
-from pydantic import Field
 
+from attend.api.base import parse
+from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.projection import identity
-from attend.search.requests import Request, parse
 from tests.index.helpers import vector_data, write_jsonl
 from tests.places import ROOT
 
@@ -59,19 +58,8 @@ class StandIn(types.ModuleType):
         self.report = dict(REPORT)
         self.seen = -1
 
-        class TrainRequest(Request):
-            share_seen: float = 0.5
-            seed: int = 0
-            dimensions: int | None = Field(None, le=64)
-            error_rate: float = 0.05
-            objective: Literal["auto", "ranking", "answers"] = "auto"
-            value: str | None = None
-            promote: bool = True
-
-        self.TrainRequest = TrainRequest
-
     def train(self, collection, *, progress=None, cancelled=None, **fields):
-        parse(self.TrainRequest, fields)
+        parse(TrainRequest, fields)
         self.fields = fields
         self.seen = collection.store.example_count()
         progress("fitting", 0.5)
@@ -266,7 +254,7 @@ def test_train_passes_on_what_was_asked(library, training):
 
 
 def test_a_wrong_field_stops_before_anything_is_stored(library, judged, training):
-    result = invoke("train", "--data", library, "--dimensions", 65, *judged)
+    result = invoke("train", "--data", library, "--dimensions", 65_537, *judged)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: dimensions: ")
     assert examples_of(library) == []
@@ -302,11 +290,6 @@ def test_what_is_not_promoted_exits_with_0_and_says_why(library, training):
 
 INTERRUPTED = """
 import os, signal, sys, types
-from attend.search.requests import Request
-
-class TrainRequest(Request):
-    pass
-
 def train(collection, *, progress=None, cancelled=None):
     progress("fitting", 0.1)
     print("fitting", flush=True)
@@ -314,7 +297,7 @@ def train(collection, *, progress=None, cancelled=None):
         signal.pause()
 
 sys.modules["attend.training"] = types.ModuleType("attend.training")
-vars(sys.modules["attend.training"]).update(TrainRequest=TrainRequest, train=train)
+sys.modules["attend.training"].train = train
 from attend.cli import main
 main(prog_name="attend")
 """
@@ -390,7 +373,7 @@ def test_help_has_an_example_that_names_real_options(command):
 
 
 def test_every_field_of_a_training_has_an_option():
-    from attend.training import TrainRequest
+    from attend.api.learning import TrainRequest
 
     told = invoke("train", "--help").stdout
     fields = {name.replace("_", "-") for name in TrainRequest.model_fields}

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
+from attend.api.base import parse
+from attend.api.learning import TeachItem
 from attend.errors import InvalidRequest, UnknownProjection
 from attend.measure import judged
 from attend.measure.compare import compare
 from attend.measure.judged import compare_judged
 from attend.measure.report import as_json
 from attend.projection import given
-from attend.search.requests import parse
-from attend.teaching import TeachItem, teach
+from attend.teaching import teach
 
 RANDOM = np.random.default_rng(2)
 

@@ -10,10 +10,11 @@ import pytest
 from sklearn.decomposition import PCA
 
 from attend import Collection, Data
+from attend.api.base import parse
+from attend.api.search import MapRequest
 from attend.errors import InvalidRequest, UnknownProjection
-from attend.measure.map import KeyMap, MapRequest, chart
+from attend.measure.map import KeyMap, chart
 from attend.projection import given
-from attend.search.requests import parse
 
 WIDTH = 6
 RANDOM = np.random.default_rng(3)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.errors import InvalidRequest
 from attend.projection import given as projection_given
 from attend.projection import identity
 from attend.search import attending
 from attend.search.lexicon import NO_OVERLAP, Overlap
-from attend.search.requests import SearchRequest, parse
 from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 

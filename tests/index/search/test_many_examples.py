@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.data import Data
 from attend.keys import blocks, nearest
 from attend.keys.segment import Exact
 from attend.projection import identity
 from attend.search import attending
 from attend.search.attending import attend
-from attend.search.requests import SearchRequest, parse
 from attend.store import NewExample, Question
 from attend.tuning import Tuning
 from tests.index.helpers import vector_data

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
+from attend.api.search import SearchOptions
 from attend.attention import Partition
 from attend.keys import snapshot
 from attend.keys.quantised import QuantisedVectors
 from attend.search import attending, mixing
 from attend.search.focusing import focus_on
-from attend.search.requests import SearchOptions
 from attend.types import Document
 from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.projection import Projection
 from attend.search import attending
-from attend.search.requests import SearchRequest, parse
 from tests.index.helpers import vector_data
 from tests.index.world import World
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.cli import main
 from attend.errors import Damaged, InvalidRequest
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.search.requests import SearchRequest, parse
 from attend.tuning import Tuning
 from tests.index.world import World, check_weights, expected
 

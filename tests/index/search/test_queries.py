@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attend.api.base import parse
+from attend.api.search import SearchRequest
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.search.requests import SearchRequest, parse
 from tests.index.helpers import brute_logits, vector_data
 from tests.index.world import World
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attend.api.base import parse
+from attend.api.learning import TrainRequest
 from attend.data import Data
 from attend.learn.answers.held import Fold, Words
 from attend.projection import given, identity, split_heads
-from attend.search.requests import parse
 from attend.teaching import teach
-from attend.training import TrainRequest
 from attend.training.answer_current import Current
 from attend.training.answer_material import gathered
 from attend.training.answer_words import with_words

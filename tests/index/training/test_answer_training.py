@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from attend.api.base import parse
+from attend.api.learning import TrainRequest
+from attend.api.search import SearchRequest
 from attend.cli import main
 from attend.data import Data
 from attend.errors import InvalidRequest
@@ -16,8 +19,7 @@ from attend.learn.answers.fit import Matrices
 from attend.learn.answers.held import Fold, attended, compared
 from attend.learn.seen import expected_error
 from attend.projection import given, split_heads
-from attend.search.requests import SearchRequest, parse
-from attend.training import Cancelled, TrainRequest, train
+from attend.training import Cancelled, train
 from attend.training.answer_material import gathered
 from attend.training.answer_trial import folds
 from attend.tuning import Tuning

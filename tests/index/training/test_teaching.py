@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from attend import views as views_module
+from attend.api.base import parse
+from attend.api.learning import TeachItem
 from attend.data import Data
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.examples import Example
 from attend.projection import identity
-from attend.search.requests import parse
 from attend.store import examples as store_examples
-from attend.teaching import FEW, PROBES, TeachItem, teach, unfit
+from attend.teaching import FEW, PROBES, teach, unfit
 from attend.tuning import Tuning
 from attend.verify import verify
 from tests.index.helpers import vector_data

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner
 from scipy.linalg import expm
 
+from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.data import Data
 from attend.errors import Conflict, InvalidRequest
@@ -37,7 +38,7 @@ from attend.learn.together import one_thread_each
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.teaching import teach
-from attend.training import Cancelled, TrainRequest, ranking, train
+from attend.training import Cancelled, ranking, train
 from attend.training.gather import gathered, start_of
 from attend.training.ranking import MEASURE
 from attend.tuning import Tuning

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import NoReturn, cast
 
+from attend.api.search import Mask, SearchOptions
 from attend.consistency import reading
 from attend.engines.capabilities import unsupported
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
@@ -18,7 +19,6 @@ from attend.engines.milvus.versions import Versions
 from attend.errors import InvalidRequest
 from attend.keys import Snapshot, Wanted
 from attend.search.asking import known
-from attend.search.requests import Mask, SearchOptions
 from attend.search.selecting import Selected
 from attend.store import Role, compile_filter
 from attend.types import Json, OnStage

@@ -1,9 +1,9 @@
-"""What every request is made of: closed models, sentences for what is wrong, and limits."""
+"""The base of all requests: closed models, field types, limits, and sentences for errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -13,13 +13,22 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    JsonValue,
     ValidationError,
 )
 
 from attend.errors import Detail, InvalidRequest
 from attend.times import seconds_of
 
+DEFAULT_COLLECTION = "default"
+
 MAX_ATTEND = 100_000
+MAX_CURSOR = 1024
+MAX_DOCUMENTS = 10_000
+MAX_FIELDS = 256
+MAX_K = 10_000
+MAX_PAGE = 1000
+MAX_ROW = 2**63 - 1
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
 MAX_ID = 512
@@ -40,6 +49,15 @@ def _numbers(given: object) -> object:
     if isinstance(given, np.ndarray):
         return given.tolist()
     return list(given) if isinstance(given, tuple) else given
+
+
+def _attend_size(given: object) -> object:
+    """Checked before the union is tried: its report would name both of its branches."""
+    number = int(given) if isinstance(given, str) and given.isdecimal() else given
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if number == "all" or (whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
+        return number
+    raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
 
 
 DocumentId = Annotated[
@@ -69,6 +87,14 @@ Vector = Annotated[
     BeforeValidator(_numbers, json_schema_input_type=list[float]),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+Path = Annotated[str, Field(min_length=1, max_length=256)]
+Filter = Annotated[
+    dict[str, JsonValue],
+    Field(description='Conditions on payload and value, such as {"year": {"gte": 1900}}.'),
+]
+AttendSize = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(_attend_size)
+]
 
 
 class Request(BaseModel):

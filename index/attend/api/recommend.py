@@ -1,4 +1,4 @@
-"""What may be asked of a recommendation, validated once for Python, the command line and HTTP."""
+"""Requests to recommend, and the interactions that recommendations are made of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
-from attend.search.queries import Query
-from attend.search.requests import MAX_FIELDS, MAX_K, Path, attend_size
-from attend.validation import MAX_ATTEND, DocumentId, Request, Text, Time, UserId, Vector
+from attend.api.base import (
+    MAX_CURSOR,
+    MAX_DOCUMENTS,
+    MAX_FIELDS,
+    MAX_K,
+    MAX_PAGE,
+    MAX_ROW,
+    AttendSize,
+    DocumentId,
+    Path,
+    Request,
+    Text,
+    Time,
+    UserId,
+    Vector,
+)
+from attend.api.queries import Query
+from attend.store.interactions import Interaction
 
 MAX_HISTORY = 100_000
 """Entries of one history; of more than `MAX_USED` the heaviest and latest are used."""
@@ -16,7 +31,7 @@ MAX_HISTORY = 100_000
 MAX_USED = 1000
 """Parts that attend: as many as a mixture may have."""
 
-MAX_GIVEN = 1000
+MAX_EXAMPLES = 1000
 """Positive or negative examples, or facts."""
 
 MAX_TARGETS = 256
@@ -38,7 +53,7 @@ def _as_text(given: object) -> object:
     return {"text": given} if isinstance(given, str) else given
 
 
-class Met(Request):
+class HistoryItem(Request):
     """A document of a history."""
 
     id: DocumentId
@@ -56,7 +71,7 @@ class Met(Request):
     time: Time | None = None
 
 
-class Given(Request):
+class ExampleItem(Request):
     """An example, or a target: exactly one of id, text and vector."""
 
     id: DocumentId | None = None
@@ -65,7 +80,7 @@ class Given(Request):
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Given:
+    def _exactly_one(self) -> ExampleItem:
         found = [name for name in ("id", "text", "vector") if getattr(self, name) is not None]
         if len(found) != 1:
             named = " and ".join(found) or "none of them"
@@ -75,7 +90,7 @@ class Given(Request):
         return self
 
 
-class Fact(Request):
+class ProfileItem(Request):
     """Something known of the user: a text, or a field with its value."""
 
     text: Text | None = None
@@ -86,7 +101,7 @@ class Fact(Request):
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Fact:
+    def _exactly_one(self) -> ProfileItem:
         if (self.text is None) == (self.field is None):
             raise ValueError("a fact has a text, or a field with its value; give one of them")
         if (self.field is None) != (self.value is None):
@@ -94,9 +109,15 @@ class Fact(Request):
         return self
 
 
-MetItem = Annotated[Met, BeforeValidator(_as_id, json_schema_input_type=Met | DocumentId)]
-GivenItem = Annotated[Given, BeforeValidator(_as_id, json_schema_input_type=Given | DocumentId)]
-FactItem = Annotated[Fact, BeforeValidator(_as_text, json_schema_input_type=Fact | Text)]
+AnyHistoryItem = Annotated[
+    HistoryItem, BeforeValidator(_as_id, json_schema_input_type=HistoryItem | DocumentId)
+]
+AnyExampleItem = Annotated[
+    ExampleItem, BeforeValidator(_as_id, json_schema_input_type=ExampleItem | DocumentId)
+]
+AnyProfileItem = Annotated[
+    ProfileItem, BeforeValidator(_as_text, json_schema_input_type=ProfileItem | Text)
+]
 
 
 def _listed(given: object) -> object:
@@ -106,7 +127,7 @@ def _listed(given: object) -> object:
 class RecommendRequest(Request):
     """What a user might want next, or would think of some documents (`target`)."""
 
-    history: list[MetItem] = Field(
+    history: list[AnyHistoryItem] = Field(
         default_factory=list,
         max_length=MAX_HISTORY,
         description="Documents that the user met, by id or with weight, value and time. Of more "
@@ -115,21 +136,23 @@ class RecommendRequest(Request):
     user: UserId | None = Field(
         None, description="A user whose stored interactions join the history."
     )
-    positive: list[GivenItem] = Field(
-        default_factory=list, max_length=MAX_GIVEN, description="More like these."
+    positive: list[AnyExampleItem] = Field(
+        default_factory=list, max_length=MAX_EXAMPLES, description="More like these."
     )
-    negative: list[GivenItem] = Field(
+    negative: list[AnyExampleItem] = Field(
         default_factory=list,
-        max_length=MAX_GIVEN,
+        max_length=MAX_EXAMPLES,
         description="Less like these: a document's weight is multiplied by the share of it that "
         "positive examples have in what positive and negative ones give it.",
     )
-    facts: list[FactItem] = Field(
-        default_factory=list, max_length=MAX_GIVEN, description="A profile; joins the history."
+    facts: list[AnyProfileItem] = Field(
+        default_factory=list, max_length=MAX_EXAMPLES, description="A profile; joins the history."
     )
     target: Annotated[
-        list[GivenItem] | None,
-        BeforeValidator(_listed, json_schema_input_type=list[GivenItem] | GivenItem | None),
+        list[AnyExampleItem] | None,
+        BeforeValidator(
+            _listed, json_schema_input_type=list[AnyExampleItem] | AnyExampleItem | None
+        ),
     ] = Field(
         None,
         min_length=1,
@@ -138,9 +161,9 @@ class RecommendRequest(Request):
     )
     k: int = Field(10, ge=1, le=MAX_K, description="How many are listed.")
     offset: int = Field(0, ge=0, le=MAX_K, description="How many are passed over first.")
-    attend: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(attend_size)
-    ] = Field("all", description="The number of documents over which weights sum to one.")
+    attend: AttendSize = Field(
+        "all", description="The number of documents over which weights sum to one."
+    )
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"genre": "sea"}.'
     )
@@ -185,7 +208,7 @@ class RecommendRequest(Request):
         False, description="Add to each hit what of the history put it there, and how much."
     )
     projection: int | None = Field(
-        None, ge=1, le=2**63 - 1, description="A version instead of the active one."
+        None, ge=1, le=MAX_ROW, description="A version instead of the active one."
     )
 
     @model_validator(mode="after")
@@ -204,8 +227,53 @@ class RecommendRequest(Request):
         return self
 
 
-def query_of(given: Given) -> Query:
+def query_of(given: ExampleItem) -> Query:
     """An example as the query that it is."""
     return Query.model_construct(
         text=given.text, vector=given.vector, id=given.id, ids=None, blend=None, mixture=None
     )
+
+
+class InteractionItem(Request):
+    """A user met a document: bought, read, rated it, or whatever counts here."""
+
+    user: UserId
+    id: DocumentId = Field(description="The document's id.")
+    value: JsonValue = Field(
+        None, description="What the user gave it: a rating, a label, …; what predictions are of."
+    )
+    time: Time | None = None
+
+    def interaction(self) -> Interaction:
+        time = None if self.time is None else float(self.time)
+        return Interaction(self.user, self.id, self.value, time)
+
+
+class InteractionsRequest(Request):
+    """Which users met which documents: all of it is taken, or none."""
+
+    items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
+
+
+class InteractionListing(Request):
+    """Which interactions to list."""
+
+    user: UserId | None = Field(None, description="Of this user alone.")
+    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    cursor: str | None = Field(
+        None, max_length=MAX_CURSOR, description="`next` of the page before, of the same user."
+    )
+
+
+class InteractionDeletion(Request):
+    """The interactions to delete: a user's, those with documents, or a user's with these."""
+
+    user: UserId | None = None
+    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    all: bool = Field(False, description="All there are.")
+
+    @model_validator(mode="after")
+    def _says_which(self) -> InteractionDeletion:
+        if self.all == (self.user is not None or self.documents is not None):
+            raise ValueError('send user, documents or both; or "all": true alone')
+        return self

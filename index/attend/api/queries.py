@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
-from attend.validation import DocumentId, Request, Text, Vector
+from attend.api.base import DocumentId, Request, Text, Vector
 
 MAX_PARTS = 1000
 """Documents or parts of one query."""

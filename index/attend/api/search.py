@@ -1,78 +1,34 @@
-"""What callers may ask, validated once for Python, the command line and HTTP.
-
-Each model refuses unknown fields, and a wrong value becomes an `InvalidRequest` whose
-sentence names the field. The service publishes the same models as its OpenAPI schemas,
-so a limit is stated in one place.
-"""
+"""Requests to search: options, one search, several at once, several collections, a map."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
-from attend.consistency import Consistency
-from attend.search.queries import AnyQuery, Query, QueryPart
-from attend.store.facets import MAX_FACETS
-from attend.tuning import MAX_LEXICAL
-from attend.types import Document
-from attend.validation import (
+from attend.api.base import (
+    DEFAULT_COLLECTION,
     MAX_ATTEND,
-    MAX_DETAILS,
-    MAX_ID,
-    MAX_TEXT,
-    MAX_WIDTH,
+    MAX_CURSOR,
+    MAX_FIELDS,
+    MAX_K,
+    MAX_ROW,
     NAME_PATTERN,
+    AttendSize,
     DocumentId,
+    Path,
     Request,
     Text,
-    Vector,
-    invalid,
-    parse,
 )
+from attend.api.queries import AnyQuery
+from attend.consistency import Consistency
+from attend.store.facets import MAX_FACETS
+from attend.tuning import MAX_LEXICAL
 
-__all__ = [
-    "MAX_ATTEND",
-    "MAX_BATCH",
-    "MAX_CURSOR",
-    "MAX_DETAILS",
-    "MAX_DOCUMENTS",
-    "MAX_ID",
-    "MAX_K",
-    "MAX_TEXT",
-    "NAME_PATTERN",
-    "AnyQuery",
-    "CollectionSettings",
-    "DocumentId",
-    "DocumentRequest",
-    "Mask",
-    "Path",
-    "Query",
-    "QueryPart",
-    "Request",
-    "Revision",
-    "SearchOptions",
-    "SearchRequest",
-    "Text",
-    "invalid",
-    "parse",
-]
-
-MAX_K = 10_000
 MAX_BATCH = 256
-MAX_DOCUMENTS = 10_000
-MAX_CURSOR = 1024
-MAX_FIELDS = 256
-
-
-def attend_size(given: object) -> object:
-    """Checked before the union is tried: its report would name both of its branches."""
-    number = int(given) if isinstance(given, str) and given.isdecimal() else given
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if number == "all" or (whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
-        return number
-    raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
+MAX_COLLECTIONS = 32
+MAX_POINTS = 3000
 
 
 def _lexical(given: object) -> object:
@@ -88,9 +44,6 @@ def _lexical(given: object) -> object:
     raise ValueError(f"Send true, false or a number from 0 to {MAX_LEXICAL:g}")
 
 
-Path = Annotated[str, Field(min_length=1, max_length=256)]
-
-
 class Mask(Request):
     """Document ids to leave out of the attended set, or the only ones to keep in it."""
 
@@ -103,9 +56,9 @@ class SearchOptions(Request):
 
     k: int = Field(10, ge=1, le=MAX_K, description="How many of the attended documents to list.")
     offset: int = Field(0, ge=0, le=MAX_K, description="How many of them to pass over first.")
-    attend: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_ATTEND)] | Literal["all"], BeforeValidator(attend_size)
-    ] = Field(100, description="The size of the attended set, over which weights sum to one.")
+    attend: AttendSize = Field(
+        100, description="The size of the attended set, over which weights sum to one."
+    )
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"year": {"gte": 2000}}.'
     )
@@ -160,7 +113,7 @@ class SearchOptions(Request):
     projection: int | None = Field(
         None,
         ge=1,
-        le=2**63 - 1,
+        le=MAX_ROW,
         description="Answer with this projection version instead of the active one.",
     )
     decode: bool = Field(False, description="Name the stored value nearest to a blended vector.")
@@ -241,104 +194,71 @@ class SearchRequest(SearchOptions):
     query: AnyQuery
 
 
-class DocumentRequest(Request):
-    """One document to store: `text`, `fields` or `vector`, and what to return for it."""
+class AcrossRequest(SearchRequest):
+    """One search over several collections, with one set of options."""
 
-    id: DocumentId
-    text: Text | None = Field(None, description="Short for fields: {text: …}.")
-    fields: dict[str, Text] | None = Field(
-        None, min_length=1, max_length=64, description="Key fields: each gets keys of its own."
-    )
-    vector: Vector | None = Field(None, description="An embedding of the caller's own.")
-    value: JsonValue = Field(None, description="What the caller wants back.")
-    payload: dict[str, JsonValue] = Field(
-        default_factory=dict, description="What filters and displays use."
+    collections: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
+        min_length=1, max_length=MAX_COLLECTIONS, description="Their names, or aliases of them."
     )
 
     @model_validator(mode="after")
-    def _one_kind_of_key(self) -> DocumentRequest:
-        given = [name for name in ("text", "fields", "vector") if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(given) or "none of them"
+    def _known_across(self) -> AcrossRequest:
+        if self.cursor is not None:
+            raise ValueError("cursor is for one collection; leave it out across several")
+        if self.group_by is not None and self.attend == "all":
             raise ValueError(
-                f"a document has exactly one of text, fields and vector; {named} was given"
-            )
-        blank = [name for name, text in self.texts().items() if not text.strip()]
-        if blank:
-            raise ValueError(f"the text of {', '.join(blank)} is empty")
-        return self
-
-    def texts(self) -> dict[str, str]:
-        return (
-            dict(self.fields)
-            if self.fields is not None
-            else ({"text": self.text} if self.text else {})
-        )
-
-    def document(self) -> Document:
-        vectors = {"vector": self.vector} if self.vector is not None else {}
-        return Document(self.id, self.texts(), vectors, self.value, self.payload)
-
-
-class Revision(Request):
-    """What to change of a stored document; its texts and keys stay as they are."""
-
-    value: JsonValue = Field(None, description="The new value, whole; null is one too.")
-    payload: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="Merged into the stored payload as RFC 7396 has it: null removes a member, "
-        "objects merge member by member, anything else replaces.",
-    )
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> Revision:
-        if not self.model_fields_set:
-            raise ValueError("a revision has a value, a payload or both; neither was given")
-        return self
-
-
-class CollectionSettings(Request):
-    """How a collection turns documents into keys and answers; fixed once it holds any."""
-
-    encoder: str | None = Field(
-        None, max_length=1024, description="Model name or folder; the packaged MiniLM if absent."
-    )
-    dimension: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_WIDTH,
-        description="Width of the vectors that documents bring; such a collection has no encoder.",
-    )
-    normalize: bool = Field(False, description="Scale brought vectors to length one.")
-    scorer: Literal["dot", "cosine", "laplace"] = Field(
-        "dot", description="The default comparison of queries and keys."
-    )
-    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
-        None, description="The default factor on it: 20 for normalised embeddings, else 1/√d."
-    )
-    passages: bool = Field(True, description="Split texts longer than the encoder's window.")
-    overlap: int | None = Field(
-        None, ge=0, description="Tokens that neighbouring passages share; a quarter if absent."
-    )
-    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = Field(
-        0.95,
-        description="The share of the ten nearest that searches find at least, once there are too "
-        "many keys for exact search; 1 stays exact.",
-    )
-    exact_below: int | None = Field(
-        None,
-        ge=0,
-        description="Search exactly below so many keys; as many as take 10 ms if absent.",
-    )
-    values: JsonValue = Field(
-        None, description='Declared value types, such as "number" or {"module": "category"}.'
-    )
-
-    @model_validator(mode="after")
-    def _encoder_or_vectors(self) -> CollectionSettings:
-        if self.encoder is not None and self.dimension is not None:
-            raise ValueError(
-                "a collection has an encoder (documents bring text) or a dimension "
-                "(documents bring vectors); both were given"
+                "group_by across several collections takes an attend that is a number; give one"
             )
         return self
+
+    def of_each(self) -> SearchRequest:
+        """What every collection is asked: as many hits as the page may take from it alone.
+
+        Of groups all there are: one that is last here may be first with another's part of it.
+        """
+        same = {name: getattr(self, name) for name in self.model_fields_set - {"collections"}}
+        k = self.k + self.offset if self.group_by is None else int(self.attend)
+        return SearchRequest.model_construct(**{**same, "k": k, "offset": 0})
+
+
+class BatchRequest(Request):
+    """Searches to answer together, with one call of the encoder."""
+
+    searches: list[SearchRequest] = Field(max_length=MAX_BATCH)
+    matrix: bool = Field(
+        False,
+        description="Add the logits and weights of every query over every document that filter "
+        "and mask let pass; with {id: …} as queries, self-attention.",
+    )
+
+
+class PlainSearch(SearchOptions):
+    """A search that fits into an address line."""
+
+    q: Text | None = Field(
+        None,
+        description="The text to search for; without it a browser gets a form.",
+        examples=["a white whale"],
+    )
+    collection: str = Field(DEFAULT_COLLECTION, pattern=NAME_PATTERN)
+
+    def request(self) -> dict[str, Any]:
+        """The same as a `SearchRequest` has it."""
+        return {"query": self.q, **self.model_dump(exclude={"q", "collection"})}
+
+
+class MapRequest(Request):
+    """Which keys to show, and beside what."""
+
+    query: AnyQuery | None = Field(None, description="Its place, and what it attends to.")
+    projection: int | None = Field(
+        None, ge=1, le=MAX_ROW, description="Under this version instead of the active one."
+    )
+    before: int | None = Field(
+        None, ge=1, le=MAX_ROW, description="A version from which movement is told."
+    )
+    limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
+    method: Literal["pca", "umap"] = Field(
+        "pca", description="pca at once; umap keeps neighbourhoods better, and takes seconds."
+    )
+    fields: list[Path] = Field([], max_length=16, description="Of the payload, to return.")

@@ -1,0 +1,190 @@
+"""Requests about collections, aliases and documents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, FiniteFloat, JsonValue, model_validator
+
+from attend.api.base import (
+    MAX_CURSOR,
+    MAX_DOCUMENTS,
+    MAX_PAGE,
+    MAX_WIDTH,
+    NAME_PATTERN,
+    DocumentId,
+    Filter,
+    Path,
+    Request,
+    Text,
+    Vector,
+)
+from attend.consistency import Consistency
+from attend.store.facets import MAX_FACETS, MAX_VALUES
+from attend.types import Document
+
+
+class DocumentRequest(Request):
+    """One document to store: `text`, `fields` or `vector`, and what to return for it."""
+
+    id: DocumentId
+    text: Text | None = Field(None, description="Short for fields: {text: …}.")
+    fields: dict[str, Text] | None = Field(
+        None, min_length=1, max_length=64, description="Key fields: each gets keys of its own."
+    )
+    vector: Vector | None = Field(None, description="An embedding of the caller's own.")
+    value: JsonValue = Field(None, description="What the caller wants back.")
+    payload: dict[str, JsonValue] = Field(
+        default_factory=dict, description="What filters and displays use."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_key(self) -> DocumentRequest:
+        given = [name for name in ("text", "fields", "vector") if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(given) or "none of them"
+            raise ValueError(
+                f"a document has exactly one of text, fields and vector; {named} was given"
+            )
+        blank = [name for name, text in self.texts().items() if not text.strip()]
+        if blank:
+            raise ValueError(f"the text of {', '.join(blank)} is empty")
+        return self
+
+    def texts(self) -> dict[str, str]:
+        return (
+            dict(self.fields)
+            if self.fields is not None
+            else ({"text": self.text} if self.text else {})
+        )
+
+    def document(self) -> Document:
+        vectors = {"vector": self.vector} if self.vector is not None else {}
+        return Document(self.id, self.texts(), vectors, self.value, self.payload)
+
+
+class UpdateRequest(Request):
+    """What to change of a stored document; its texts and keys stay as they are."""
+
+    value: JsonValue = Field(None, description="The new value, whole; null is one too.")
+    payload: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Merged into the stored payload as RFC 7396 has it: null removes a member, "
+        "objects merge member by member, anything else replaces.",
+    )
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> UpdateRequest:
+        if not self.model_fields_set:
+            raise ValueError("a revision has a value, a payload or both; neither was given")
+        return self
+
+
+class CollectionSettings(Request):
+    """How a collection turns documents into keys and answers; fixed once it holds any."""
+
+    encoder: str | None = Field(
+        None, max_length=1024, description="Model name or folder; the packaged MiniLM if absent."
+    )
+    dimension: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_WIDTH,
+        description="Width of the vectors that documents bring; such a collection has no encoder.",
+    )
+    normalize: bool = Field(False, description="Scale brought vectors to length one.")
+    scorer: Literal["dot", "cosine", "laplace"] = Field(
+        "dot", description="The default comparison of queries and keys."
+    )
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
+        None, description="The default factor on it: 20 for normalised embeddings, else 1/√d."
+    )
+    passages: bool = Field(True, description="Split texts longer than the encoder's window.")
+    overlap: int | None = Field(
+        None, ge=0, description="Tokens that neighbouring passages share; a quarter if absent."
+    )
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = Field(
+        0.95,
+        description="The share of the ten nearest that searches find at least, once there are too "
+        "many keys for exact search; 1 stays exact.",
+    )
+    exact_below: int | None = Field(
+        None,
+        ge=0,
+        description="Search exactly below so many keys; as many as take 10 ms if absent.",
+    )
+    values: JsonValue = Field(
+        None, description='Declared value types, such as "number" or {"module": "category"}.'
+    )
+
+    @model_validator(mode="after")
+    def _encoder_or_vectors(self) -> CollectionSettings:
+        if self.encoder is not None and self.dimension is not None:
+            raise ValueError(
+                "a collection has an encoder (documents bring text) or a dimension "
+                "(documents bring vectors); both were given"
+            )
+        return self
+
+
+class UpsertRequest(Request):
+    """Documents to insert or replace: all of them or, if one is wrong, none."""
+
+    documents: list[DocumentRequest] = Field(max_length=MAX_DOCUMENTS)
+
+
+class DeletionRequest(Request):
+    """The documents to delete: by id or by filter."""
+
+    ids: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    filter: Filter | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> DeletionRequest:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("exactly one of ids and filter says what to delete")
+        return self
+
+
+CONSISTENCY = (
+    "bounded: what others wrote in the last seconds may be missing; strong: it is there. A data "
+    "folder is always strong."
+)
+
+
+class ListingRequest(Request):
+    """Which documents to list."""
+
+    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    cursor: str | None = Field(
+        None,
+        max_length=MAX_CURSOR,
+        description="`next` of the page before, with the same filter. What is written between two "
+        "pages moves nothing: no document comes twice, and none that stays is passed over.",
+    )
+    filter: Filter | None = None
+    consistency: Consistency | None = Field(None, description=CONSISTENCY)
+
+
+class ReadRequest(Request):
+    """How to read a document."""
+
+    consistency: Consistency | None = Field(None, description=CONSISTENCY)
+
+
+class FacetsRequest(Request):
+    """Which fields to count the values of, over which documents."""
+
+    fields: list[Path] = Field(
+        min_length=1, max_length=MAX_FACETS, description="Fields of value or payload (dotted)."
+    )
+    filter: Filter | None = None
+    limit: int = Field(
+        10, ge=1, le=MAX_VALUES, description="How many values of each, the most frequent first."
+    )
+
+
+class AliasRequest(Request):
+    """What an alias stands for."""
+
+    collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
