@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Version:
         terms: what was learned about documents, by name: `query`, what is added to the embedding
             of one that asks, and `gate`, how much it counts in a history.
         last_key: keys after it are of texts that nothing was learned about.
+        plans: what searches derive from the version, by their options; small and bounded.
 
     Raises Damaged where the tuning is for another number of heads.
     """
@@ -61,6 +62,7 @@ class Version:
     role: Role = "search"
     terms: Mapping[str, Terms] = field(default_factory=dict)
     last_key: int = 0
+    plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("scale", "null"):

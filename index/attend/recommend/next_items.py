@@ -10,15 +10,15 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from attend.api.recommend import RecommendRequest
-from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.answers import Recommendation, Recommended
 from attend.recommend.history import Histories, History
 from attend.recommend.reorder import diverse, penalised, reserved
-from attend.search.attending import MAX_RANKED, Attention, attend, weighed_in
+from attend.search.attend import MAX_RANKED, Attention, Queries, attend, weigh_documents
 from attend.search.explaining import Vanished, because
-from attend.search.focus import Focus
+from attend.search.plan import AttentionOptions
+from attend.search.scoring import Scoring
 from attend.search.searching import until_whole
 from attend.search.titles import title_of
 from attend.settings import Settings
@@ -109,7 +109,7 @@ class Recommender:
         liked, ranked = self._ranked(asked)
         at = self._order(asked, ranked)[request.offset : asked.listed]
         return Recommended(
-            hits=self._hits(asked, liked.focus, ranked, at),
+            hits=self._hits(asked, liked.scoring, ranked, at),
             history={"given": history.given, "used": len(history.parts)},
             missing=history.missing.json(),
             attended=ranked.found.total_documents,
@@ -131,7 +131,7 @@ class Recommender:
         while True:
             liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
             found = liked.attended[0]
-            ranked = Ranked(found, liked.focus.log_weights(found))
+            ranked = Ranked(found, liked.scoring.log_weights(found))
             floor = ranked.scores.min(initial=np.inf)
             if not positive.all():
                 ranked = self._penalised(asked, liked, ranked)
@@ -154,19 +154,19 @@ class Recommender:
         weights = np.abs(history.weights) * made.gates(history.rows)
         # Where every gate is shut there is nothing to go by but what was said.
         weights = weights if weights.sum() > 0 else np.abs(history.weights)
-        options = SearchOptions.model_construct(
-            k=keep,
+        options = AttentionOptions(
             attend=asked.attend,
+            best=keep + 1,
             scorer=made.tuning.scorer,
             recall=asked.request.recall,
         )
+        embeddings = made.asking(history.embeddings, history.rows)
         return attend(
             asked.view,
             self._settings,
-            made.asking(history.embeddings, history.rows),
-            rows,
+            Queries(embeddings, parts=weights / weights.sum()),
             options,
-            parts=weights / weights.sum(),
+            rows,
             without=history.seen if asked.request.exclude_seen else None,
             estimate=True,
         )
@@ -179,10 +179,10 @@ class Recommender:
         against = self._attention(asked._replace(attend="all"), negative, rows, 1)
         # One example counts as much on either side, however many there are on the other.
         force = float(np.abs(negative.weights).mean() / weights[weights > 0].mean())
-        given = weighed_in(against, ranked.found.documents)
+        given = weigh_documents(against, ranked.found.documents)
         order = np.argsort(given.documents)
         at = order[np.searchsorted(given.documents, ranked.found.documents, sorter=order)]
-        taken = against.focus.log_weights(given)[at] + math.log(force)
+        taken = against.scoring.log_weights(given)[at] + math.log(force)
         return ranked._replace(scores=penalised(ranked.scores, taken))
 
     def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
@@ -197,8 +197,8 @@ class Recommender:
         more = np.setdiff1d(fresh[: asked.due], ranked.found.documents)
         if not len(more):
             return ranked
-        found = weighed_in(liked, np.concatenate([ranked.found.documents, more]))
-        both = Ranked(found, liked.focus.log_weights(found))
+        found = weigh_documents(liked, np.concatenate([ranked.found.documents, more]))
+        both = Ranked(found, liked.scoring.log_weights(found))
         return self._penalised(asked, liked, both) if (asked.history.weights < 0).any() else both
 
     def _order(self, asked: Asked, ranked: Ranked) -> Int64:
@@ -217,7 +217,9 @@ class Recommender:
             order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
         return reserved(order, fresh, request.reserve, asked.listed)
 
-    def _hits(self, asked: Asked, focus: Focus, ranked: Ranked, at: Int64) -> list[Recommendation]:
+    def _hits(
+        self, asked: Asked, scoring: Scoring, ranked: Ranked, at: Int64
+    ) -> list[Recommendation]:
         found, fields = ranked.found, asked.request.fields
         read = self._store.documents if asked.request.title else self._store.values
         documents = read(found.documents[at])
@@ -225,7 +227,7 @@ class Recommender:
             raise Vanished
         parts = [part.name for part in asked.history.parts if part.weight > 0]
         explain = asked.request.explain
-        told = because(focus, found, at, parts) if explain else [None] * len(at)
+        told = because(scoring, found, at, parts) if explain else [None] * len(at)
         return [
             Recommendation(
                 id=(document := documents[row]).id,

@@ -15,10 +15,10 @@ from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.projection import Projection
 from attend.search.answers import Hit, Weighing
-from attend.search.attending import Attention
+from attend.search.attend import Attention
+from attend.search.estimate import WHOLE, attended_share
 from attend.search.explaining import Places, Vanished, explanations, highlights, matches
 from attend.search.listing import Groups, Listed, listed
-from attend.search.mass import mass_of
 from attend.search.titles import title_of
 from attend.search.value_types import KEY, ValueTypes, value_of
 from attend.store import KeyBatch, State, StoredDocument
@@ -70,7 +70,7 @@ class Reading:
     @cached_property
     def _type(self) -> ValueType:
         """Of the values that `options.value` names."""
-        change = self.attention.focus.view.change
+        change = self.attention.scoring.view.change
         return self.types.of(self.options, change, self._best)
 
     def _best(self, count: int | None) -> list[StoredDocument]:
@@ -122,7 +122,7 @@ class Reading:
     def answered(self, query: int) -> bool:
         """Whether anything was attended, and with enough confidence for an answer."""
         found, least = self.attention.attended[query], self._least()
-        if not self.attention.focus.calibrated or least is None:
+        if not self.attention.scoring.plan.calibrated or least is None:
             return found.total_documents > 0
         return found.total_documents > 0 and found.confidence >= least
 
@@ -130,16 +130,19 @@ class Reading:
         """How logits became weights, where that was asked for."""
         if not self.options.explain:
             return None
-        made = self.attention.focus.mechanism
+        made = self.attention.scoring.mechanism
         null = None if made.null_logit is None else made.null_logit.tolist()
-        threshold = self.attention.focus.view.tuning.threshold
-        mass = mass_of(self.attention, self.rows, query)
+        threshold = self.attention.scoring.view.tuning.threshold
+        mass = WHOLE
+        if self.attention.all_weights is None:
+            attended = self.attention.attended[query]
+            mass = attended_share(self.attention.scoring, attended, self.rows, query)
         return Weighing(made.temperature, made.gates.tolist(), null, threshold, mass)
 
     def _least(self) -> float | None:
         """The confidence below which nothing is answered."""
         asked = self.options.min_confidence
-        return self.attention.focus.view.tuning.threshold if asked is None else asked
+        return self.attention.scoring.view.tuning.threshold if asked is None else asked
 
     def answer(self, query: int) -> dict[str, Json]:
         """The blend of all attended (soft), or of a one-hot weight on the best (hard).
@@ -163,10 +166,10 @@ class Reading:
         return answer
 
     def _blended(self, query: int, found: Attended, type: ValueType) -> dict[str, Json]:
-        focus = self.attention.focus
-        projection = focus.view.projection
-        through = _has_value_weights(projection) and focus.view.tuning.takes(self.options.value)
-        blend = _blend(type, projection, focus.gates, through=through)
+        scoring = self.attention.scoring
+        projection = scoring.view.projection
+        through = _has_value_weights(projection) and scoring.view.tuning.takes(self.options.value)
+        blend = _blend(type, projection, scoring.gates, through=through)
         if self.options.mode == "hard":
             one_hot = np.ones((len(found.head_weights), 1))
             self._add(blend, query, found.documents[:1], one_hot)
@@ -180,7 +183,7 @@ class Reading:
     def _add(self, blend: HeadBlend, query: int, rows: Int64, weights: Float64) -> None:
         documents = self._documents(rows)
         ids = [document.id for document in documents]
-        by_head = self.attention.focus.by_head(weights)
+        by_head = self.attention.scoring.by_head(weights)
         blend.add(ids, self._values(query, rows, documents), by_head)
 
     def _documents(self, rows: Int64) -> list[StoredDocument]:
@@ -205,7 +208,7 @@ class Reading:
 
     def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
         if self.options.value == KEY:
-            best = self.attention.focus.best_keys(query, rows)
+            best = self.attention.scoring.best_keys(query, rows)
             if len(best) < len(rows):
                 raise Vanished
             keys = self.store.embeddings([best[row] for row in rows.tolist()])

@@ -10,9 +10,9 @@ import numpy as np
 from attend.attention import Attended
 from attend.errors import LimitExceeded
 from attend.search.answers import Highlight
-from attend.search.attending import Attention
-from attend.search.focus import Focus
+from attend.search.attend import Attention
 from attend.search.highlighting import HIGHLIGHTER
+from attend.search.scoring import Scoring
 from attend.store import StoredDocument, StoredKey
 from attend.types import Float64, Int64, Json
 
@@ -54,7 +54,7 @@ def matches(
         Vanished: a document is no longer there.
     """
     rows = np.array([each.row for each in documents], dtype=np.int64)
-    best = attention.focus.best_keys(query, rows)
+    best = attention.scoring.best_keys(query, rows)
     keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
     found = []
     for document in documents:
@@ -76,7 +76,7 @@ def highlights(found: Sequence[Match], said: Sequence[str]) -> list[Highlight]:
 
 
 def because(
-    focus: Focus, found: Attended, at: Int64, parts: Sequence[Mapping[str, Json]]
+    scoring: Scoring, found: Attended, at: Int64, parts: Sequence[Mapping[str, Json]]
 ) -> list[list[dict[str, Json]]]:
     """Each part of a mixture with its share of a document's weight, by document; largest first.
 
@@ -89,7 +89,7 @@ def because(
             f"{MAX_SHARES} shares that are sent at once; lower k, or do not ask to explain.",
             field="explain",
         )
-    shares = focus.because(found, at)  # (p, k)
+    shares = scoring.part_shares(found, at)  # (p, k)
     orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
     return [
         [{**parts[part], "weight": float(share[part])} for part in order.tolist()]
@@ -109,11 +109,11 @@ def explanations(
     Args:
         parts: what the parts of a mixture are; their shares are told then.
     """
-    attended, focus = attention.attended[query], attention.focus
-    lexical = focus.lexical(query, attended.documents)  # (n,)
-    dense = focus.mechanism.gates @ attended.logits - lexical  # (n,)
+    attended, scoring = attention.attended[query], attention.scoring
+    lexical = scoring.lexical(query, attended.documents)  # (n,)
+    dense = scoring.mechanism.gates @ attended.logits - lexical  # (n,)
     before = _ranks(dense)
-    shares = because(focus, attended, at, parts) if parts else [None] * len(at)
+    shares = because(scoring, attended, at, parts) if parts else [None] * len(at)
     return [
         {
             **match.json(),
@@ -125,7 +125,7 @@ def explanations(
             "weights": attended.head_weights[:, position].tolist(),
             "lexical": float(lexical[position]),
             "dense": float(dense[position]),
-            "terms": list(focus.terms(query)),
+            "terms": list(scoring.terms(query)),
         }
         for position, match, share in zip(at.tolist(), found, shares, strict=True)
     ]

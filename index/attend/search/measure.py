@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from attend.search.attending import Attention
+from attend.search.attend import Attention
 from attend.settings import Settings
 
 
@@ -37,8 +37,8 @@ class Shares(NamedTuple):
 
 def measure_of(attention: Attention, settings: Settings, query: int) -> Measure:
     """The measure of one query's attention."""
-    focus, found = attention.focus, attention.attended[query]
-    mechanism, made = focus.mechanism, focus.view.made
+    scoring, found = attention.scoring, attention.attended[query]
+    mechanism, made = scoring.mechanism, scoring.view.made
     if mechanism.heads > 1 or made.moved:
         return Measure(None, -math.inf, None)
     tau = mechanism.temperature

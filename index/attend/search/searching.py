@@ -19,14 +19,15 @@ from attend.errors import Conflict, InvalidRequest, LimitExceeded
 from attend.search.answering import Contents, Reading
 from attend.search.answers import Answer, Facets, Matrix
 from attend.search.asking import Asked, Asking, Named, QueryEncoder
-from attend.search.attending import Attention, attend, attend_matrix
+from attend.search.attend import Attention, Queries, attend
 from attend.search.batches import Batch, grouped, joined, options_of, strictest
 from attend.search.explaining import Vanished
-from attend.search.lexicon import Lexicon, Overlap, blended, overlaps, strength_of
 from attend.search.measure import Measure, measure_of
 from attend.search.paging import fingerprint
+from attend.search.plan import AttentionOptions
 from attend.search.selecting import Selects
 from attend.search.value_types import Sampled, ValueTypes
+from attend.search.words import Lexicon, WordScores, score_words, word_weight
 from attend.settings import Settings
 from attend.store import Facet, Predicate, compile_filter
 from attend.timings import collecting, tell, timed
@@ -168,10 +169,9 @@ class Searcher:
                 f"{len(batch.asked)} queries over {width} documents are more than the "
                 f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
             )
-        words = self._overlaps(view, batch)
-        found = attend_matrix(
-            view, self._settings, batch.embeddings(view.made), rows, batch.options, words
-        )
+        queries = Queries(batch.embeddings(view.made), self._words(view, batch))
+        options = replace(attention_options(over_all), best=None)
+        found = attend(view, self._settings, queries, options, rows)
         attended = found.attended
         columns = np.unique(np.concatenate([found.documents for found in attended]))
         documents = store.values(columns)
@@ -191,17 +191,10 @@ class Searcher:
         options = batch.options
         with timed("search"):
             view, rows, store = self._select(options, batch.own)
-            words = self._overlaps(view, batch)
+            words = self._words(view, batch)
         with timed("attend"):
-            attention = attend(
-                view,
-                self._settings,
-                batch.embeddings(view.made),
-                rows,
-                options,
-                words,
-                batch.weights,
-            )
+            queries = Queries(batch.embeddings(view.made), words, batch.weights)
+            attention = attend(view, self._settings, queries, attention_options(options), rows)
         with timed("fetch"):
             return self._read(batch, view, store, attention, rows)
 
@@ -238,7 +231,7 @@ class Searcher:
             attended=found.total_documents,
             answered=reading.answered(query),
             confidence=found.confidence,
-            calibrated=reading.attention.focus.calibrated,
+            calibrated=reading.attention.scoring.plan.calibrated,
             exact=reading.attention.exact,
             recall=reading.attention.recall,
             generation=view.change,
@@ -249,20 +242,11 @@ class Searcher:
             weighing=reading.weighing(query),
         )
 
-    def _overlaps(self, view: View, batch: Batch) -> Sequence[Overlap] | None:
-        """The lexical term of each embedding; None where words do not count."""
-        texts = [text for asked in batch.asked for text in asked.texts]
-        if not texts:
-            return None
-        found = overlaps(self._store, texts, strength_of(batch.options.lexical, view.tuning))
-        if found is None:
-            return None
-        of = iter(found)
-        return [
-            blended([(next(of), said.share) for said in each])
-            for asked in batch.asked
-            for each in asked.said
-        ]
+    def _words(self, view: View, batch: Batch) -> list[WordScores] | None:
+        """Return the BM25 scores of each embedding; None where words do not count."""
+        weight = word_weight(batch.options.lexical, view.tuning)
+        texts = [part for asked in batch.asked for part in asked.said]
+        return score_words(self._store, texts, weight)
 
     def _facets(self, options: SearchOptions) -> Facets | None:
         """Counted over what filter and mask let pass: a mask is a filter on ids."""
@@ -275,6 +259,23 @@ class Searcher:
                 parts.append({"@id": {"in": options.mask.only}})
         predicate = compile_filter({"$and": parts}) if any(parts) else None
         return self._store.facets(options.facets, predicate)
+
+
+def attention_options(options: SearchOptions) -> AttentionOptions:
+    """Return what attention needs of a request."""
+    ends = options.group_by is None and options.cursor is None
+    return AttentionOptions(
+        attend=options.attend,
+        # One more than are listed, to tell whether more follow.
+        best=options.k + options.offset + 1 if ends else None,
+        scorer=options.scorer,
+        scale=options.scale,
+        heads=None if options.heads is None else tuple(options.heads),
+        pool=options.pool,
+        temperature=options.temperature,
+        lexical=options.lexical,
+        recall=options.recall,
+    )
 
 
 def until_whole(read: Callable[[], Result]) -> Result:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attend.learn.answers.held import Fold, Words
-from attend.search.lexicon import Lexicon
+from attend.search.words import Lexicon
 from attend.store import Lexical
 from attend.types import Float64, Int64
 

@@ -12,8 +12,8 @@ from attend.api.search import SearchRequest
 from attend.errors import InvalidRequest
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.search import attending
-from attend.search.lexicon import NO_OVERLAP, Overlap
+from attend.search import attend as attending
+from attend.search.words import NO_WORDS, WordScores
 from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 
@@ -305,7 +305,7 @@ def test_an_explanation_names_the_question_that_was_like_this_one(world):
 # -- the term itself --------------------------------------------------------------------------
 
 OVERLAPS = st.builds(
-    lambda rows, seed: Overlap(
+    lambda rows, seed: WordScores(
         np.array(sorted(rows), dtype=np.int64),
         np.random.default_rng(seed).integers(1, 6, len(rows)) / 7,
         ("a",),
@@ -318,12 +318,12 @@ OVERLAPS = st.builds(
 @settings(deadline=None)
 @given(OVERLAPS, st.lists(st.integers(0, 60)), st.sets(st.integers(1, 50)), st.integers(1, 40))
 def test_overlaps_as_a_dict_has_them(overlap, asked, passing, count):
-    held = dict(zip(overlap.rows.tolist(), overlap.shares.tolist(), strict=True))
+    held = dict(zip(overlap.rows.tolist(), overlap.scores.tolist(), strict=True))
     documents = np.array(asked, dtype=np.int64)
     assert overlap.of(documents).tolist() == [held.get(row, 0.0) for row in asked]
-    assert NO_OVERLAP.of(documents).tolist() == [0.0] * len(asked)
+    assert NO_WORDS.of(documents).tolist() == [0.0] * len(asked)
     kept = overlap.among(np.array(sorted(passing), dtype=np.int64))
-    assert dict(zip(kept.rows.tolist(), kept.shares.tolist(), strict=True)) == {
+    assert dict(zip(kept.rows.tolist(), kept.scores.tolist(), strict=True)) == {
         row: share for row, share in held.items() if row in passing
     }
     best = overlap.best(count)

@@ -149,7 +149,7 @@ def test_groups_are_led_by_their_best(many, attend):
 
 
 def test_ranks_of_too_many_are_refused(many, monkeypatch):
-    monkeypatch.setattr("attend.search.attending.MAX_RANKED", 59)
+    monkeypatch.setattr("attend.search.attend.MAX_RANKED", 59)
     with pytest.raises(LimitExceeded, match="more than 59 ranks"):
         many.search(QUERY, attend="all", group_by="genre")
     assert many.search(QUERY, attend="all").hits

@@ -15,8 +15,9 @@ from attend.data import Data
 from attend.keys import blocks, nearest
 from attend.keys.segment import Exact
 from attend.projection import identity
-from attend.search import attending
-from attend.search.attending import attend
+from attend.search import attend as attending
+from attend.search.attend import Queries, attend
+from attend.search.plan import AttentionOptions
 from attend.store import NewExample, Question
 from attend.tuning import Tuning
 from tests.index.helpers import vector_data
@@ -125,8 +126,8 @@ def batch(crowd: Crowd, count: int, **options: Any) -> Any:
     """A search of the core, without what answers are made of."""
     collection = crowd.collection
     queries = np.resize(crowd.queries, (count, WIDTH))
-    request = parse(SearchRequest, {"query": queries[0].tolist(), "attend": 15, **options})
-    return attend(collection.views.current(), collection.settings, queries, None, request)
+    chosen = AttentionOptions(**{"attend": 15, "best": 11, **options})
+    return attend(collection.views.current(), collection.settings, Queries(queries), chosen)
 
 
 def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch):
@@ -138,11 +139,11 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     read: list[int] = []
     logits = attending._logits
 
-    def counted(focus, at, documents):
+    def counted(scoring, at, documents):
         blocks = [len(found.keys) for found in view.keys.blocks(documents)]
         assert max(blocks) <= 1000 + EACH + 1
         read.append(sum(blocks))
-        return logits(focus, at, documents)
+        return logits(scoring, at, documents)
 
     monkeypatch.setattr(attending, "_logits", counted)
     batch(crowd, len(crowd.queries))

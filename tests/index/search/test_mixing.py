@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from attend.api.search import SearchOptions
 from attend.attention import Partition
 from attend.keys import snapshot
 from attend.keys.quantised import QuantisedVectors
-from attend.search import attending, mixing
-from attend.search.focusing import focus_on
+from attend.search import attend as attending
+from attend.search import estimate as mixing
+from attend.search.plan import AttentionOptions, plan_of
+from attend.search.scoring import Scoring
 from attend.types import Document
 from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data
@@ -124,16 +125,10 @@ def test_lists_over_quantised_keys_are_those_of_all_keys(filled, case):
 def estimate(collection, keys, history, **rest):
     """The attention of a history as it is estimated."""
     view = collection.views.current(role="recommend")
-    options = SearchOptions.model_construct(k=50, attend="all", scorer=view.tuning.scorer, **rest)
-    return attending.attend(
-        view,
-        collection.settings,
-        keys[history].astype(np.float32),
-        None,
-        options,
-        parts=np.full(len(history), 1 / len(history)),
-        estimate=True,
-    )
+    options = AttentionOptions(attend="all", best=51, scorer=view.tuning.scorer, **rest)
+    parts = np.full(len(history), 1 / len(history))
+    queries = attending.Queries(keys[history].astype(np.float32), parts=parts)
+    return attending.attend(view, collection.settings, queries, options, estimate=True)
 
 
 def test_what_is_not_proposed_counts_in_the_sums_by_those_drawn(filled, monkeypatch):
@@ -234,12 +229,6 @@ def test_what_the_index_does_not_know_is_scanned(filled):
     for options in ({"scorer": "laplace"}, {"pool": "sum"}):
         assert collection.search(query, attend=20, **options).exact
     view = collection.views.current(role="recommend")
-    focus = focus_on(
-        view,
-        collection.settings,
-        keys[history].astype(np.float32),
-        None,
-        SearchOptions.model_construct(k=10),
-        "all",
-    )
-    assert not mixing.worth_estimating(focus, None, 10, None)  # no mixture
+    plan = plan_of(view.made, collection.settings, AttentionOptions("all"), words=False)
+    scoring = Scoring.of(view, plan, keys[history].astype(np.float32))
+    assert not mixing.worth_estimating(scoring, None, 10, None)  # no mixture

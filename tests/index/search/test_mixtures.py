@@ -10,7 +10,7 @@ from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.projection import Projection
-from attend.search import attending
+from attend.search import attend as attending
 from tests.index.helpers import vector_data
 from tests.index.world import World
 

@@ -1,0 +1,370 @@
+"""Attention of queries over the documents of a snapshot: candidates, then exact weights.
+
+Three ways lead to the same numbers. FAISS proposes candidates where its inner product orders keys
+as the scorer does, and they are scored again exactly. Where BM25 counts too, the best by words
+join them, until no document outside of both can be among the top. Or every key is scored, in
+blocks: where a request wants weights over all documents, where that is cheap, or where the scorer
+is one that an index of inner products does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from attend.attention import (
+    Attended,
+    Logits,
+    Weights,
+    attend_logits,
+    attend_many,
+    block_logits,
+    weighed,
+    weights_by_block,
+)
+from attend.errors import LimitExceeded
+from attend.keys import Candidates, divided
+from attend.search.estimate import estimate_mixture, worth_estimating
+from attend.search.plan import AttentionOptions, plan_of
+from attend.search.scoring import ALL, MAX_SCORES, Scoring
+from attend.search.words import BestByWords, WordScores
+from attend.settings import Settings
+from attend.timings import timed
+from attend.types import Float32, Float64, Int64
+from attend.views import View
+
+SCAN_FLOATS = 64_000_000
+"""Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""
+
+OVERSAMPLED = 4
+"""Beyond that, a scorer that the index does not know re-scores this many times `attend`."""
+
+WIDER = 2
+"""With words, this many times `attend` by keys and as many by words are looked at first; where
+that proves too few, as many times more."""
+
+LOOKED_UP = 10_000
+"""Keys that are looked up at once for several queries: 15 MB at 384 dimensions."""
+
+MAX_RANKED = 10_000_000
+"""Documents ranked in one batch, where all share the weights: some 500 MB."""
+
+SCAN_SHARE = 8
+"""Candidates that are more than one in eight documents cost as much as all of them."""
+
+
+class Queries(NamedTuple):
+    """Queries of one search, which share their options.
+
+    Attributes:
+        embeddings: (q, d); of a mixture, its parts (p, d).
+        words: the BM25 scores of each embedding; None where words do not count.
+        parts: (p,) where the embeddings are parts of one mixture: how much each counts, summing
+            to one.
+    """
+
+    embeddings: Float32
+    words: Sequence[WordScores] | None = None
+    parts: Float64 | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of some queries.
+
+    Attributes:
+        attended: for each query its top documents, best first (with `attend: "all"`, those
+            that may be listed).
+        exact: whether no better document can be missing.
+        scoring: how queries meet keys, to explain single documents.
+        recall: where keys are quantised, the share of the ten nearest that searches find.
+        all_weights: a reading of the weights of all documents, where all share them.
+    """
+
+    attended: list[Attended]
+    exact: bool
+    scoring: Scoring
+    recall: float | None = None
+    all_weights: Callable[[], Iterator[Weights]] | None = None
+
+
+def attend(
+    view: View,
+    settings: Settings,
+    queries: Queries,
+    options: AttentionOptions,
+    rows: Int64 | None = None,
+    without: Int64 | None = None,
+    *,
+    estimate: bool = False,
+) -> Attention:
+    """Return the attention of queries over the documents of a snapshot.
+
+    This is the one attention over stored documents: searches, recommendations and whatever judges
+    a version by what it would answer call it.
+
+    Args:
+        rows: the documents that filter and mask let pass, ascending; None for all.
+        without: a few documents, ascending, that are masked besides.
+        estimate: whether the attention of a mixture over all may be estimated, where keys are
+            quantised.
+
+    Raises:
+        InvalidRequest: options that the version cannot follow.
+        LimitExceeded: more weights than memory is for.
+    """
+    masked = None
+    if without is not None and len(without):
+        if rows is None and (options.attend == "all" or queries.parts is not None):
+            masked = without  # of a few, a mask costs less than a choice
+        else:
+            rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
+    embeddings, words, parts = queries
+    plan = plan_of(view.made, settings, options, words=words is not None, mixture=parts is not None)
+    scoring = Scoring.of(view, plan, embeddings, words, parts, masked)
+    if options.attend == "all":
+        keep = _best(options, view.keys.documents, len(embeddings))
+        if estimate and worth_estimating(scoring, rows, keep, options.recall):
+            return _estimated(scoring, rows, keep, options.recall)
+        return _over_all(scoring, rows, keep)
+    if parts is not None:
+        return _mixed(scoring, rows, options.attend, options.recall)
+    if plan.reranks:
+        return _proposed(scoring, rows, options.attend, options.attend)
+    worded = words is not None and any(len(scores.rows) for scores in words)
+    if not worded and plan.native:
+        return _proposed(scoring, rows, options.attend, recall=options.recall)
+    if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
+        return Attention(_scanned(scoring, rows, options.attend), True, scoring)
+    if words is not None and worded and plan.native:
+        return _proven(scoring, rows, options.attend, words, options.recall)
+    return _proposed(scoring, rows, options.attend, recall=options.recall)
+
+
+def weigh_documents(attention: Attention, documents: Int64) -> Attended:
+    """Weigh documents by the partitions of one query's attention, best first.
+
+    Documents that are not among the top get the weight that they would have beside them.
+    """
+    scoring, attended = attention.scoring, attention.attended[0]
+    logits = _with_words(scoring, 0, _logits(scoring, 0, documents))
+    return weighed(logits, attended.partition, scoring.mechanism, attended.total_documents)
+
+
+def _best(options: AttentionOptions, documents: int, queries: int) -> int:
+    """Return how many of the best documents must be known."""
+    if options.best is not None:
+        return options.best
+    if documents * queries > MAX_RANKED:
+        raise LimitExceeded(
+            f"To group all {documents} documents, or to go on with them, for {queries} queries at "
+            f"once is more than {MAX_RANKED} ranks; ask for fewer at once, or attend to a number "
+            f"of documents."
+        )
+    return max(documents, 1)
+
+
+def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | None) -> Attention:
+    """Return the attention of a mixture.
+
+    By a scan where search is exact: for the parts together an index does the same product, and
+    would sort besides what each proposes.
+    """
+    parts, keys = len(scoring.embeddings), scoring.view.keys
+    if parts * min(attend, keys.documents) > MAX_RANKED:
+        raise LimitExceeded(
+            f"{parts} parts that attend to {attend} documents are more than {MAX_RANKED} weights; "
+            f"attend to fewer, or mix fewer parts.",
+            field="attend",
+        )
+    if worth_estimating(scoring, rows, attend, recall):
+        estimate = _estimated(scoring, rows, attend, recall)
+        best = [Logits(top.documents, top.logits) for top in estimate.attended]
+        return replace(estimate, attended=[attend_logits(z, scoring.mechanism) for z in best])
+    return Attention(_scanned(scoring, rows, attend), True, scoring)
+
+
+def _estimated(scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None) -> Attention:
+    return Attention([estimate_mixture(scoring, rows, keep, recall)], False, scoring)
+
+
+def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
+    attended = _scan(scoring, rows, keep)
+
+    def all_weights() -> Iterator[Weights]:
+        return weights_by_block(
+            scoring.heads,
+            scoring.blocks(rows),
+            scoring.mechanism,
+            attended,
+            allowed=scoring.allowed,
+            shift=scoring.shift,
+        )
+
+    return Attention(attended, True, scoring, all_weights=all_weights)
+
+
+def _scan(scoring: Scoring, rows: Int64 | None, keep: int, queries: slice = ALL) -> list[Attended]:
+    """Return the `keep` best documents with weights among all, in passes of bounded memory."""
+    places = range(len(scoring.heads))[queries]
+    step = max(1, MAX_SCORES // (scoring.view.keys.largest_block * scoring.mechanism.heads))
+    passes = [slice(place, min(place + step, places.stop)) for place in places[::step]]
+    return [
+        attended
+        for part in passes
+        for attended in attend_many(
+            scoring.heads[part],
+            scoring.blocks(rows, part),
+            scoring.mechanism,
+            keep,
+            allowed=scoring.allowed,
+            shift=scoring.shift[part],
+        )
+    ]
+
+
+def _scanned(
+    scoring: Scoring, rows: Int64 | None, attend: int, queries: slice = ALL
+) -> list[Attended]:
+    """Return the best documents of a scan over all, with weights among themselves only."""
+    best = _scan(scoring, rows, attend, queries)
+    if scoring.words is None:
+        return [attend_logits(Logits(top.documents, top.logits), scoring.mechanism) for top in best]
+    places = range(len(scoring.heads))[queries]
+    # A scan has the precision of the keys, while candidates are scored in float64: whichever
+    # way a search with words goes, its weights are the same.
+    logits = [
+        _with_words(scoring, query, _logits(scoring, query, top.documents))
+        for query, top in zip(places, best, strict=True)
+    ]
+    return [attend_logits(z, scoring.mechanism, attend) for z in logits]
+
+
+def _proposed(
+    scoring: Scoring,
+    rows: Int64 | None,
+    attend: int,
+    target: int | None = None,
+    recall: float | None = None,
+) -> Attention:
+    """Return the best of what the index proposes, and of what shares most words.
+
+    Args:
+        target: documents that each head proposes; by the scorer if None.
+        recall: the share of the nearest keys that the index finds.
+    """
+    native = scoring.plan.native
+    if target is None:
+        target = attend if native else attend * OVERSAMPLED
+    with timed("search"):
+        candidates, least = scoring.view.keys.search(scoring.index_queries(), rows, target, recall)
+    if scoring.words is not None:
+        candidates = [
+            np.union1d(near, scores.among(rows).best(target).rows)
+            for near, scores in zip(candidates, scoring.words, strict=True)
+        ]
+    attended = [
+        attend_logits(_with_words(scoring, query, logits), scoring.mechanism, attend)
+        for query, logits in enumerate(_scored(scoring, candidates))
+    ]
+    if not native:
+        return Attention(attended, False, scoring)
+    return Attention(attended, least >= 1, scoring, None if least >= 1 else least)
+
+
+def _proven(
+    scoring: Scoring,
+    rows: Int64 | None,
+    attend: int,
+    words: Sequence[WordScores],
+    recall: float | None,
+) -> Attention:
+    """Return the top documents by keys and words together, proved to miss none.
+
+    Where keys are quantised, none but what the index itself misses.
+    """
+    passing = [scores.among(rows) for scores in words]
+    documents = scoring.view.keys.documents if rows is None else len(rows)
+    settled: dict[int, Attended] = {}
+    pending = list(range(len(passing)))
+    queries, target, least = scoring.index_queries(), attend * WIDER, 1.0
+    while pending and target * SCAN_SHARE <= documents:
+        with timed("search"):
+            proposed, share = scoring.view.keys.search(queries[pending], rows, target, recall)
+        least = min(least, share)
+        for query, near in zip(pending, proposed, strict=True):
+            top = _settled(scoring, query, near, passing[query].best(target), target, attend)
+            settled |= {} if top is None else {query: top}
+        pending, target = [query for query in pending if query not in settled], target * WIDER
+    for query in pending:
+        settled[query] = _scanned(scoring, rows, attend, slice(query, query + 1))[0]
+    attended = [settled[query] for query in range(len(passing))]
+    return Attention(attended, least >= 1, scoring, None if least >= 1 else least)
+
+
+def _settled(
+    scoring: Scoring, query: int, near: Int64, worded: BestByWords, target: int, attend: int
+) -> Attended | None:
+    """Return the top documents among candidates, if no other document can be one of them.
+
+    `near` holds the `target` best by keys, `worded` as many by words. What is in neither has a
+    logit of at most the sum of what comes last in each (the threshold algorithm: Fagin, Lotem
+    and Naor 2003).
+    """
+    by_keys = _logits(scoring, query, near)
+    others = _logits(scoring, query, np.setdiff1d(worded.rows, near))
+    dense = Logits(*(np.concatenate(pair, axis=-1) for pair in zip(by_keys, others, strict=True)))
+    top = attend_logits(_with_words(scoring, query, dense), scoring.mechanism, attend)
+    if len(near) < target:
+        return top  # these are all documents
+    last = np.partition(by_keys.z[0], -target)[-target]
+    bound = last + scoring.mechanism.scale[0] * worded.beyond
+    return top if top.logits[0, attend - 1] >= bound else None
+
+
+def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> Iterator[Logits]:
+    """Return each query's logits of its own candidates by keys alone.
+
+    The keys of several queries are looked up together where they are few. Each query is scored by
+    itself: a product of all would round a query otherwise in other company, and change the order
+    of equals between two of its pages.
+    """
+    keys = scoring.view.keys
+    most = max(map(len, candidates)) * keys.most_keys
+    step = LOOKED_UP // max(most, 1)
+    if len(candidates) == 1 or step < 2:
+        yield from (_logits(scoring, query, rows) for query, rows in enumerate(candidates))
+        return
+    for start in range(0, len(candidates), step):
+        part = candidates[start : start + step]
+        every = keys.lookup(np.unique(np.concatenate(part)))
+        for query, documents in enumerate(divided(every, part), start):
+            yield _block_logits(scoring, query, documents)
+
+
+def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
+    """Return one query's logits by keys alone, in float64: candidates are few, and they decide.
+
+    In blocks: a document may have any number of keys.
+    """
+    parts = [_block_logits(scoring, query, block) for block in scoring.view.keys.blocks(documents)]
+    if len(parts) == 1:
+        return parts[0]
+    none = Logits(np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0)))
+    rows, z = zip(none, *parts, strict=True)
+    return Logits(np.concatenate(rows), np.concatenate(z, axis=1))
+
+
+def _block_logits(scoring: Scoring, query: int, documents: Candidates) -> Logits:
+    one = slice(query, query + 1)
+    heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one]
+    z = block_logits(heads, scoring.block(documents), scoring.mechanism, shift=shift)[0]
+    return Logits(documents.documents, z)
+
+
+def _with_words(scoring: Scoring, query: int, by_keys: Logits) -> Logits:
+    bias = scoring.bias(by_keys.documents, slice(query, query + 1))
+    return by_keys if bias is None else Logits(by_keys.documents, by_keys.z + bias[0])

@@ -1,0 +1,206 @@
+"""Scoring: the queries of one search over one snapshot, as a scoring plan scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attend.attention import (
+    Allowed,
+    Attended,
+    Block,
+    Blocks,
+    Mechanism,
+    log_mix,
+    pieces,
+    score_keys,
+    softmax,
+    without,
+)
+from attend.keys import Candidates
+from attend.search.plan import ScoringPlan
+from attend.search.words import WordScores
+from attend.types import Float32, Float64, Floats, Int64
+from attend.views import View
+
+FEW_KEYS = 1024
+"""Up to this many keys queries are float64: float32 moves a weight by a millionth or two."""
+
+MAX_SCORES = 1 << 20
+"""Scores of a block of keys, for all queries and heads of one pass: 8 MB, some eight times over."""
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """Queries over a snapshot, as a plan scores them.
+
+    Attributes:
+        embeddings: (q, d), or the parts of one mixture (p, d).
+        heads: (q, H, d) the projected queries; of a mixture (1, p * H, d), part by part.
+        shift: (q, H) what folding adds to each logit.
+        parts: (p,) how much each part of a mixture counts; None for plain queries.
+        words: the BM25 scores of each embedding; None where words do not count.
+        masked: documents that a scan leaves out besides those that filters do.
+    """
+
+    view: View
+    plan: ScoringPlan
+    mechanism: Mechanism
+    embeddings: Float32
+    heads: Floats
+    shift: Float64
+    parts: Float64 | None = None
+    words: Sequence[WordScores] | None = None
+    masked: Int64 | None = None
+
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        plan: ScoringPlan,
+        embeddings: Float32,
+        words: Sequence[WordScores] | None = None,
+        parts: Float64 | None = None,
+        masked: Int64 | None = None,
+    ) -> Scoring:
+        """Project embeddings (q, d) by a plan."""
+        exact = embeddings.astype(np.float64) if view.keys.keys <= FEW_KEYS else embeddings
+        heads: Floats
+        shift: Floats
+        if plan.untouched:
+            heads, shift = exact[:, None, :], np.zeros((len(exact), 1))
+        else:
+            heads, shift = plan.projection.asked(exact)
+        compare = plan.mechanism
+        if parts is not None:
+            compare = _of_mixture(compare, parts)
+            heads = heads.reshape(1, compare.heads, heads.shape[2])
+            shift = shift.reshape(1, compare.heads)
+        scaled = np.asarray(shift * compare.scale, dtype=np.float64)
+        return cls(view, plan, compare, embeddings, heads, scaled, parts, words, masked)
+
+    def block(self, candidates: Candidates) -> Block:
+        """Return candidates with their keys by head, (m, Hk, d), without the words."""
+        if self.plan.stored_form:
+            count, width = candidates.keys.shape
+            d = self.heads.shape[2]
+            keys = candidates.keys.reshape(count, width // d, d)
+        else:
+            keys = self.plan.projection.keys(candidates.keys)
+        return Block(candidates.documents, candidates.starts, keys)
+
+    def blocks(self, rows: Int64 | None, queries: slice = ALL) -> Blocks:
+        """Return all documents of `rows` block by block, with the words of some queries."""
+        most = max(1, MAX_SCORES // self.mechanism.heads)
+        return Blocks(
+            lambda: (
+                block._replace(bias=self.bias(block.documents, queries))
+                for candidates in self.view.keys.blocks(rows)
+                for block in pieces(self.block(candidates), most)
+            )
+        )
+
+    def bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
+        """Return what BM25 adds to the logits of documents (n,): (q, H, n)."""
+        if self.words is None:
+            return None
+        words = self.words[queries] if self.parts is None else self.words
+        shares = np.stack([scores.of(documents) for scores in words])  # (q or p, n)
+        count = len(words) if self.parts is None else 1
+        shape = (count, self.mechanism.heads, len(documents))
+        by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
+        scaled: Float64 = by_head * self.mechanism.scale[:, None]
+        return scaled
+
+    @property
+    def allowed(self) -> Allowed | None:
+        """The mask of a scan; None where it leaves out nothing."""
+        return None if self.masked is None else without(self.masked)
+
+    def by_head(self, weights: Float64) -> Float64:
+        """Mix weights (p * H, n) over the parts: those of the projection's heads (H, n)."""
+        if self.parts is None:
+            return weights
+        by_part = weights.reshape(len(self.parts), self.plan.projection.heads, -1)
+        mixed: Float64 = np.tensordot(self.parts, by_part, axes=1)  # (p,) @ (p, H, n) -> (H, n)
+        return mixed
+
+    @property
+    def gates(self) -> Float64:
+        """How much each of the projection's heads counts, (H,)."""
+        if self.parts is None:
+            return self.mechanism.gates
+        by_part = self.mechanism.gates.reshape(-1, self.plan.projection.heads)
+        gates: Float64 = by_part.sum(axis=0)
+        return gates
+
+    def log_weights(self, attended: Attended) -> Float64:
+        """Return the log weights of attended documents (n,), also of those far too far off."""
+        return log_mix(self._logs(attended.logits, attended), self.mechanism.gates)
+
+    def part_shares(self, attended: Attended, places: Int64) -> Float64:
+        """Return the share of each part in the weight of some attended documents (k,): (p, k).
+
+        In logs, so that each column sums to one even where weights underflow.
+        """
+        logits = self._logs(attended.logits[:, places], attended)
+        with np.errstate(divide="ignore"):
+            shares = softmax(logits.T + np.log(self.mechanism.gates)).weights.T  # (p * H, k)
+        parts = 1 if self.parts is None else len(self.parts)
+        by_part = shares.reshape(parts, self.plan.projection.heads, -1)
+        summed: Float64 = by_part.sum(axis=1)
+        return summed
+
+    def _logs(self, logits: Float64, attended: Attended) -> Float64:
+        return logits / self.mechanism.temperature - attended.log_partition[:, None]
+
+    def index_queries(self) -> Float32:
+        """Return the queries in the space of the index: (q, H, Hk * d).
+
+        An index of several heads holds their keys side by side; a head's query is zero
+        over the others, so that one inner product is that head's.
+        """
+        if not self.plan.stored_form:
+            return self.embeddings[:, None, :]
+        q, heads, d = self.heads.shape
+        if self.view.made.width == d:
+            return np.ascontiguousarray(self.heads, dtype=np.float32)
+        spread = np.zeros((q, heads, heads, d), dtype=np.float32)
+        spread[:, np.arange(heads), np.arange(heads)] = self.heads
+        return spread.reshape(q, heads, heads * d)
+
+    def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
+        """Return for each document row the id of the key that matches the query best."""
+        candidates = self.view.keys.lookup(rows)
+        if not len(candidates.documents):
+            return {}
+        block = self.block(candidates)
+        scores = score_keys(self.heads[query : query + 1], block.keys, self.mechanism)[0]  # (H, m)
+        score = self.mechanism.gates @ scores  # (m,)
+        places = np.split(np.arange(len(score)), candidates.starts[1:])
+        best = [int(part[np.argmax(score[part])]) for part in places]
+        ids = candidates.key_ids[best].tolist()
+        return dict(zip(candidates.documents.tolist(), ids, strict=True))
+
+    def lexical(self, query: int, documents: Int64) -> Float64:
+        """Return what words add to the logits of documents, (n,); the heads' mean by gates."""
+        bias = self.bias(documents, slice(query, query + 1))
+        return np.zeros(len(documents)) if bias is None else self.mechanism.gates @ bias[0]
+
+    def terms(self, query: int) -> tuple[str, ...]:
+        """Return the words of a query that were looked up."""
+        if self.words is None:
+            return ()
+        words = self.words if self.parts is not None else self.words[query : query + 1]
+        return tuple(dict.fromkeys(term for scores in words for term in scores.terms))
+
+
+def _of_mixture(compare: Mechanism, parts: Float64) -> Mechanism:
+    """Return the mechanism with its heads once for each part, as the parts count."""
+    gates = np.outer(parts, compare.gates).ravel()  # (p, H) -> (p * H,)
+    scale = np.tile(compare.scale, len(parts))
+    return replace(compare, gates=gates / gates.sum(), scale=scale)
