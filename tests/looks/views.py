@@ -42,7 +42,7 @@ LOOKS = (
         f"/map?collection=modules&q={quote('Parse a document')}&before=1&projection=2&colour=size",
         "#picture circle",
     ),
-    Look("umap", f"/map?q={quote('compress a file')}&method=umap&colour=kind", "#picture circle"),
+    Look("tsne", f"/map?q={quote('compress a file')}&method=tsne&colour=kind", "#picture circle"),
     Look("add", "/add", "#drop"),
     Look("operate", "/operate", "#collections tr"),
     Look("docs", "/docs", "h1"),

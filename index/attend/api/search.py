@@ -248,17 +248,19 @@ class PlainSearch(SearchOptions):
 
 
 class MapRequest(Request):
-    """Which keys to show, and beside what."""
+    """The keys to show, and the query and the version to show beside them."""
 
-    query: AnyQuery | None = Field(None, description="Its place, and what it attends to.")
+    query: AnyQuery | None = Field(None, description="Show its place and its weights.")
     projection: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="Under this version instead of the active one."
+        None, ge=1, le=MAX_ROW, description="The version to show; the active one if absent."
     )
     before: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="A version from which movement is told."
+        None, ge=1, le=MAX_ROW, description="Also show the places under this version."
     )
     limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
-    method: Literal["pca", "umap"] = Field(
-        "pca", description="pca at once; umap keeps neighbourhoods better, and takes seconds."
+    method: Literal["pca", "tsne", "umap"] = Field(
+        "pca",
+        description="pca takes no time; tsne keeps neighbourhoods better and takes seconds; umap "
+        "is an earlier name of tsne.",
     )
-    fields: list[Path] = Field([], max_length=16, description="Of the payload, to return.")
+    fields: list[Path] = Field([], max_length=16, description="Fields of the payload to return.")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from attend.errors import SourceError
-from attend.measure.statistics import Interval, mean_intervals
+from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.recommend.history import is_liked
 from attend.store import Interaction
 from attend.types import Float64
@@ -174,14 +174,12 @@ def read_ids(path: Path) -> list[str]:
 def _measured(documents: Sequence[str], right: Collection[str]) -> tuple[float, float]:
     """nDCG@10 and recall@10.
 
-    >>> _measured(["a", "b", "c"], {"b", "x"})  # (1 / log2 3) / (1 + 1 / log2 3), 1 / 2
-    (0.38685280723454163, 0.5)
+    >>> ndcg, recall = _measured(["a", "b", "c"], {"b", "x"})
+    >>> round(ndcg, 6), recall  # (1 / log2 3) / (1 + 1 / log2 3), 1 / 2
+    (0.386853, 0.5)
     """
-    discounts = [1 / math.log2(rank + 1) for rank in range(1, CUT + 1)]
-    gained = math.fsum(d for d, id in zip(discounts, documents, strict=False) if id in right)
-    ideal = math.fsum(discounts[: len(right)])
-    found = sum(id in right for id in documents)
-    return gained / ideal, found / len(right)
+    hits = [float(id in right) for id in documents]
+    return float(ndcg(hits, dcg(np.ones(len(right))))), sum(hits) / len(right)
 
 
 def _novelty(protocol: Protocol, listed: Counter[str]) -> float:

@@ -6,9 +6,8 @@ whole grades only. Ranking and measuring are apart: whatever gives rankings can 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
 from attend.examples import MAX_WEIGHT, Asked, judgements
-from attend.measure.statistics import Interval, mean_intervals
+from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.search.answers import Answer
 from attend.source import Problem
 from attend.types import Float64
@@ -28,8 +27,8 @@ from attend.types import Float64
 DEPTH = 100
 """Documents ranked for each query."""
 
-GRADED, CUT = "ndcg@10", 10
-"""The measure to which the size of a grade matters, and the documents that it looks at."""
+GRADED = "ndcg@10"
+"""The measure to which the size of a grade matters."""
 
 MEASURES = {
     "ndcg@10": "nDCG@10",
@@ -177,27 +176,13 @@ def measure(
     for metric in ir_measures.iter_calc(list(names), relevance, run):
         by_query[metric.query_id][names[metric.measure]] = metric.value
     for query, grades in qrels.items():
-        by_query[query][GRADED] = ndcg(run.get(query, {}), grades)
+        by_query[query][GRADED] = _graded(run.get(query, {}), grades)
     means = {
         name: sum(values[name] for values in by_query.values()) / len(by_query) for name in MEASURES
     }
     relevant = sorted({id for of in relevance.values() for id, grade in of.items() if grade})
     unknown = len(relevant) - len(collection.store.hashes(relevant))
     return Evaluation(means, by_query, len(by_query), unknown)
-
-
-def ndcg(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
-    """nDCG at 10 with linear gains (Järvelin and Kekäläinen 2002), as trec_eval has it.
-
-    0 where nothing is relevant.
-
-    >>> ndcg({"a": 2.0, "b": 1.0}, {"b": 0.5})  # 1 / log2(3)
-    0.6309297535714575
-    """
-    gains = {id: max(0.0, grade) for id, grade in grades.items()}
-    ideal = _dcg(sorted(gains.values(), reverse=True))
-    ranked = sorted(scores, key=lambda id: -scores[id])
-    return _dcg([gains.get(id, 0.0) for id in ranked[:CUT]]) / ideal if ideal else 0.0
 
 
 def read_queries(path: Path, *, vectors: bool = False) -> dict[str, Asked]:
@@ -245,8 +230,16 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
     return dict(qrels)
 
 
-def _dcg(gains: Sequence[float]) -> float:
-    return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains[:CUT], start=1))
+def _graded(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
+    """Return nDCG at 10 of one query's documents by their scores; a grade below 0 counts as 0.
+
+    >>> round(_graded({"a": 2.0, "b": 1.0}, {"b": 0.5}), 9)  # 1 / log2(3)
+    0.630929754
+    """
+    gains = {id: max(0.0, grade) for id, grade in grades.items()}
+    ranked = sorted(scores, key=lambda id: -scores[id])
+    ideal = dcg(sorted(gains.values(), reverse=True))
+    return float(ndcg([gains.get(id, 0.0) for id in ranked], ideal))
 
 
 def _check_widths(queries: Mapping[str, Asked], width: int) -> None:

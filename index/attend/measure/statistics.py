@@ -1,14 +1,12 @@
-"""Means with intervals, paired differences with p-values, and how true a confidence is.
+"""Measures of plain arrays: intervals of means, p-values of paired differences, nDCG, calibration.
 
-Plain arrays in, named numbers out, the same numbers for the same seed; nothing here knows of
-collections. Everything is drawn in blocks, so that memory stays bounded whatever the count.
+Arrays in, named numbers out, the same numbers for the same seed; nothing here knows collections.
+SciPy and scikit-learn are imported where they are used: they take longer to import than a search.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +21,12 @@ RESAMPLES = 10_000
 SEED = 20170612
 
 BLOCK = 1 << 21
-"""Random numbers drawn at once: 16 MiB of them."""
+"""Random numbers drawn at once, so that memory stays bounded: 16 MiB of them."""
 
 BINS = 10
 
-NORMAL = NormalDist()
+CUT = 10
+"""Documents of a ranking that nDCG looks at."""
 
 
 class Interval(NamedTuple):
@@ -43,9 +42,9 @@ class Interval(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Confidences in [low, high): how many, their mean, and the share that was correct.
+    """The number of confidences in [low, high), their mean, and the share that was correct.
 
-    The last bin takes 1 as well. `predicted` and `observed` are None in an empty bin.
+    The last bin includes 1. `predicted` and `observed` are None in an empty bin.
     """
 
     low: float
@@ -62,15 +61,38 @@ class Reliability(NamedTuple):
     ece: float
 
 
+def ndcg(gains: ArrayLike, ideal: ArrayLike) -> Float64:
+    """Compute nDCG at 10 with linear gains (Järvelin and Kekäläinen 2002), as trec_eval does.
+
+    0 where nothing is relevant.
+
+    Args:
+        gains: (..., k), the gain of each document of a ranking, the best one first.
+        ideal: (...), the `dcg` of the best possible ranking.
+
+    >>> round(float(ndcg([0.0, 0.5], dcg([0.5, 0.0]))), 9)  # 1 / log2(3)
+    0.630929754
+    """
+    gained, best = dcg(gains), np.asarray(ideal, dtype=np.float64)
+    return np.divide(gained, best, out=np.zeros_like(gained), where=best > 0)
+
+
+def dcg(gains: ArrayLike) -> Float64:
+    """Sum the gains (..., k) of the first ten ranks, each divided by log2(rank + 1): (...)."""
+    first = np.asarray(gains, dtype=np.float64)[..., :CUT]
+    discounts = 1 / np.log2(np.arange(2, first.shape[-1] + 2))
+    return np.asarray(first @ discounts)
+
+
 def paired_randomisation(
     a: ArrayLike, b: ArrayLike, seed: int = SEED, resamples: int = RESAMPLES
 ) -> float:
-    """Two-sided p-value of "a and b have the same mean", by swapping within pairs.
+    """Return the two-sided p-value of "a and b have the same mean", by swapping within pairs.
 
-    The p-value is (hits + 1) / (resamples + 1), where hits are the swaps whose difference is
-    at least the one observed; it is never 0. Where all swaps are no more than `resamples`
+    Swapping a pair turns the sign of its difference. Where all swaps are no more than `resamples`
     they are counted one by one, and the p-value is exact (Fisher 1935; Smucker, Allan and
-    Carterette 2007 for retrieval). To weigh queries, multiply both sides by the weights.
+    Carterette 2007 for retrieval); else swaps are drawn, and the p-value is never 0. To weigh
+    queries, multiply both sides by the weights.
 
     Args:
         a, b: (n), one value for each query, in the same order.
@@ -81,35 +103,64 @@ def paired_randomisation(
     >>> paired_randomisation([1.0, 0.5, 1.0], [0.0, 0.5, 0.0])  # two swaps of four
     0.5
     """
+    from scipy.stats import monte_carlo_test, permutation_test
+
     difference = _differences(a, b)
     # A pair without a difference changes no swap's sum: fewer are left to draw.
     difference = difference[difference != 0]
-    # Sums of the same numbers in another order differ in their last bits.
-    observed = abs(float(difference.sum())) - 1e-12 * float(np.abs(difference).sum())
-    exact = len(difference) <= math.log2(resamples)
-    signs = _every_sign(len(difference)) if exact else _signs(len(difference), seed, resamples)
-    hits = sum(int((np.abs(block @ difference) >= observed).sum()) for block in signs)
-    return hits / 2 ** len(difference) if exact else (hits + 1) / (resamples + 1)
+    count = len(difference)
+    if count < 2:
+        return 1.0
+    difference = difference / np.abs(difference).sum()
+    rng = np.random.default_rng(seed)
+
+    def total(signed: Float64, axis: int = -1) -> Float64:
+        # Sums of the same numbers in another order differ in their last bits.
+        return np.asarray(np.round(np.abs(signed.sum(axis=axis)), 12))
+
+    if 2**count <= resamples:
+        exact = permutation_test(
+            (difference,),
+            total,
+            permutation_type="samples",
+            n_resamples=resamples,
+            alternative="greater",
+        )
+        return float(exact.pvalue)
+
+    def swapped(size: tuple[int, ...]) -> Float64:
+        return np.where(rng.integers(0, 2, size, dtype=np.bool_), difference, -difference)
+
+    # `permutation_test` would draw the same, but takes ten times as long: it shuffles each pair.
+    drawn = monte_carlo_test(
+        difference,
+        swapped,
+        total,
+        n_resamples=resamples,
+        batch=max(1, BLOCK // count),
+        alternative="greater",
+    )
+    return float(drawn.pvalue)
 
 
 def mean_interval(values: ArrayLike, seed: int = SEED, level: float = 0.95) -> Interval:
-    """The mean of values (n) with its bootstrap interval; see `mean_intervals`."""
+    """Return the mean of values (n) with its bootstrap interval; see `mean_intervals`."""
     return mean_intervals(_checked(values)[:, None], seed, level)[0]
 
 
 def difference_interval(
     a: ArrayLike, b: ArrayLike, seed: int = SEED, level: float = 0.95
 ) -> Interval:
-    """The mean of a - b over pairs (n), with its bootstrap interval: pairs stay together."""
+    """Return the mean of a - b over pairs (n), with its bootstrap interval."""
     return mean_interval(_differences(a, b), seed, level)
 
 
 def mean_intervals(
     columns: ArrayLike, seed: int = SEED, level: float = 0.95, resamples: int = RESAMPLES
 ) -> list[Interval]:
-    """The mean of each column of (n, m), with bias-corrected accelerated intervals.
+    """Return the mean of each column of (n, m), with bias-corrected accelerated intervals.
 
-    One drawing of rows serves all columns. BCa (Efron 1987) follows the skew that measures
+    The same draws of rows serve all columns. BCa (Efron 1987) follows the skew that measures
     near 0 or 1 have.
 
     Raises:
@@ -119,34 +170,38 @@ def mean_intervals(
     [Interval(mean=0.5, low=0.5, high=0.5)]
     """
     values = _checked(columns, axes=2)
-    if len(values) < 2:
-        return [Interval(float(mean), math.nan, math.nan) for mean in values[0]]
+    count, width = values.shape
     means = values.mean(axis=0)  # (n, m) -> (m)
-    drawn = np.concatenate(list(_resampled_means(values, seed, resamples)))  # (resamples, m)
-    return [
-        Interval(float(mean), *_bca(values[:, at], mean, drawn[:, at], level))
-        for at, mean in enumerate(means)
-    ]
+    if count < 2:
+        return [Interval(float(mean), math.nan, math.nan) for mean in means]
+    low, high = means.copy(), means.copy()
+    # Values that differ by rounding alone have no spread, and no skew to divide by.
+    varied = np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(axis=0)
+    if varied.any():
+        low[varied], high[varied] = _bca(values[:, varied], seed, level, resamples)
+    return [Interval(float(means[i]), float(low[i]), float(high[i])) for i in range(width)]
 
 
 def by_group(values: ArrayLike, groups: ArrayLike) -> Float64:
-    """One value for each group, in the order of their names, whose mean is that of values (n).
+    """Return one value for each group, in the order of their names, with the mean of values (n).
 
     Values of one group, such as a user's, are then drawn, swapped and counted as one.
 
     >>> by_group([1.0, 2.0, 6.0], [7, 7, 8])
     array([2., 4.])
     """
-    given = _checked(values)
-    names, at = np.unique(np.asarray(groups), return_inverse=True)
-    if len(at) != len(given):
-        raise InvalidRequest(f"{len(given)} values came with {len(at)} groups; give each its own.")
-    summed: Float64 = np.bincount(at, weights=given).astype(np.float64, copy=False)
-    return summed * (len(names) / len(at))
+    checked = _checked(values)
+    names, group = np.unique(np.asarray(groups), return_inverse=True)
+    if len(group) != len(checked):
+        raise InvalidRequest(
+            f"{len(checked)} values came with {len(group)} groups; give each value its group."
+        )
+    sums: Float64 = np.bincount(group, weights=checked).astype(np.float64, copy=False)
+    return sums * (len(names) / len(group))
 
 
 def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:
-    """How often answers of each confidence are correct (Guo et al. 2017).
+    """Compare confidences with the share of correct answers at each of them (Guo et al. 2017).
 
     Args:
         confidences: (n), each within [0, 1].
@@ -160,75 +215,90 @@ def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) ->
     """
     predicted, observed = _paired(confidences, correct)
     if min(predicted.min(), observed.min()) < 0 or max(predicted.max(), observed.max()) > 1:
-        raise InvalidRequest("A confidence or a correctness is outside 0 to 1; both are shares.")
-    edges = np.round(np.linspace(0, 1, bins + 1), 12)  # .3 and not .30000000000000004
-    place = np.clip(np.searchsorted(edges, predicted, side="right") - 1, 0, bins - 1)
-    counts = np.bincount(place, minlength=bins)
-    # Sums, not means: a bin's share of the error is |sum predicted - sum observed| / n.
-    sums = [np.bincount(place, weights, minlength=bins) for weights in (predicted, observed)]
-    error = float(np.abs(sums[0] - sums[1]).sum() / len(predicted))
-    found = [
-        Bin(
-            float(edges[at]),
-            float(edges[at + 1]),
-            int(count),
-            *(float(side[at] / count) if count else None for side in sums),
+        raise InvalidRequest(
+            "A confidence or a correctness is outside 0 to 1; send shares from 0 to 1."
         )
-        for at, count in enumerate(counts)
+    edges, place = _binned(predicted, bins)
+    counts = np.bincount(place, minlength=bins)
+    sums = [np.bincount(place, weights, minlength=bins) for weights in (predicted, observed)]
+    listed = [
+        Bin(
+            float(edges[i]),
+            float(edges[i + 1]),
+            int(size),
+            *(float(side[i] / size) if size else None for side in sums),
+        )
+        for i, size in enumerate(counts)
     ]
-    return Reliability(found, round(error, 12))
+    return Reliability(listed, round(calibration_error(predicted, observed, bins=bins), 12))
 
 
-def _signs(count: int, seed: int, resamples: int) -> Iterator[Float64]:
-    """Random signs (block, count), `resamples` rows in all."""
-    random = np.random.default_rng(seed)
-    for rows in _blocks(resamples, count):
-        bits = np.frombuffer(random.bytes(-(-rows * count // 8)), dtype=np.uint8)
-        ones = np.unpackbits(bits, count=rows * count).reshape(rows, count)
-        yield np.subtract(ones * 2.0, 1.0)
+def calibration_error(
+    predicted: Float64, correct: Float64, counts: Float64 | None = None, bins: int = BINS
+) -> float:
+    """Return the expected calibration error: the mean distance of the two over bins.
+
+    Args:
+        predicted, correct: (n,), each within [0, 1].
+        counts: (n,), the weight of each; the same for all if None.
+
+    >>> round(calibration_error(np.array([0.9, 0.8]), np.array([1.0, 0.5])), 9)
+    0.2
+    """
+    weights = np.ones(len(predicted)) if counts is None else counts
+    _, place = _binned(predicted, bins)
+    # Sums, not means: a bin's share of the error is |sum predicted - sum correct| / n.
+    gaps = np.bincount(place, weights=weights * (predicted - correct), minlength=bins)
+    return float(np.abs(gaps).sum() / weights.sum())
 
 
-def _every_sign(count: int) -> Iterator[Float64]:
-    """All 2^count rows of signs (2^count, count), in one block."""
-    rows = np.arange(2**count)[:, None]
-    yield np.subtract(((rows >> np.arange(count)) & 1) * 2.0, 1.0)
+def auroc(higher: ArrayLike, lower: ArrayLike) -> float:
+    """Return the share of pairs in which one of `higher` (p,) exceeds one of `lower` (n,).
+
+    Ties count by half: the area under the ROC curve.
+
+    >>> auroc([0.9, 0.5], [0.5, 0.1])
+    0.875
+    """
+    from sklearn.metrics import roc_auc_score
+
+    first, second = _checked(higher), _checked(lower)
+    labels = np.repeat([1, 0], [len(first), len(second)])
+    return float(roc_auc_score(labels, np.concatenate([first, second])))
 
 
-def _resampled_means(values: Float64, seed: int, resamples: int) -> Iterator[Float64]:
-    """Means (block, m) of rows drawn with replacement from (n, m)."""
-    random = np.random.default_rng(seed)
-    count = len(values)
-    for rows in _blocks(resamples, count):
-        drawn = random.integers(0, count, size=(rows, count))
-        drawn += np.arange(rows)[:, None] * count
-        # How often each row was drawn: one product then serves every column.
-        times = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
-        yield times.astype(np.float64) @ values / count  # (rows, n) @ (n, m)
+def _bca(values: Float64, seed: int, level: float, resamples: int) -> tuple[Float64, Float64]:
+    """Return the bounds (m,), (m,) of the means of the columns of (n, m)."""
+    from scipy.stats import bootstrap
+
+    count, width = values.shape
+
+    def means(rows: Float64, axis: int) -> Float64:
+        """Average the rows (..., r) of the values: (m, ...)."""
+        drawn = rows.reshape(-1, rows.shape[-1]).astype(np.int64)
+        drawn += np.arange(len(drawn))[:, None] * count
+        # The number of times that each row was drawn: one product then serves every column.
+        times = np.bincount(drawn.ravel(), minlength=len(drawn) * count).reshape(-1, count)
+        averaged = values.T @ times.T.astype(np.float64) / rows.shape[-1]  # (m, n) @ (n, draws)
+        return np.asarray(averaged.reshape(width, *rows.shape[:-1]))
+
+    interval = bootstrap(
+        (np.arange(count),),
+        means,
+        n_resamples=resamples,
+        batch=max(1, BLOCK // count),
+        vectorized=True,
+        confidence_level=level,
+        method="BCa",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return interval.low, interval.high
 
 
-def _bca(values: Float64, mean: float, drawn: Float64, level: float) -> tuple[float, float]:
-    """The quantiles of the drawn means, corrected for bias and for skew."""
-    # Values that differ by rounding alone have no spread, and no skew to divide by.
-    if np.ptp(values) <= 1e-12 * np.abs(values).max():
-        return float(mean), float(mean)
-    deviations = values - mean
-    spread = float((deviations**2).sum())
-    # Half of the ties count as below: with few distinct values there are many.
-    below = ((drawn < mean).mean() + (drawn <= mean).mean()) / 2
-    bias = NORMAL.inv_cdf(float(np.clip(below, 1 / len(drawn), 1 - 1 / len(drawn))))
-    # A value's influence on a mean (by the jackknife) is its deviation over n - 1, which cancels.
-    skew = float((deviations**3).sum()) / (6 * spread**1.5)
-    tails = NORMAL.inv_cdf((1 - level) / 2), NORMAL.inv_cdf((1 + level) / 2)
-    places = [NORMAL.cdf(bias + (bias + z) / (1 - skew * (bias + z))) for z in tails]
-    low, high = np.quantile(drawn, places)
-    return float(low), float(high)
-
-
-def _blocks(rows: int, width: int) -> Iterator[int]:
-    """Rows to draw at once, summing to `rows`."""
-    step = max(1, BLOCK // max(1, width))
-    for at in range(0, rows, step):
-        yield min(step, rows - at)
+def _binned(shares: Float64, bins: int) -> tuple[Float64, np.ndarray]:
+    """Return the edges (bins + 1,) of bins over [0, 1], and the bin (n,) of each share."""
+    edges = np.round(np.linspace(0, 1, bins + 1), 12)  # .3 and not .30000000000000004
+    return edges, np.clip(np.searchsorted(edges, shares, side="right") - 1, 0, bins - 1)
 
 
 def _differences(a: ArrayLike, b: ArrayLike) -> Float64:
@@ -240,14 +310,14 @@ def _paired(a: ArrayLike, b: ArrayLike) -> tuple[Float64, Float64]:
     first, second = _checked(a), _checked(b)
     if len(first) != len(second):
         raise InvalidRequest(
-            f"{len(first)} values stand against {len(second)}; pairs need as many of each."
+            f"{len(first)} values stand against {len(second)}; send the same number of each."
         )
     return first, second
 
 
-def _checked(given: ArrayLike, axes: int = 1) -> Float64:
-    """As float64; raises InvalidRequest unless finite, with the axes asked for, and not empty."""
-    values = np.asarray(given, dtype=np.float64)
+def _checked(numbers: ArrayLike, axes: int = 1) -> Float64:
+    """Return float64; raise InvalidRequest unless finite, with these axes, and not empty."""
+    values = np.asarray(numbers, dtype=np.float64)
     if values.ndim != axes or values.size == 0 or not np.isfinite(values).all():
         raise InvalidRequest(
             f"Values of shape {values.shape} were given; send at least one finite number for "

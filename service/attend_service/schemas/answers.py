@@ -158,7 +158,7 @@ class MapReply(Reply):
     query: QueryPointReply | None
     method: str
     explained: list[float] | None = Field(
-        description="The share of the variance that each axis shows; null with UMAP."
+        description="The share of the variance that each axis shows; null with t-SNE."
     )
     projection: int
     before: int | None

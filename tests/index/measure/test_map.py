@@ -113,7 +113,73 @@ def test_what_cannot_be_mapped_is_told(points: Collection) -> None:
     with pytest.raises(UnknownProjection):
         charted(points, projection=9)
     points.delete([str(at) for at in range(35)])
-    with pytest.raises(InvalidRequest, match="which 5 documents do not have; it takes 8"):
-        charted(points, method="umap")
-    with pytest.raises(InvalidRequest, match="Input should be 'pca' or 'umap'"):
+    with pytest.raises(InvalidRequest, match="5 documents have none; it takes at least 8"):
         charted(points, method="tsne")
+    with pytest.raises(InvalidRequest, match="Input should be 'pca', 'tsne' or 'umap'"):
+        charted(points, method="mds")
+
+
+# -- t-SNE ---------------------------------------------------------------------------------------
+
+CLUSTERS = 20
+
+
+@pytest.fixture(scope="module")
+def clustered() -> np.ndarray:
+    """More clusters than two components can separate."""
+    random = np.random.default_rng(0)
+    centers = random.normal(size=(CLUSTERS, 32))
+    return centers[np.arange(400) % CLUSTERS] + 0.5 * random.normal(size=(400, 32))
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory, clustered: np.ndarray) -> Collection:
+    collection = Data(tmp_path_factory.mktemp("data")).create("clusters", dimension=32)
+    collection.upsert(
+        [{"id": str(i), "vector": list(vector)} for i, vector in enumerate(clustered)]
+    )
+    return collection
+
+
+def preserved(points: np.ndarray, placed: np.ndarray, count: int = 10) -> float:
+    """The share of each point's nearest that are among its nearest on the map."""
+    nearest, there = (np.argsort(distances(each))[:, 1 : count + 1] for each in (points, placed))
+    pairs = zip(nearest.tolist(), there.tolist(), strict=True)
+    return float(np.mean([len(set(a) & set(b)) / count for a, b in pairs]))
+
+
+def test_tsne_preserves_neighbours(clusters: Collection, clustered: np.ndarray) -> None:
+    by_tsne = charted(clusters, method="tsne")
+    components = preserved(clustered, places(charted(clusters)))
+    assert preserved(clustered, places(by_tsne)) > 1.5 * components
+    groups = np.arange(400) % CLUSTERS
+    nearest = np.argsort(distances(places(by_tsne)))[:, 1]
+    assert np.mean(groups[nearest] == groups) > 0.95
+    assert (by_tsne.method, by_tsne.explained) == ("tsne", None)
+
+
+def test_tsne_is_the_same_each_time_and_by_its_earlier_name(points: Collection) -> None:
+    one, other = charted(points, method="tsne"), charted(points, method="umap")
+    assert one.json() == other.json()
+
+
+def test_tsne_places_a_query_and_a_movement(clusters: Collection, clustered: np.ndarray) -> None:
+    moved = charted(clusters, method="tsne", before=1, query=clustered[7].tolist())
+    assert moved.query is not None
+    by_id = {point.id: point for point in moved.points}
+    assert moved.query.place == pytest.approx(by_id["7"].place, abs=1e-3)
+    assert moved.query.was == pytest.approx(moved.query.place)
+    for point in moved.points:  # both versions are the same
+        assert point.was == pytest.approx(point.place, abs=1e-3)
+    beside = charted(clusters, method="tsne", query=(clustered[7] + 1e-3).tolist()).query
+    assert beside is not None
+    groups = np.arange(400) % CLUSTERS
+    middles = [places(moved)[groups == group].mean(axis=0) for group in range(CLUSTERS)]
+    nearest = np.argmin(np.linalg.norm(np.array(middles) - beside.place, axis=1))
+    assert nearest == 7
+
+
+def test_tsne_takes_equal_documents(tmp_path: Path) -> None:
+    collection = Data(tmp_path).create("equal", dimension=4)
+    collection.upsert([{"id": str(i), "vector": [1, 0, 0, 0]} for i in range(9)])
+    assert np.isfinite(places(charted(collection, method="tsne"))).all()

@@ -298,16 +298,16 @@ def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None
     assert tab.text("#readout").startswith(best["payload"]["title"])
 
 
-def test_umap_is_drawn_when_asked_for(tab: Tab) -> None:
+def test_tsne_is_drawn_when_asked_for(tab: Tab) -> None:
     tab.open("map")
-    tab.page.select_option("[name=method]", "umap")
+    tab.page.select_option("[name=method]", "tsne")
     tab.page.wait_for_selector("#said:not(:has-text('axes'))")
     assert count(tab, "#picture circle") == 80
-    told = tab.ask(f"{BOOKS}/map", {"method": "umap", "query": "a white whale", "projection": 2})
+    told = tab.ask(f"{BOOKS}/map", {"method": "tsne", "query": "a white whale", "projection": 2})
     assert told["explained"] is None
     tab.open("map", collection="of-number")
-    tab.page.select_option("[name=method]", "umap")
-    tab.page.wait_for_selector("#status:has-text('6 documents do not have; it takes 8')")
+    tab.page.select_option("[name=method]", "tsne")
+    tab.page.wait_for_selector("#status:has-text('6 documents have none; it takes at least 8')")
 
 
 # -- add --------------------------------------------------------------------------------------
