@@ -111,7 +111,7 @@ def paired_randomisation(
     count = len(difference)
     if count < 2:
         return 1.0
-    difference = difference / np.abs(difference).sum()
+    difference = np.divide(difference, np.abs(difference).sum())
     rng = np.random.default_rng(seed)
 
     def total(signed: Float64, axis: int = -1) -> Float64:
@@ -129,7 +129,9 @@ def paired_randomisation(
         return float(exact.pvalue)
 
     def swapped(size: tuple[int, ...]) -> Float64:
-        return np.where(rng.integers(0, 2, size, dtype=np.bool_), difference, -difference)
+        return np.asarray(
+            np.where(rng.integers(0, 2, size, dtype=np.bool_), difference, -difference)
+        )
 
     # `permutation_test` would draw the same, but takes ten times as long: it shuffles each pair.
     drawn = monte_carlo_test(
