@@ -137,7 +137,7 @@ def attention(vectors: Float32, queries: Float32) -> dict[str, float]:
     by_dot = mechanism(scorer_name="dot", d_k=WIDTH, normalized=True)
     blocks = Blocks(
         lambda: (
-            Block(found.documents, found.starts, found.keys[:, None, :])
+            Block(found.rows, found.starts[:-1], found.vectors[:, None, :])
             for found in snapshot.blocks(None)
         )
     )

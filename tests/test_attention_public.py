@@ -22,7 +22,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-import attend.keys.blocks
+import attend.keys.segment
 from attend import AttendError, Collection, Data, Document
 from attend.api.base import parse
 from attend.api.search import SearchRequest
@@ -298,7 +298,7 @@ def test_attention_over_all_is_dense_whatever_the_blocks(
     data: Data, monkeypatch: pytest.MonkeyPatch, block: int
 ):
     """The answer blends every document, not the few that are listed."""
-    monkeypatch.setattr(attend.keys.blocks, "BLOCK_KEYS", block)
+    monkeypatch.setattr(attend.keys.segment, "BLOCK_KEYS", block)
     rng = np.random.default_rng(block)
     keys = rng.normal(size=(300, 2, 12)).astype(np.float32)
     values = rng.normal(size=300)

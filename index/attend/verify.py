@@ -279,16 +279,16 @@ def _other_keys(collection: Collection, version: int) -> Iterator[str]:
 
 def _differences(view: View, batch: KeyBatch) -> Iterator[str]:
     found = view.keys.lookup(np.unique(batch.documents))
-    order = np.argsort(found.key_ids)
-    at = np.searchsorted(found.key_ids, batch.ids, sorter=order)
+    order = np.argsort(found.ids)
+    at = np.searchsorted(found.ids, batch.ids, sorter=order)
     at = order[np.minimum(at, len(order) - 1)] if len(order) else np.zeros(0, dtype=np.int64)
-    is_there = found.key_ids[at] == batch.ids if len(order) else np.zeros(len(batch.ids), bool)
+    is_there = found.ids[at] == batch.ids if len(order) else np.zeros(len(batch.ids), bool)
     if not is_there.all():
         missing = batch.ids[~is_there]
         yield f"{len(missing)} keys are not in the index, key {missing[0]} first."
         return
     expected = view.made.keys(batch).vectors
-    yield from _wrong(batch.ids[np.abs(expected - found.keys[at]).max(axis=1) > TOLERANCE])
+    yield from _wrong(batch.ids[np.abs(expected - found.vectors[at]).max(axis=1) > TOLERANCE])
 
 
 def _wrong(keys: Int64) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.errors import Damaged
-from attend.keys import Keys
+from attend.key_table import KeyTable
 from attend.projection import Projection
 from attend.store import KeyBatch, Role, StoredVersion
 from attend.tuning import Tuning
@@ -195,15 +195,17 @@ class Version:
         """No keys (0, Hk, d)."""
         return self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
 
-    def keys(self, batch: KeyBatch) -> Keys:
+    def keys(self, batch: KeyBatch) -> KeyTable:
         """Stored embeddings as keys (m, width)."""
         own = ~batch.examples
         if own.all():
-            return Keys(self._own(batch.ids, batch.embeddings), batch.ids, batch.documents)
+            return KeyTable.of_keys(
+                self._own(batch.ids, batch.embeddings), batch.ids, batch.documents
+            )
         vectors = np.empty((len(batch.ids), self.width), dtype=np.float32)
         vectors[own] = self._own(batch.ids[own], batch.embeddings[own])
         vectors[~own] = self._examples(batch.embeddings[~own])
-        return Keys(vectors, batch.ids, batch.documents)
+        return KeyTable.of_keys(vectors, batch.ids, batch.documents)
 
     def _own(self, ids: Int64, embeddings: Float32) -> Float32:
         if not len(ids):

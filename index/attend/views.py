@@ -321,7 +321,7 @@ class Views:
     def _write(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
         with self._store.all_keys(examples=made.examples) as (state, batches):
             manifest = self._published(made).publish(
-                (made.keys(batch) for batch in batches),
+                ((t.vectors, t.ids, t.documents) for t in map(made.keys, batches)),
                 state.last_key,
                 state.last_removal,
                 self._store.record_publication,
@@ -416,8 +416,8 @@ def _mean(view: View) -> Float32:
     """Of all living keys, (d,)."""
     total, count = np.zeros(view.keys.width), 0
     for block in view.keys.blocks(None):
-        total += block.keys.sum(axis=0, dtype=np.float64)
-        count += len(block.keys)
+        total += block.vectors.sum(axis=0, dtype=np.float64)
+        count += len(block.ids)
     return (total / max(count, 1)).astype(np.float32)
 
 
@@ -430,7 +430,7 @@ def _is_hollow(base: Segment) -> bool:
     """Whether so many keys are masked that they are not worth their place."""
     if base.living == len(base.rows):
         return False
-    dead = int(np.diff(base.starts)[~base.alive].sum())
+    dead = int(base.table.counts[~base.alive].sum())
     return dead > max(MERGE_KEYS, (base.keys - dead) // DEAD_SHARE)
 
 

@@ -187,11 +187,11 @@ def test_verification_tells_moved_keys_from_others(world):
     world.collection.publish()
     assert verify(world.collection).problems == []
     segment = world.collection.views.current().keys.segments[0]
-    example = int(np.argmax(segment.key_ids))
+    example = int(np.argmax(segment.table.ids))
     layout = world.collection.folder / "keys" / world.collection.views.current().made.layout
     with_another_vector(layout / (layout / "current").read_text().strip(), example)
     again = Data(world.data.folder, load_encoder=lambda name: world.encoder).collection()
-    wrong = f"1 keys have other vectors in the index, key {segment.key_ids[example]} first."
+    wrong = f"1 keys have other vectors in the index, key {segment.table.ids[example]} first."
     assert verify(again).problems == [wrong]
     assert verify(again, mend=True).mended
 

@@ -118,7 +118,7 @@ def test_the_key_before_is_found_until_no_search_can_need_it(
     keys = found_by(collection, before.key_ids())
     assert [read.document.value for read in keys.documents_read.values()] == [2]
     candidates = keys.lookup(np.array([before.row], dtype=np.int64))
-    assert candidates.keys.tolist() == [vector(2)]
+    assert candidates.vectors.tolist() == [vector(2)]
     collection.delete(["moving"])
 
 

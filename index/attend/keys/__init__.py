@@ -1,21 +1,18 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
-from attend.keys.candidates import Candidates, at_places, divided, joined
 from attend.keys.choose import Wanted
 from attend.keys.manifest import FILES, Manifest, Origin, Progress
 from attend.keys.near import NONE, Near
 from attend.keys.nearest import Proposed
 from attend.keys.published import PublishedIndexes
-from attend.keys.segment import DenseVectors, Keys, Segment
+from attend.keys.segment import DenseVectors, Segment
 from attend.keys.snapshot import Drawn, Snapshot
 
 __all__ = [
     "FILES",
     "NONE",
-    "Candidates",
     "DenseVectors",
     "Drawn",
-    "Keys",
     "Manifest",
     "Near",
     "Origin",
@@ -25,7 +22,4 @@ __all__ = [
     "Segment",
     "Snapshot",
     "Wanted",
-    "at_places",
-    "divided",
-    "joined",
 ]

@@ -33,8 +33,7 @@ def near_in(
     roughly: bool,
 ) -> Near:
     """Those of one segment, by so many keys or all that it has."""
-    allowed = segment.allowed(rows)
-    of_keys = None if allowed is None else allowed[segment.ordinals]
+    of_keys = segment.allowed_keys(segment.allowed(rows))
     k = min(keys, segment.keys if of_keys is None else int(np.count_nonzero(of_keys)))
     if not k:
         return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
@@ -44,7 +43,7 @@ def near_in(
         search(queries[at : at + step], k, of_keys, recall) for at in range(0, len(queries), step)
     ]
     scores, positions = (np.concatenate(each) for each in zip(*found, strict=True))
-    near = np.where(positions >= 0, segment.rows[segment.ordinals[positions]], NONE)
+    near = np.where(positions >= 0, segment.rows[segment.table.ordinals[positions]], NONE)
     if segment.keys > len(segment.rows):
         near[_repeated(near)] = NONE
     scores[near == NONE] = -np.inf

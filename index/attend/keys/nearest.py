@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.keys import blocks
+from attend.arrays import kth_largest
 from attend.keys.segment import Segment
 from attend.types import Bool, Float32, Int64
 
@@ -66,14 +66,14 @@ def _fetched(
     recall: float | None,
 ) -> list[Int64 | None]:
     """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
-    keys = None if allowed is None else allowed[segment.ordinals]
+    keys = segment.allowed_keys(allowed)
     step = max(1, min(QUERIES, FETCHED // fetch))
     found = []
     for at in range(0, len(queries), step):
         nearest = segment.vectors.search(queries[at : at + step], fetch, keys, recall)
         for scores, positions in zip(*nearest, strict=True):
             met = positions >= 0
-            found.append(_first(segment, segment.ordinals[positions[met]], scores, wanted))
+            found.append(_first(segment, segment.table.ordinals[positions[met]], scores, wanted))
     return found
 
 
@@ -96,7 +96,7 @@ def _best(ordinals: Int64, scores: Float32, wanted: int) -> Int64:
 
     Equals are common: one question is an example of all that answers it.
     """
-    last = np.partition(scores, -wanted)[-wanted]
+    last = kth_largest(scores, wanted)
     kept: Bool = scores > last
     kept[np.flatnonzero(scores == last)[: wanted - np.count_nonzero(kept)]] = True
     return ordinals[kept]
@@ -109,23 +109,15 @@ def _scanned(
     ordinals = np.arange(len(segment.rows))
     if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
         ordinals = np.flatnonzero(allowed)
-    largest = int(np.diff(segment.starts).max())
+    largest = int(segment.table.counts.max())
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
     for at in range(0, len(queries), step):
         part = queries[at : at + step]
         products = [
-            _by_document(part @ found.keys.T, found.starts)  # (q, d) @ (d, m) -> (q, documents)
-            for found in blocks.in_blocks(segment, ordinals)
+            block.best(part @ block.vectors.T)  # (q, d) @ (d, m) -> (q, documents)
+            for block in segment.blocks(ordinals)
         ]
         best = np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
         yield from (_best(ordinals, scores, wanted) for scores in best)
-
-
-def _by_document(products: Float32, starts: Int64) -> Float32:
-    """Each document's best key: (q, m) -> (q, documents)."""
-    if len(starts) == products.shape[1]:
-        return products
-    best: Float32 = np.maximum.reduceat(products, starts, axis=1)
-    return best

@@ -6,6 +6,7 @@ the package speaks of stand beside them in arrays. A document's keys lie side by
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -13,6 +14,8 @@ from typing import NamedTuple, Protocol
 import faiss
 import numpy as np
 
+from attend.arrays import top
+from attend.key_table import KeyTable
 from attend.types import Bool, Float32, Int64
 
 
@@ -23,12 +26,11 @@ class Nearest(NamedTuple):
     positions: Int64  # (q, k)
 
 
-class Keys(NamedTuple):
-    """Keys as a version makes them, in the order (document row, key id)."""
+BLOCK_KEYS = 8192
+"""Keys in one block of a scan: 12 MB at 384 dimensions, which the cache hierarchy likes."""
 
-    vectors: Float32  # (m, d)
-    ids: Int64  # (m,) SQLite ids
-    documents: Int64  # (m,) rows
+FEW = 8
+"""Rows that are fewer than one document in so many are looked up, not marked among all."""
 
 
 class Vectors(Protocol):
@@ -138,99 +140,95 @@ class DenseVectors(Exact):
         scores = queries @ self.vectors.T  # (q, d) @ (d, n) -> (q, n)
         if allowed is not None:
             scores[:, ~allowed] = -np.inf
-        k = min(k, scores.shape[1])
-        top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        found = np.take_along_axis(scores, top, axis=1)
-        order = np.argsort(-found, axis=1, kind="stable")
-        positions = np.take_along_axis(top, order, axis=1).astype(np.int64)
-        ordered = np.take_along_axis(found, order, axis=1)
+        positions = top(scores, k)
+        ordered = np.take_along_axis(scores, positions, axis=1)
         positions[np.isneginf(ordered)] = -1
         return Nearest(ordered, positions)
 
 
+def largest_block(most_keys: int) -> int:
+    """Keys that a block may have: it ends with a whole document, of at most so many keys."""
+    return BLOCK_KEYS + most_keys
+
+
 @dataclass(frozen=True)
 class Segment:
-    """Keys of whole documents, in the order (document row, key id).
+    """Documents with their keys, in the order (document row, key id), and their index.
 
     Attributes:
-        vectors: n keys of width d, as the projection made them.
-        key_ids: (n,) SQLite ids.
-        rows: (D,) document rows, ascending.
-        starts: (D + 1,) first position of each document's keys, then n.
-        alive: (D,) false where the document has been deleted or has newer keys elsewhere.
+        table: the documents with their keys.
+        vectors: the index of the table's keys.
+        alive: (n,) false where the document has been deleted or has newer keys elsewhere.
     """
 
+    table: KeyTable
     vectors: Vectors
-    key_ids: Int64
-    rows: Int64
-    starts: Int64
     alive: Bool
 
     @classmethod
     def of(cls, vectors: Vectors, key_ids: Int64, documents: Int64) -> Segment:
-        """From the document row of each key, (n,) ascending."""
-        rows, starts = np.unique(documents, return_index=True)
-        starts = np.append(starts, len(documents)).astype(np.int64)
-        return cls(vectors, key_ids, rows.astype(np.int64), starts, np.ones(len(rows), dtype=bool))
+        """Make a segment from the document row of each key, (m,) ascending."""
+        table = KeyTable.of_keys(vectors.all(), key_ids, documents)
+        return cls(table, vectors, np.ones(len(table), dtype=bool))
+
+    @property
+    def rows(self) -> Int64:
+        """(n,) document rows."""
+        return self.table.rows
 
     @property
     def keys(self) -> int:
-        return len(self.key_ids)
+        """The number of keys, of dead documents too."""
+        return len(self.table.ids)
 
     @cached_property
     def living(self) -> int:
-        """Documents alive."""
+        """The number of documents alive."""
         return int(np.count_nonzero(self.alive))
 
-    @cached_property
-    def ordinals(self) -> Int64:
-        """(n,) the ordinal of each key's document."""
-        return np.repeat(np.arange(len(self.rows)), np.diff(self.starts))
-
-    def released(self, removed: Int64, documents: Int64) -> tuple[Segment, Keys]:
+    def released(self, removed: Int64, documents: Int64) -> tuple[Segment, KeyTable]:
         """Let go of the documents that lost a key of `removed`, or are among `documents`.
 
         Returns: the segment with these documents masked, and what is left of their keys.
         """
-        touched = self.find(documents)
+        touched = self.table.places(documents)
         if len(removed):
-            touched = np.union1d(touched, self.ordinals[np.isin(self.key_ids, removed)])
+            lost = np.isin(self.table.ids, removed)
+            touched = np.union1d(touched, self.table.ordinals[lost])
         touched = touched[self.alive[touched]]
-        left = self._taken(touched)
+        left = self.table.some(touched)
         if not len(touched):
             return self, left
         alive = self.alive.copy()
         alive[touched] = False
         kept = np.isin(left.ids, removed, invert=True)
-        remaining = Keys(left.vectors[kept], left.ids[kept], left.documents[kept])
+        remaining = KeyTable.of_keys(left.vectors[kept], left.ids[kept], left.documents[kept])
         return replace(self, alive=alive), remaining
 
-    def living_keys(self) -> Keys:
-        """The keys of every living document."""
-        return self._taken(np.flatnonzero(self.alive))
-
-    def find(self, rows: Int64) -> Int64:
-        """Ordinals of the documents of `rows` that are here, ascending."""
-        wanted = np.unique(rows)
-        at = np.searchsorted(self.rows, wanted)
-        at, wanted = at[at < len(self.rows)], wanted[at < len(self.rows)]
-        found: Int64 = at[self.rows[at] == wanted]
-        return found
+    def living_keys(self) -> KeyTable:
+        """The living documents with their keys."""
+        return self.table.some(np.flatnonzero(self.alive))
 
     def allowed(self, rows: Int64 | None) -> Bool | None:
-        """(D,) documents alive and among `rows` (ascending); None where that is all of them."""
+        """(n,) documents alive and among `rows` (ascending); None where that is all of them."""
         if rows is None:
             return None if self.living == len(self.rows) else self.alive
         return self.alive & np.isin(self.rows, rows, assume_unique=True)
 
-    def positions(self, ordinals: Int64) -> tuple[Int64, Int64]:
-        """All keys of some documents: positions (m,), and where each document's begin (D',)."""
-        counts = self.starts[ordinals + 1] - self.starts[ordinals]
-        begins = np.cumsum(counts) - counts
-        offsets = np.arange(counts.sum()) - np.repeat(begins, counts)
-        return np.repeat(self.starts[ordinals], counts) + offsets, begins
+    def blocks(self, places: Int64) -> Iterator[KeyTable]:
+        """Documents (ascending places) with their keys, in blocks of about `BLOCK_KEYS` keys."""
+        return self.table.blocks(BLOCK_KEYS, places)
 
-    def _taken(self, ordinals: Int64) -> Keys:
-        positions, _ = self.positions(ordinals)
-        documents = self.rows[self.ordinals[positions]]
-        return Keys(self.vectors.all()[positions], self.key_ids[positions], documents)
+    def allowed_keys(self, allowed: Bool | None) -> Bool | None:
+        """(m,) the keys of documents (n,) that are allowed; None for all."""
+        if allowed is None or self.table.single:
+            return allowed
+        return allowed[self.table.ordinals]
+
+    def places(self, rows: Int64 | None) -> Int64:
+        """Places of the living documents of `rows` (ascending; all if None), ascending."""
+        if rows is not None and len(rows) * FEW < len(self.rows):
+            places = self.table.places(rows)
+            return places[self.alive[places]]
+        allowed = self.allowed(rows)
+        return np.arange(len(self.rows)) if allowed is None else np.flatnonzero(allowed)

@@ -8,13 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from attend.keys import blocks
-from attend.keys.blocks import chosen, gather, in_blocks
-from attend.keys.candidates import Candidates, at_places, joined
+from attend.key_table import KeyTable
 from attend.keys.choose import FLAT
 from attend.keys.near import Near, near_in
 from attend.keys.nearest import Proposed, nearest
-from attend.keys.segment import DenseVectors, Keys, Segment
+from attend.keys.segment import DenseVectors, Segment, largest_block
 from attend.types import Float32, Int64, Json
 
 DRAWN = 32_768
@@ -29,7 +27,7 @@ class Drawn:
         kept: what was found out about them, by what was asked; whoever asks keeps it small.
     """
 
-    some: Candidates
+    some: KeyTable
     of: int
     kept: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
 
@@ -67,12 +65,12 @@ class Snapshot:
     @cached_property
     def largest_block(self) -> int:
         """Keys that a block may have: it ends with a whole document."""
-        return blocks.BLOCK_KEYS + self.most_keys
+        return largest_block(self.most_keys)
 
     @cached_property
     def most_keys(self) -> int:
         """Of one document."""
-        return max(int(np.diff(segment.starts).max(initial=0)) for segment in self.segments)
+        return max(int(segment.table.counts.max(initial=0)) for segment in self.segments)
 
     @cached_property
     def _filled(self) -> Sequence[Segment]:
@@ -143,22 +141,21 @@ class Snapshot:
         """The share of the true nearest keys that searches find; 1 where they are exact."""
         return min(segment.vectors.promises(recall) for segment in self.segments)
 
-    def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
+    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
         for segment in self._filled:
-            yield from in_blocks(segment, chosen(segment, rows))
+            yield from segment.blocks(segment.places(rows))
 
-    def lookup(self, rows: Int64) -> Candidates:
+    def lookup(self, rows: Int64) -> KeyTable:
         """The living documents of `rows` with their keys."""
-        parts = [
-            gather(segment, found[segment.alive[found]])
-            for segment, found in ((segment, segment.find(rows)) for segment in self._filled)
-        ]
-        return joined(parts)
+        ascending = np.unique(rows)
+        return KeyTable.joined(
+            [segment.table.some(segment.places(ascending)) for segment in self._filled]
+        )
 
     def living(self, rows: Int64) -> Int64:
         """Those of the rows whose documents are there."""
-        return np.concatenate([each.rows[chosen(each, rows)] for each in self.segments])
+        return np.concatenate([each.rows[each.places(rows)] for each in self.segments])
 
     @cached_property
     def drawn(self) -> Drawn:
@@ -167,7 +164,7 @@ class Snapshot:
 
     def drawn_of(self, rows: Int64 | None) -> Drawn:
         """Up to `DRAWN` of the living documents of `rows`, each as likely as any other."""
-        parted = [chosen(segment, rows) for segment in self.segments]
+        parted = [segment.places(rows) for segment in self.segments]
         ends = np.cumsum([len(each) for each in parted])
         total = int(ends[-1])
         random = np.random.default_rng(total)
@@ -175,23 +172,25 @@ class Snapshot:
         parts = np.split(at, np.searchsorted(at, ends[:-1]))
         begins = np.append(0, ends[:-1]).tolist()
         some = [
-            gather(segment, ordinals[part - begin])
+            segment.table.some(ordinals[part - begin])
             for segment, ordinals, part, begin in zip(
                 self.segments, parted, parts, begins, strict=True
             )
         ]
-        found = joined(some)
+        found = KeyTable.joined(some)
         # What changed lies in the delta, whatever its row.
-        if (np.diff(found.documents) < 0).any():
-            found = at_places(found, np.argsort(found.documents))
+        if (np.diff(found.rows) < 0).any():
+            found = found.some(np.argsort(found.rows))
         return Drawn(found, total)
 
-    def advanced(self, added: Keys, removed: Int64, last_key: int, last_removal: int) -> Snapshot:
+    def advanced(
+        self, added: KeyTable, removed: Int64, last_key: int, last_removal: int
+    ) -> Snapshot:
         """The snapshot after a change: documents that lost or gained keys move to the delta.
 
         A document lies whole in one segment, so that each is scored once and with all its keys.
         """
-        released = [segment.released(removed, added.documents) for segment in self.segments]
+        released = [segment.released(removed, added.rows) for segment in self.segments]
         base, delta = (segment for segment, _ in released)
         parts = [added, *(left for _, left in released)]
         if any(len(part.ids) for part in parts):
@@ -199,9 +198,12 @@ class Snapshot:
         return Snapshot((base, delta), last_key, last_removal, self.generation, self.index)
 
 
-def _sorted(parts: Sequence[Keys]) -> Segment:
+def _sorted(parts: Sequence[KeyTable]) -> Segment:
     filled = [part for part in parts if len(part.ids)]
-    vectors, ids, documents = (np.concatenate(column) for column in zip(*filled, strict=True))
+    vectors, ids, documents = (
+        np.concatenate([getattr(part, name) for part in filled])
+        for name in ("vectors", "ids", "documents")
+    )
     order = np.lexsort((ids, documents))
     return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
 

@@ -174,11 +174,8 @@ def _means(version: Version, batch: KeyBatch) -> Float64:
     """Return the mean of each document's keys, by row ascending: (n, d)."""
     if not len(batch.ids):
         return np.empty((0, version.width))
-    vectors = version.keys(batch).vectors.astype(np.float64)  # (m, d)
-    starts = np.unique(batch.documents, return_index=True)[1]
-    counts = np.diff([*starts, len(vectors)])
-    means: Float64 = np.add.reduceat(vectors, starts) / counts[:, None]
-    return means
+    keys = version.keys(batch)
+    return np.asarray(keys.with_vectors(keys.vectors.astype(np.float64)).means(), np.float64)
 
 
 def _principal(keys: Float64) -> tuple[Plane, list[float]]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from attend.api.recommend import RecommendRequest
+from attend.arrays import locate, unit
 from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.answers import Recommendation, Recommended
@@ -253,10 +254,8 @@ class Recommender:
 def _vectors(view: View, rows: Int64) -> Float32:
     """Documents as directions, (n, d): the mean of their keys, at length one."""
     found = view.keys.lookup(rows)
-    if len(found.documents) < len(rows):
+    if len(found) < len(rows):
         raise Vanished
-    sums = np.add.reduceat(found.keys, found.starts)  # (n, d)
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    units: Float32 = (sums / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-    order = np.argsort(found.documents)
-    return units[order[np.searchsorted(found.documents, rows, sorter=order)]]
+    order = np.argsort(found.rows)
+    places, _ = locate(found.rows[order], rows)
+    return unit(found.means())[order[places]]

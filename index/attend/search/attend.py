@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.arrays import kth_largest
 from attend.attention import (
     Attended,
     Logits,
@@ -26,7 +27,7 @@ from attend.attention import (
     weights_by_block,
 )
 from attend.errors import LimitExceeded
-from attend.keys import Candidates, divided
+from attend.key_table import KeyTable
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.plan import AttentionOptions, plan_of
 from attend.search.scoring import ALL, MAX_SCORES, Scoring
@@ -320,7 +321,7 @@ def _settled(
     top = attend_logits(_with_words(scoring, query, dense), scoring.mechanism, attend)
     if len(near) < target:
         return top  # these are all documents
-    last = np.partition(by_keys.z[0], -target)[-target]
+    last = kth_largest(by_keys.z[0], target)[0]
     bound = last + scoring.mechanism.scale[0] * worded.beyond
     return top if top.logits[0, attend - 1] >= bound else None
 
@@ -341,7 +342,7 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> Iterator[Logits]:
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
-        for query, documents in enumerate(divided(every, part), start):
+        for query, documents in enumerate(every.split(part), start):
             yield _block_logits(scoring, query, documents)
 
 
@@ -358,11 +359,11 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
     return Logits(np.concatenate(rows), np.concatenate(z, axis=1))
 
 
-def _block_logits(scoring: Scoring, query: int, documents: Candidates) -> Logits:
+def _block_logits(scoring: Scoring, query: int, documents: KeyTable) -> Logits:
     one = slice(query, query + 1)
     heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one]
     z = block_logits(heads, scoring.block(documents), scoring.mechanism, shift=shift)[0]
-    return Logits(documents.documents, z)
+    return Logits(documents.rows, z)
 
 
 def _with_words(scoring: Scoring, query: int, by_keys: Logits) -> Logits:

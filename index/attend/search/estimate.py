@@ -21,9 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.arrays import locate
 from attend.attention import Attended, Logits, Partition, block_logits, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
-from attend.keys import NONE, Candidates, Drawn, Near, at_places
+from attend.key_table import KeyTable
+from attend.keys import NONE, Drawn, Near
 from attend.keys.snapshot import DRAWN
 from attend.search.answers import Mass
 from attend.search.scoring import Scoring
@@ -104,13 +106,11 @@ class _Parts(NamedTuple):
         shift = scoring.shift[0] / mechanism.temperature
         return cls(queries, factor.astype(np.float32), shift.astype(np.float32))
 
-    def logits(self, keys: Float32, starts: Int64) -> Float32:
+    def logits(self, documents: KeyTable) -> Float32:
         """Return the logits of documents with all of their keys: (H, n)."""
-        z: Float32 = self.queries @ keys.T  # (H, d) @ (d, m) -> (H, m)
-        if len(starts) < len(keys):
-            z = np.maximum.reduceat(z, starts, axis=1)
+        z = documents.best(self.queries @ documents.vectors.T)  # (H, d) @ (d, m) -> (H, n)
         z += self.shift[:, None]
-        return z
+        return np.asarray(z, dtype=np.float32)
 
 
 def estimate_mixture(
@@ -123,11 +123,11 @@ def estimate_mixture(
     with timed("search"):
         near = _proposed(scoring, rows, masked, keep, recall)
         scored = keys.lookup(_documents(near.rows[:, :count]))
-    z = parts.logits(scored.keys, scored.starts)  # (H, n)
+    z = parts.logits(scored)  # (H, n)
     sample = keys.drawn if rows is None else keys.drawn_of(rows)
-    whole = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.documents), masked))
+    whole = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
     best = _best(z, whole, scoring.mechanism.gates, keep)
-    logits = Logits(scored.documents[best], z[:, best] * np.float64(scoring.mechanism.temperature))
+    logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
     return weigh_logits(logits, whole, scoring.mechanism, sample.of - len(masked))
 
 
@@ -140,12 +140,12 @@ def attended_share(scoring: Scoring, top: Attended, rows: Int64 | None, query: i
     keys = scoring.view.keys
     sample = keys.drawn if rows is None else keys.drawn_of(rows)
     counted = np.union1d(top.documents, _masked(scoring))
-    outside = np.isin(sample.some.documents, counted, invert=True)
+    outside = np.isin(sample.some.rows, counted, invert=True)
     others = sample.of - len(counted)
     if not len(top.documents) or others <= 0 or not outside.any():
         return WHOLE
     one = slice(query, query + 1)
-    bias = scoring.bias(sample.some.documents, one)
+    bias = scoring.bias(sample.some.rows, one)
     block = scoring.block(sample.some)._replace(bias=bias)
     z = block_logits(scoring.heads[one], block, scoring.mechanism, shift=scoring.shift[one])[0]
     return _share(scoring, top, z[:, outside].astype(np.float64), others)
@@ -196,7 +196,7 @@ def _proposed(
     share = PART_RECALL if recall is None and len(flat) >= MANY else recall
     while True:
         near = keys.near(flat, passing, target, share, roughly=share == PART_RECALL)
-        lost = _positions(masked, near.rows).present
+        lost = locate(masked, near.rows).present
         if passing is rows and lost.sum(axis=1).max(initial=0) * 2 > target:
             # The index looks elsewhere for what is rare nearby only if it knows what is masked.
             passing = np.setdiff1d(keys.rows if rows is None else rows, masked)
@@ -233,7 +233,7 @@ def _beyond(parts: _Parts, near: Near, sample: Drawn, scored: Int64, masked: Int
 
     What the part proposed counts by the index's own scores, the rest by the sample.
     """
-    proposed = (near.rows != NONE) & ~_positions(scored, near.rows).present
+    proposed = (near.rows != NONE) & ~locate(scored, near.rows).present
     scores = np.where(proposed, near.scores, np.float32(-np.inf))
     z: Float32 = parts.factor[:, None] * scores + parts.shift[:, None]
     counted = len(scored) + len(masked) + np.count_nonzero(proposed, axis=1)  # (H,)
@@ -250,37 +250,19 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
             many these are.
     """
     whole, documents = _sums(parts, sample), sample.some
-    places, present = _positions(documents.documents, rows)
-    place = np.union1d(
-        places[present], np.flatnonzero(_positions(others, documents.documents).present)
-    )
-    taken_out = at_places(documents, place)
+    places, present = locate(documents.rows, rows)
+    place = np.union1d(places[present], np.flatnonzero(locate(others, documents.rows).present))
+    taken_out = documents.some(place)
     within = np.zeros((len(rows), len(place)), dtype=bool)
-    within[:, _positions(others, taken_out.documents).present] = True
+    within[:, locate(others, taken_out.rows).present] = True
     within[np.nonzero(present)[0], np.searchsorted(place, places[present])] = True
-    z = parts.logits(taken_out.keys, taken_out.starts)  # (H, c)
+    z = parts.logits(taken_out)  # (H, c)
     taken = np.where(within, np.exp(z - whole.maximum[:, None]), 0).sum(axis=1)
     # What is counted outweighs by far what rounding leaves of the rest, if that is little.
     rest = np.maximum(whole.total - taken, 0)
-    left = len(documents.documents) - np.count_nonzero(within, axis=1)
+    left = len(documents.rows) - np.count_nonzero(within, axis=1)
     factor = np.maximum(sample.of - counted, 0) / np.maximum(left, 1)
     return Partition(whole.maximum, rest * factor)
-
-
-class _Positions(NamedTuple):
-    """Places of documents among others, and whether they are there."""
-
-    places: Int64
-    present: Bool
-
-
-def _positions(ascending: Int64, documents: Int64) -> _Positions:
-    """Look up documents: where all are sorted already, twice as fast as NumPy's `isin`."""
-    if not len(ascending):
-        nowhere = np.zeros(documents.shape, dtype=bool)
-        return _Positions(np.zeros(documents.shape, np.int64), nowhere)
-    places = np.minimum(np.searchsorted(ascending, documents), len(ascending) - 1)
-    return _Positions(places, ascending[places] == documents)
 
 
 def _sums(parts: _Parts, sample: Drawn) -> Partition:
@@ -307,13 +289,11 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
 
 def _summed(parts: _Parts, sample: Drawn) -> Partition:
     """Return the sums over the whole sample (H,), block by block."""
-    documents: Candidates = sample.some
     whole = Partition(np.full(len(parts.queries), -np.inf), np.zeros(len(parts.queries)))
-    ends = np.append(documents.starts[1:], len(documents.keys))
-    for first in range(0, len(documents.documents) if len(parts.queries) else 0, BLOCK):
-        starts = documents.starts[first : first + BLOCK]
-        keys = documents.keys[starts[0] : ends[first + len(starts) - 1]]
-        whole = join(whole, _partition(parts.logits(keys, starts - starts[0])))
+    count = len(sample.some) if len(parts.queries) else 0
+    for first in range(0, count, BLOCK):
+        block = sample.some.some(np.arange(first, min(first + BLOCK, count)))
+        whole = join(whole, _partition(parts.logits(block)))
     return whole
 
 

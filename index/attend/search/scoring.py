@@ -19,7 +19,7 @@ from attend.attention import (
     softmax,
     without,
 )
-from attend.keys import Candidates
+from attend.key_table import KeyTable
 from attend.search.plan import ScoringPlan
 from attend.search.words import WordScores
 from attend.types import Float32, Float64, Floats, Int64
@@ -83,15 +83,15 @@ class Scoring:
         scaled = np.asarray(shift * compare.scale, dtype=np.float64)
         return cls(view, plan, compare, embeddings, heads, scaled, parts, words, masked)
 
-    def block(self, candidates: Candidates) -> Block:
-        """Return candidates with their keys by head, (m, Hk, d), without the words."""
+    def block(self, candidates: KeyTable) -> Block:
+        """Return documents with their keys by head, (m, Hk, d), without the words."""
         if self.plan.stored_form:
-            count, width = candidates.keys.shape
+            count, width = candidates.vectors.shape
             d = self.heads.shape[2]
-            keys = candidates.keys.reshape(count, width // d, d)
+            keys = candidates.vectors.reshape(count, width // d, d)
         else:
-            keys = self.plan.projection.keys(candidates.keys)
-        return Block(candidates.documents, candidates.starts, keys)
+            keys = self.plan.projection.keys(candidates.vectors)
+        return Block(candidates.rows, candidates.starts[:-1], keys)
 
     def blocks(self, rows: Int64 | None, queries: slice = ALL) -> Blocks:
         """Return all documents of `rows` block by block, with the words of some queries."""
@@ -176,15 +176,15 @@ class Scoring:
     def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
         """Return for each document row the id of the key that matches the query best."""
         candidates = self.view.keys.lookup(rows)
-        if not len(candidates.documents):
+        if not len(candidates):
             return {}
         block = self.block(candidates)
         scores = score_keys(self.heads[query : query + 1], block.keys, self.mechanism)[0]  # (H, m)
         score = self.mechanism.gates @ scores  # (m,)
-        places = np.split(np.arange(len(score)), candidates.starts[1:])
+        places = np.split(np.arange(len(score)), candidates.starts[1:-1])
         best = [int(part[np.argmax(score[part])]) for part in places]
-        ids = candidates.key_ids[best].tolist()
-        return dict(zip(candidates.documents.tolist(), ids, strict=True))
+        ids = candidates.ids[best].tolist()
+        return dict(zip(candidates.rows.tolist(), ids, strict=True))
 
     def lexical(self, query: int, documents: Int64) -> Float64:
         """Return what words add to the logits of documents, (n,); the heads' mean by gates."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attend.arrays import locate, top
 from attend.store import Lexical
 from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.types import Float64, Int64
@@ -51,25 +52,22 @@ class WordScores(NamedTuple):
         """Return the scores (m,) of documents (m,) in any order; 0 without a shared word."""
         if not len(self.rows):
             return np.zeros(len(documents))
-        places = np.minimum(np.searchsorted(self.rows, documents), len(self.rows) - 1)
-        return np.where(self.rows[places] == documents, self.scores[places], 0.0)
+        places, present = locate(self.rows, documents)
+        return np.where(present, self.scores[places], 0.0)
 
     def among(self, rows: Int64 | None) -> WordScores:
         """Leave out the documents that a filter holds back; the scores stay as they are."""
         if rows is None:
             return self
-        if not len(rows):
-            return NO_WORDS._replace(terms=self.terms)
-        places = np.minimum(np.searchsorted(rows, self.rows), len(rows) - 1)
-        passing = rows[places] == self.rows
+        passing = locate(rows, self.rows).present
         return WordScores(self.rows[passing], self.scores[passing], self.terms)
 
     def best(self, count: int) -> BestByWords:
         """Return the `count` documents of the largest scores."""
         if len(self.rows) <= count:
             return BestByWords(self.rows, 0.0)
-        order = np.argpartition(-self.scores, count)  # what stands at `count` is in its place
-        return BestByWords(self.rows[order[:count]], float(self.scores[order[count]]))
+        order = top(self.scores, count + 1)
+        return BestByWords(self.rows[order[:-1]], float(self.scores[order[-1]]))
 
 
 NO_WORDS = WordScores(np.empty(0, dtype=np.int64), np.empty(0), ())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.keys import DenseVectors, Keys, Segment, Snapshot, divided
+from attend.key_table import KeyTable
+from attend.keys import DenseVectors, Segment, Snapshot
 from attend.keys import nearest as nearest_module
-from attend.keys.blocks import BLOCK_KEYS
-from attend.keys.segment import Exact, FlatVectors
+from attend.keys.segment import BLOCK_KEYS, Exact, FlatVectors
 
 
 def flat(vectors) -> FlatVectors:
@@ -111,13 +111,12 @@ def check_candidates(case: Case, attend: int, filtered: bool) -> None:
 
 def check_whole(case: Case, found) -> None:
     """Each candidate stands there once, with all of its keys and their ids."""
-    assert len(np.unique(found.documents)) == len(found.documents)
-    edges = np.append(found.starts, len(found.keys))
-    assert len(found.key_ids) == len(found.keys)
-    for row, start, stop in zip(found.documents, edges, edges[1:], strict=False):
+    assert len(np.unique(found.rows)) == len(found)
+    assert len(found.ids) == len(found.vectors) == found.starts[-1]
+    for row, start, stop in zip(found.rows, found.starts, found.starts[1:], strict=False):
         member = case.of == row
-        np.testing.assert_array_equal(found.keys[start:stop], case.keys[member])
-        np.testing.assert_array_equal(found.key_ids[start:stop], case.ids[member])
+        np.testing.assert_array_equal(found.vectors[start:stop], case.keys[member])
+        np.testing.assert_array_equal(found.ids[start:stop], case.ids[member])
 
 
 @settings(max_examples=80, deadline=None)
@@ -125,7 +124,7 @@ def check_whole(case: Case, found) -> None:
 def test_reading_in_blocks_meets_each_living_document_once(case, filtered):
     rows = case.rows[case.chosen] if filtered else None
     blocks = list(case.snapshot().blocks(rows))
-    met = [int(row) for block in blocks for row in block.documents]
+    met = [int(row) for block in blocks for row in block.rows]
     assert sorted(met) == case.rows[case.passing(filtered)].tolist()
     for block in blocks:
         check_whole(case, block)
@@ -136,7 +135,7 @@ def test_reading_in_blocks_meets_each_living_document_once(case, filtered):
 def test_looking_up_rows_finds_the_living_among_them(case):
     wanted = np.append(case.rows[case.chosen], 10**9)
     found = case.snapshot().lookup(wanted)
-    assert sorted(found.documents.tolist()) == case.rows[case.alive & case.chosen].tolist()
+    assert sorted(found.rows.tolist()) == case.rows[case.alive & case.chosen].tolist()
     check_whole(case, found)
 
 
@@ -146,9 +145,10 @@ def test_what_was_looked_up_together_is_divided_as_if_alone(case):
     rng, snapshot = np.random.default_rng(case.seed), case.snapshot()
     wanted = [case.rows[rng.random(case.documents) < share] for share in (0.2, 0.6, 0)]
     every = snapshot.lookup(np.unique(np.concatenate(wanted)))
-    for rows, part in zip(wanted, divided(every, wanted), strict=True):
-        for ours, theirs in zip(part, snapshot.lookup(rows), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    for rows, part in zip(wanted, every.split(wanted), strict=True):
+        alone = snapshot.lookup(rows)
+        for name in ("rows", "starts", "vectors", "ids"):
+            np.testing.assert_array_equal(getattr(part, name), getattr(alone, name))
 
 
 @settings(max_examples=150, deadline=None)
@@ -294,11 +294,11 @@ def test_blocks_are_of_bounded_size_and_cut_no_document(keys_each):
     vectors = np.arange(len(of), dtype=np.float32)[:, None]
     segment = Segment.of(DenseVectors(vectors), np.arange(len(of)), of)
     blocks = list(Snapshot((segment,), 0, 0, 0).blocks(None))
-    assert sum(len(block.documents) for block in blocks) == documents
-    assert all(len(block.keys) < BLOCK_KEYS + 2 * keys_each for block in blocks)
+    assert sum(len(block) for block in blocks) == documents
+    assert all(len(block.ids) < BLOCK_KEYS + 2 * keys_each for block in blocks)
     for block in blocks:
-        assert np.shares_memory(block.keys, vectors)
-        assert (np.diff(np.append(block.starts, len(block.keys))) == keys_each).all()
+        assert np.shares_memory(block.vectors, vectors)
+        assert (block.counts == keys_each).all()
 
 
 def test_each_head_finds_its_own_best():
@@ -312,8 +312,8 @@ def test_what_was_read_outlives_the_snapshot():
     """FAISS's memory must not be freed under a reader whose snapshot was swapped out."""
     keys = np.random.default_rng(0).normal(size=(5000, 32)).astype(np.float32)
     of = np.arange(5000)
-    blocks = [next(Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0).blocks(None)).keys]
-    blocks += [next(Snapshot((Segment.of(flat(-keys), of, of),), 0, 0, 0).blocks(None)).keys]
+    blocks = [next(Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0).blocks(None)).vectors]
+    blocks += [next(Snapshot((Segment.of(flat(-keys), of, of),), 0, 0, 0).blocks(None)).vectors]
     np.testing.assert_array_equal(blocks[0], keys)
     np.testing.assert_array_equal(blocks[1], -keys)
 
@@ -350,10 +350,10 @@ def test_a_snapshot_follows_keys_that_come_and_go_one_by_one(steps, seed):
         assert snapshot.documents == len({row for row, _ in held.values()})
 
 
-def keys_of(held) -> Keys:
+def keys_of(held) -> KeyTable:
     order = sorted(held, key=lambda id: (held[id][0], id))
     vectors = np.array([held[id][1] for id in order], dtype=np.float32).reshape(-1, 3)
-    return Keys(vectors, np.array(order, dtype=np.int64),
+    return KeyTable.of_keys(vectors, np.array(order, dtype=np.int64),
                 np.array([held[id][0] for id in order], dtype=np.int64))  # fmt: skip
 
 
@@ -367,10 +367,8 @@ def found_in(snapshot: Snapshot) -> dict[int, tuple[int, list[float]]]:
     found: dict[int, tuple[int, list[float]]] = {}
     met: list[int] = []
     for block in snapshot.blocks(None):
-        met += block.documents.tolist()
-        edges = np.append(block.starts, len(block.keys))
-        of = np.repeat(block.documents, np.diff(edges))
-        for id, row, vector in zip(block.key_ids, of, block.keys, strict=True):
+        met += block.rows.tolist()
+        for id, row, vector in zip(block.ids, block.documents, block.vectors, strict=True):
             found[int(id)] = int(row), vector.tolist()
     assert len(met) == len(set(met))
     return found

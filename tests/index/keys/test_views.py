@@ -179,7 +179,7 @@ def test_a_search_keeps_the_view_that_it_began_with(collection):
     collection.delete(["a"])
     collection.publish()
     assert view.keys.documents == 1
-    assert [len(block.documents) for block in view.keys.blocks(None)] == [1]
+    assert [len(block) for block in view.keys.blocks(None)] == [1]
     assert collection.views.current().change > view.change
 
 

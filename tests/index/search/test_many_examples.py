@@ -12,7 +12,7 @@ import pytest
 from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.data import Data
-from attend.keys import blocks, nearest
+from attend.keys import nearest, segment
 from attend.keys.segment import Exact
 from attend.projection import identity
 from attend.search import attend as attending
@@ -134,13 +134,13 @@ def test_few_keys_are_gathered_for_a_query_and_fewer_at_once(crowd, monkeypatch)
     """Of the 20 documents that are near the query, with 251 keys each, 15 are attended to."""
     monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
     fetch_always(monkeypatch)
-    monkeypatch.setattr(blocks, "BLOCK_KEYS", 1000)
+    monkeypatch.setattr(segment, "BLOCK_KEYS", 1000)
     view = crowd.collection.views.current()
     read: list[int] = []
     logits = attending._logits
 
     def counted(scoring, at, documents):
-        blocks = [len(found.keys) for found in view.keys.blocks(documents)]
+        blocks = [len(found.ids) for found in view.keys.blocks(documents)]
         assert max(blocks) <= 1000 + EACH + 1
         read.append(sum(blocks))
         return logits(scoring, at, documents)
@@ -157,7 +157,7 @@ def test_a_batch_holds_little_more_than_a_query(crowd, monkeypatch, way, pool):
     """What grows with the batch is the result: 15 documents of some numbers each."""
     monkeypatch.setattr(attending, "MAX_SCORES", 64_000)
     monkeypatch.setattr(nearest, "SCANNED", 64_000)
-    monkeypatch.setattr(blocks, "BLOCK_KEYS", 1000)
+    monkeypatch.setattr(segment, "BLOCK_KEYS", 1000)
     if way == "fetch":
         monkeypatch.setattr(attending, "SCAN_FLOATS", 0)
         fetch_always(monkeypatch)

@@ -12,7 +12,8 @@ from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAG
 from attend.engines.milvus.expressions import both
 from attend.engines.milvus.graph import EFS, Graph
 from attend.engines.milvus.tables import Read, Tables
-from attend.keys import Candidates, Proposed
+from attend.key_table import KeyTable
+from attend.keys import Proposed
 from attend.keys.nearest import EXTRA, OVERFETCH
 from attend.types import Float32, Int64, Json
 
@@ -112,7 +113,7 @@ class RemoteKeys:
         ]
         return Proposed(by_query, self.promises(recall))
 
-    def lookup(self, rows: Int64) -> Candidates:
+    def lookup(self, rows: Int64) -> KeyTable:
         """The documents of `rows` that are there, with all of their keys."""
         alive = self._settled(rows.tolist())
         reads = [self.documents_read[row] for row in alive]
@@ -124,17 +125,16 @@ class RemoteKeys:
             else np.empty((0, self.width), dtype=np.float32)
         )
         documents = np.array(alive, dtype=np.int64)
-        return Candidates(
-            documents, np.cumsum(counts) - counts, keys, np.array(ids, dtype=np.int64)
-        )
+        starts = np.append(0, np.cumsum(counts))
+        return KeyTable(documents, starts, keys, np.array(ids, dtype=np.int64))
 
-    def blocks(self, rows: Int64 | None) -> Iterator[Candidates]:
+    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """The documents of `rows`, in one block."""
         if rows is None:
             CAPABILITIES.check("attend_all", field="attend")
             return
         found = self.lookup(rows)
-        if len(found.documents):
+        if len(found):
             yield found
 
     def _nearest(self, queries: Float32, wanted: int, recall: float | None) -> list[Int64]:
