@@ -20,11 +20,11 @@ from learning_rows import Ledger
 from attend import Collection, Data
 from attend.build import Mapped, build
 from attend.encoder import Encoder, load
-from attend.examples import Example
+from attend.feedback import add_feedback
 from attend.measure.rankings import Qrels, read_qrels, read_queries
 from attend.source import guess, open_source, sample
-from attend.teaching import teach
 from attend.training import train
+from attend.types import Example
 
 HELD_OUT = 0.2
 """Of the training queries, in a rehearsal."""
@@ -173,10 +173,10 @@ def opened(folder: Path, **settings: Any) -> Iterator[Collection]:
 
 def taught(collection: Collection, given: Judged) -> None:
     """Teach all judgements."""
-    teach(
+    add_feedback(
         collection,
         [
-            Example(given.queries[id], document, float(grade), query_id=id)
+            Example(given.queries[id], document, float(grade))
             for id, of in given.qrels.items()
             for document, grade in of.items()
         ],

@@ -20,7 +20,7 @@ from learning_rows import Row
 from simulated_ratings import HIGHEST, ITEMS, LOWEST, RATINGS, USERS, Ratings, simulated
 
 from attend import Collection, Data
-from attend.interactions import record
+from attend.feedback import add_interactions
 from attend.learn.ratings.data import Ratings as Numbered
 from attend.learn.ratings.data import baseline
 from attend.measure.statistics import (
@@ -175,10 +175,10 @@ def _attend(collection: Collection, fold: Fold, new: np.ndarray) -> Said:
     known, asked = fold.known, fold.asked
     kept = ~np.isin(known.users, new)
     stored = zip(known.users[kept], known.items[kept], known.values[kept], strict=True)
-    record(
+    add_interactions(
         collection,
         [Interaction(str(user), fold.ids[item], float(value)) for user, item, value in stored],
-        forget=True,
+        delete_stored=True,
     )
     began = time.perf_counter()
     report = train(collection, objective="ratings")

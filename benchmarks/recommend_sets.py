@@ -11,7 +11,7 @@ import numpy as np
 from common import data_set
 
 from attend import Collection, Data
-from attend.interactions import record
+from attend.feedback import add_interactions
 from attend.learn.mixture.histories import histories_of
 from attend.store import Interaction
 
@@ -89,7 +89,7 @@ def collection_of(data: Data, name: str, given: Books) -> Collection:
     collection = data.create(name)
     for at in range(0, len(given.documents), 500):
         collection.upsert(list(given.documents[at : at + 500]))
-    record(collection, given.train)
+    add_interactions(collection, given.train)
     return collection
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from attend.collection import Collection
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Written
-from attend.source import FieldMap, Placed, Problem, Source, documents
+from attend.source import FieldMap, Located, RowProblem, Source, documents
 from attend.types import Document, OnStage
 
 WINDOW = 256
@@ -91,7 +91,7 @@ def build(
     strict: bool = False,
     publish: bool = False,
     shard: Shard | None = None,
-    on_problem: Callable[[Problem], None] = lambda problem: None,
+    on_problem: Callable[[RowProblem], None] = lambda problem: None,
     on_progress: Report = lambda rows: None,
     on_stage: OnStage = lambda stage, done: None,
 ) -> Built:
@@ -103,8 +103,8 @@ def build(
         strict: stop at the first row that cannot be used; what was stored stays.
         publish: write the index even if nothing changed.
         shard: take a part of the documents only, as one of several processes at once.
-        on_problem: told of every row that cannot be used; and, by a problem that refuses
-            none, of a part of the source that is left out of the rows.
+        on_problem: called with every row that cannot be used, and with a notice for every part
+            of the source that is left out of the rows.
         on_progress: told of the rows just dealt with.
         on_stage: told, once all are stored, how far their index is.
 
@@ -148,7 +148,7 @@ class _Build:
         collection: Collection,
         strict: bool,
         shard: Shard | None,
-        on_problem: Callable[[Problem], None],
+        on_problem: Callable[[RowProblem], None],
         on_progress: Report,
     ) -> None:
         self._collection = collection
@@ -182,30 +182,30 @@ class _Build:
 
     def _usable(self, mapped: Mapped) -> Generator[Document, None, None]:
         for item in documents(mapped.source, mapped.map):
-            problem = item if isinstance(item, Problem) else self._problem_with(item, mapped)
+            problem = item if isinstance(item, RowProblem) else self._problem_with(item, mapped)
             if problem is not None:
                 self._tell(problem)
-            elif isinstance(item, Placed):
-                self._ids[item.document.id] = mapped.source.name
-                if self._shard is None or self._shard.takes(item.document.id):
-                    yield item.document
+            elif isinstance(item, Located):
+                self._ids[item.item.id] = mapped.source.name
+                if self._shard is None or self._shard.takes(item.item.id):
+                    yield item.item
                 else:
                     self._on_progress(1)
 
-    def _problem_with(self, placed: Placed, mapped: Mapped) -> Problem | None:
+    def _problem_with(self, row: Located[Document], mapped: Mapped) -> RowProblem | None:
         """What this collection, or another source, has against a document."""
-        id = placed.document.id
+        id = row.item.id
         if id in self._ids:
-            return Problem(placed.place, f"The id {id!r} was used before, in {self._ids[id]}.")
+            return RowProblem(row.place, f"The id {id!r} was used before, in {self._ids[id]}.")
         try:
-            self._collection.check(placed.document)
+            self._collection.check(row.item)
         except AttendError as error:
-            return Problem(placed.place, str(error))
+            return RowProblem(row.place, str(error))
         return None
 
-    def _tell(self, problem: Problem) -> None:
+    def _tell(self, problem: RowProblem) -> None:
         self._on_problem(problem)
-        if not problem.refuses:
+        if not problem.rejects:
             return
         self.refused += 1
         self._on_progress(1)

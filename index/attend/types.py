@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,3 +42,34 @@ class Document:
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     value: Json = MISSING_VALUE
     payload: Mapping[str, Json] = field(default_factory=dict)
+
+
+QueryInput: TypeAlias = str | Sequence[float] | Float32
+"""A query as a caller gives it: a text, or a vector (d,)."""
+
+MAX_WEIGHT = 1e6
+"""The largest absolute label: far beyond any grade, and sums of it stay exact."""
+
+
+class Example(NamedTuple):
+    """One document's label for one query.
+
+    `weight` above 0: relevant, graded; 0: judged and not relevant; below 0: explicitly not
+    relevant. `position` is the rank (from 1) at which the document was shown, if its effect is
+    not yet removed from the weight. `source` is the file that it was read from.
+    """
+
+    query: QueryInput
+    document: str
+    weight: float = 1.0
+    position: int | None = None
+    source: str | None = None
+
+
+def same_question(query: QueryInput) -> str | bytes:
+    """Return what the examples of one question have in common: its text, or its stored numbers.
+
+    >>> same_question([1, 0]) == same_question((1.0, 0.0))
+    True
+    """
+    return query if isinstance(query, str) else np.asarray(query, dtype=np.float32).tobytes()

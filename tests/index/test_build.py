@@ -13,7 +13,7 @@ from attend.cli.build import _width
 from attend.cli.common import SHOWN_PROBLEMS, Problems
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError
-from attend.source import Problem, guess, open_source, sample
+from attend.source import RowProblem, guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
@@ -217,7 +217,7 @@ def test_a_column_of_bytes_is_a_notice_and_stops_neither_strict_nor_sync(
 ):
     collection.upsert([{"id": "gone", "text": "words"}])
     source = open_source(_with_covers(tmp_path, kind))
-    told: list[Problem] = []
+    told: list[RowProblem] = []
     seen: list[int] = []
     built = build(
         collection,
@@ -250,8 +250,8 @@ def _with_covers(folder, kind: str) -> str:
 def test_the_command_tells_notices_however_many_rows_failed_and_counts_only_those(capsys):
     problems = Problems()
     for line in range(SHOWN_PROBLEMS + 5):
-        problems(Problem(f"x:{line}", "The row fails."))
-    problems(Problem("x", "A column is left out.", refuses=False))
+        problems(RowProblem(f"x:{line}", "The row fails."))
+    problems(RowProblem("x", "A column is left out.", rejects=False))
     problems.summary()
     said = capsys.readouterr().err
     assert said.count("The row fails.") == SHOWN_PROBLEMS

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 from attend import Data
-from attend.teaching import teach
+from attend.feedback import add_feedback
 from attend.training import train
 from attend_service import demo
 from attend_service.docstrings import Docstring, standard_library
@@ -53,5 +53,5 @@ def learned(data: Data, docstrings: list[Docstring]) -> None:
         and each.module in modules
         and zlib.crc32(each.name.encode()) % SCARCE == 0
     ]
-    teach(made, [{"query": each.summary, "id": each.module} for each in asked])
+    add_feedback(made, [{"query": each.summary, "id": each.module} for each in asked])
     train(made)

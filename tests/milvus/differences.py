@@ -20,7 +20,7 @@ from attend.data import Data
 from attend.engines.capabilities import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save
-from attend.teaching import teach
+from attend.feedback import add_feedback
 from attend.training import train
 from tests.milvus.contract import WIDTH
 
@@ -35,7 +35,7 @@ PROBES: dict[str, Probe] = {
     "attend_all": lambda data, c, path: c.search(QUERY, attend="all"),
     "facets": lambda data, c, path: c.facets(["colour"]),
     "recommend": lambda data, c, path: c.recommend(positive=["d0"], k=1),
-    "examples": lambda data, c, path: teach(c, [{"query": QUERY, "id": "d0"}]),
+    "examples": lambda data, c, path: add_feedback(c, [{"query": QUERY, "id": "d0"}]),
     "train": lambda data, c, path: train(c),
     "snapshots": lambda data, c, path: save(data, path),
 }

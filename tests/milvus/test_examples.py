@@ -9,8 +9,8 @@ import pytest
 
 from attend import Collection, Data
 from attend.errors import UnknownDocument, Unsupported
+from attend.feedback import add_feedback
 from attend.projection import Projection
-from attend.teaching import teach
 from attend.training import train
 from tests.milvus.server import MilvusServer
 
@@ -42,10 +42,10 @@ def test_examples_are_stored_replaced_and_deleted(empty: Collection) -> None:
     store = empty.store
     assert store.example_count() == 0
     given = [{"query": {"vector": vector(at)}, "id": f"d{at}", "label": 1} for at in range(5)]
-    taught = teach(empty, [*given, {"query": {"vector": vector(0)}, "id": "d7", "label": 0}])
+    taught = add_feedback(empty, [*given, {"query": {"vector": vector(0)}, "id": "d7", "label": 0}])
     assert (taught.added, taught.replaced, taught.examples) == (6, 0, 6)
     assert store.question_count() == 5
-    again = teach(empty, [{"query": {"vector": vector(0)}, "id": "d0", "label": 2}])
+    again = add_feedback(empty, [{"query": {"vector": vector(0)}, "id": "d0", "label": 2}])
     assert (again.added, again.replaced, again.examples) == (0, 1, 6)
     latest = store.latest_examples(10)
     assert {each.document: each.label for each in latest} == {
@@ -59,13 +59,13 @@ def test_examples_are_stored_replaced_and_deleted(empty: Collection) -> None:
     assert store.delete_examples(documents=["d1"]) == 1
     assert store.delete_examples(ids=[latest[0].id]) == 1
     with pytest.raises(UnknownDocument, match="none"):
-        teach(empty, [{"query": {"vector": vector(0)}, "id": "none"}])
+        add_feedback(empty, [{"query": {"vector": vector(0)}, "id": "none"}])
     assert store.example_count() == 4
 
 
 def test_what_was_taught_of_a_text_goes_with_it(empty: Collection) -> None:
     empty.upsert([{"id": "x", "vector": vector(50)}, {"id": "y", "vector": vector(51)}])
-    teach(empty, [{"query": {"vector": vector(9)}, "id": id} for id in ("x", "y", "d1")])
+    add_feedback(empty, [{"query": {"vector": vector(9)}, "id": id} for id in ("x", "y", "d1")])
     empty.upsert([{"id": "x", "vector": vector(52)}])
     empty.delete(["y"])
     assert [each.document for each in empty.store.latest_examples(10)] == ["d1"]
@@ -86,7 +86,7 @@ def test_matrices_are_learned_where_examples_are(empty: Collection) -> None:
         place = at % len(found.documents)
         asked = rotation @ found.embeddings[place] + 0.02 * random.standard_normal(DIMENSION)
         items.append({"query": {"vector": asked.tolist()}, "id": ids[int(found.documents[place])]})
-    teach(empty, items)
+    add_feedback(empty, items)
     result = train(empty, share_seen=1.0)
     assert result["promoted"], result["reason"]
     assert empty.search(items[0]["query"]).projection == result["version"]

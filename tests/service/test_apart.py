@@ -16,7 +16,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.errors import InvalidRequest
-from attend.teaching import teach
+from attend.feedback import add_feedback
 from attend.training import Cancelled, train
 from attend_service.jobs import apart
 from attend_service.jobs.apart import TrainingFailed, train_apart
@@ -42,7 +42,7 @@ def collection(tmp_path: Path) -> Iterator[Collection]:
     made = data.create("turned", dimension=8, normalize=True)
     made.upsert([{"id": str(at), "vector": key.tolist()} for at, key in enumerate(keys)])
     turn, _ = np.linalg.qr(rng.normal(size=(8, 8)))
-    teach(made, [{"query": (keys[at] @ turn).tolist(), "id": str(at)} for at in range(100)])
+    add_feedback(made, [{"query": (keys[at] @ turn).tolist(), "id": str(at)} for at in range(100)])
     yield made
     data.close()
 

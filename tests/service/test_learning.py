@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from attend import Data
-from attend.teaching import teach
+from attend.feedback import add_feedback
 from attend.verify import verify
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path, planted: Planted) -> Path:
     data = Data(tmp_path)
     collection = data.create("planted", dimension=2 * HALF, scorer="cosine")
     collection.upsert(planted.rows())
-    teach(collection, planted.items(TAUGHT))
+    add_feedback(collection, planted.items(TAUGHT))
     data.close()
     return tmp_path
 

@@ -122,6 +122,6 @@ def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) 
     document = client.get("/openapi.json").get_json()
     body = document["paths"]["/v1/collections/{collection}/feedback"]["post"]["requestBody"]
     forms = body["content"]["application/json"]["schema"]["anyOf"]
-    item = {"$ref": "#/components/schemas/TeachItem"}
+    item = {"$ref": "#/components/schemas/FeedbackItem"}
     assert forms[0] == {"$ref": "#/components/schemas/FeedbackRequest"}
     assert (forms[1]["items"], forms[2]) == (item, item)

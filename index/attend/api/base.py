@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from attend.errors import Detail, InvalidRequest
-from attend.times import seconds_of
+from attend.source.cells import seconds_of
 
 DEFAULT_COLLECTION = "default"
 

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_
 
 from attend.api.base import MAX_DOCUMENTS, MAX_PAGE, MAX_ROW, DocumentId, Request
 from attend.api.queries import AnyQuery, Query
-from attend.examples import MAX_WEIGHT, Example
 from attend.learn.data import PARTS, Part
 from attend.store import Role
+from attend.types import MAX_WEIGHT, Example
 
 Objective = Literal["ranking", "answers", "interactions", "ratings"]
 
@@ -93,18 +93,18 @@ class TrainRequest(Request):
         return self
 
 
-def _number(given: object) -> object:
-    """Checked before pydantic, which would take "yes" for true, and true for 1."""
-    if isinstance(given, bool):
-        return float(given)
-    if not isinstance(given, int | float | np.number):
+def _check_number(label: object) -> object:
+    """Pydantic would take "yes" for true, and true for 1."""
+    if isinstance(label, bool):
+        return float(label)
+    if not isinstance(label, int | float | np.number):
         raise ValueError("a label is a number, true or false")
-    return given
+    return label
 
 
-def _askable(query: Query) -> Query:
+def _check_query(query: Query) -> Query:
     if query.text is None and query.vector is None:
-        raise ValueError("a document's id is no question; send the text or vector that was asked")
+        raise ValueError("a document's id is no question; send the text or vector of the query")
     if query.text is not None and not query.text.strip():
         raise ValueError("the query is empty")
     return query
@@ -113,14 +113,14 @@ def _askable(query: Query) -> Query:
 Label = Annotated[
     FiniteFloat,
     Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT),
-    BeforeValidator(_number, json_schema_input_type=float | bool),
+    BeforeValidator(_check_number, json_schema_input_type=float | bool),
 ]
 
 
-class TeachItem(Request):
-    """How well a document answers a query."""
+class FeedbackItem(Request):
+    """A label: how well a document answers a query."""
 
-    query: Annotated[AnyQuery, AfterValidator(_askable)]
+    query: Annotated[AnyQuery, AfterValidator(_check_query)]
     id: DocumentId
     label: Label = Field(
         1.0,
@@ -130,17 +130,17 @@ class TeachItem(Request):
     position: int | None = Field(
         None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
     )
-    source: str | None = Field(None, max_length=256, description="Where it was learned.")
+    source: str | None = Field(None, max_length=256, description="Where the label comes from.")
 
     def example(self) -> Example:
         query = self.query.text if self.query.text is not None else self.query.vector or ()
-        return Example(query, self.id, self.label, self.position, source=self.source)
+        return Example(query, self.id, self.label, self.position, self.source)
 
 
 class FeedbackRequest(Request):
-    """What people said of documents that were found for their queries."""
+    """Labels of documents for queries."""
 
-    items: list[TeachItem] = Field(max_length=MAX_DOCUMENTS)
+    items: list[FeedbackItem] = Field(max_length=MAX_DOCUMENTS)
 
 
 class FeedbackDeletion(Request):
@@ -187,7 +187,7 @@ class CompareRequest(Request):
     after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(
         None, description="The active version if absent."
     )
-    items: list[TeachItem] | None = Field(
+    items: list[FeedbackItem] | None = Field(
         None,
         max_length=MAX_DOCUMENTS,
         description="Queries with documents that answer them; the newest examples if absent, which "

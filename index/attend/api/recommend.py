@@ -235,12 +235,13 @@ def query_of(given: ExampleItem) -> Query:
 
 
 class InteractionItem(Request):
-    """A user met a document: bought, read, rated it, or whatever counts here."""
+    """An interaction of a user with a document: a purchase, a view, a rating."""
 
     user: UserId
     id: DocumentId = Field(description="The document's id.")
     value: JsonValue = Field(
-        None, description="What the user gave it: a rating, a label, …; what predictions are of."
+        None,
+        description="The user's rating, label, … of the document; predictions are of such values.",
     )
     time: Time | None = None
 
@@ -250,7 +251,7 @@ class InteractionItem(Request):
 
 
 class InteractionsRequest(Request):
-    """Which users met which documents: all of it is taken, or none."""
+    """Interactions to store, all or none."""
 
     items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
 

@@ -24,7 +24,7 @@ from attend.source import (
     open_source,
     sample,
 )
-from attend.source.vectors import as_vector
+from attend.source.cells import as_vector
 
 
 @click.command("build")

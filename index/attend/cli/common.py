@@ -17,7 +17,7 @@ from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import load
 from attend.engines.opening import SCHEME
-from attend.source import Problem
+from attend.source import RowProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -130,9 +130,9 @@ class Problems:
     def __init__(self) -> None:
         self._count = 0
 
-    def __call__(self, problem: Problem) -> None:
-        self._count += problem.refuses
-        if self._count <= SHOWN_PROBLEMS or not problem.refuses:
+    def __call__(self, problem: RowProblem) -> None:
+        self._count += problem.rejects
+        if self._count <= SHOWN_PROBLEMS or not problem.rejects:
             tqdm.write(str(problem), file=sys.stderr)
 
     def summary(self) -> None:

@@ -14,7 +14,6 @@ from attend.cli.common import on_collection, open_collection, show, table
 from attend.cli.evaluate_interactions import evaluate_interactions
 from attend.cli.interactions import InteractionFile, with_interactions
 from attend.collection import Collection
-from attend.examples import Asked
 from attend.measure.compare import EXAMPLES, MEASURE, Version, compare
 from attend.measure.plots import draw
 from attend.measure.rankings import (
@@ -28,6 +27,7 @@ from attend.measure.rankings import (
 )
 from attend.measure.report import as_json as comparison_json
 from attend.measure.report import as_text, bounds, span
+from attend.types import QueryInput
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -161,7 +161,7 @@ def evaluate_command(
 
 def _evaluate(
     collection: Collection,
-    queries: dict[str, Asked],
+    queries: dict[str, QueryInput],
     qrels: Qrels,
     as_json: bool,
     options: dict[str, Any],
@@ -185,7 +185,7 @@ def _evaluate(
 
 def _compare(
     collection: Collection,
-    queries: dict[str, Asked],
+    queries: dict[str, QueryInput],
     qrels: Qrels,
     as_json: bool,
     versions: tuple[Version, Version],

@@ -40,10 +40,10 @@ def evaluate_interactions(
     as_json: bool,
 ) -> None:
     """Recommend to the users of a test, and show how much of what they met was found."""
-    later = test.read(collection).interactions
+    later = test.read(collection).entries
     before = _stored(collection) if history is None else test.beside(history).read(collection)
     withheld = None if cold is None else _known(collection, cold)
-    earlier = before if isinstance(before, list) else before.interactions
+    earlier = before if isinstance(before, list) else before.entries
     protocol = protocol_of(later, earlier, withheld)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from attend.cli.common import Problems
 from attend.collection import Collection
-from attend.interactions import Gathered, read_file, record
+from attend.errors import SourceError
+from attend.feedback import (
+    INTERACTIONS,
+    Gathered,
+    add_interactions,
+    gather,
+    read_interactions,
+    unfit,
+)
+from attend.source import guess_columns, open_source
+from attend.store import Interaction
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -55,19 +66,25 @@ class InteractionFile:
         """Another file with the same columns."""
         return InteractionFile(path, self.columns)
 
-    def read(self, collection: Collection, *, strict: bool = False) -> Gathered:
+    def read(self, collection: Collection, *, strict: bool = False) -> Gathered[Interaction]:
         """What can be used of it; the rest is told on stderr."""
         problems = Problems()
-        found = read_file(
-            self.path,
-            collection.store.rows_of,
+        source = open_source(self.path)
+        columns = guess_columns(source, INTERACTIONS, **self.columns)
+        click.echo(f"{source.name}: {columns.describe()}", err=True)
+        gathered = gather(
+            read_interactions(source, columns),
+            partial(unfit, collection),
             strict=strict,
             on_problem=problems,
-            on_columns=lambda told: click.echo(told, err=True),
-            **self.columns,
         )
         problems.summary()
-        return found
+        if not gathered.entries:
+            raise SourceError(
+                f"No row of {source.name} can be used, and nothing was changed. Check that it is "
+                f"about this collection's documents, and the problems reported above."
+            )
+        return gathered
 
 
 def with_interactions(command: Command) -> Command:
@@ -87,7 +104,7 @@ def record_file(
     """
     found = file.read(collection, strict=strict)
     forgotten = collection.store.interaction_counts()[0] if forget else 0
-    recorded = record(collection, found.interactions, forget=forget)
+    recorded = add_interactions(collection, found.entries, delete_stored=forget)
     counts = {"skipped": found.skipped, "repeated": found.repeated, "forgotten": forgotten}
     return recorded._asdict() | counts
 

@@ -12,7 +12,7 @@ from attend.cli.common import on_collection, open_collection, show
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.search.answers import Answer, Hit
-from attend.source.vectors import as_vector
+from attend.source.cells import as_vector
 
 SNIPPET = 100
 

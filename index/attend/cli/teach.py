@@ -15,19 +15,20 @@ from attend.cli.interactions import InteractionFile, record_file, with_interacti
 from attend.cli.interactions import sentence as recorded
 from attend.collection import Collection
 from attend.errors import SourceError
-from attend.examples import (
-    Columns,
-    Example,
-    describe_columns,
+from attend.feedback import (
+    CLICKS,
+    LABELS,
+    add_feedback,
     gather,
-    guess_columns,
+    label_columns,
     read_clicks,
     read_judgements,
-    read_table,
+    read_labels,
+    unfit,
 )
-from attend.examples.clicks import CLIP, ETA
-from attend.source import Problem, Source, open_source
-from attend.teaching import teach, unfit
+from attend.feedback.clicks import CLIP, ETA
+from attend.source import Columns, Layout, Located, RowProblem, Source, open_source
+from attend.types import Example
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -76,17 +77,17 @@ class Files:
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.queries, self.examples, self.clicks))
 
-    def read(self, vectors: bool) -> Iterator[Example | Problem]:
+    def read(self, vectors: bool) -> Iterator[Located[Example] | RowProblem]:
         """All rows of all files, as examples or problems."""
         if self.queries is not None and self.qrels is not None:
             yield from read_judgements(self.queries, self.qrels, vectors=vectors)
         if self.examples is not None:
             table = open_source(self.examples)
-            columns = self._columns(table, vectors=vectors, label=self.label_column)
-            yield from read_table(table, columns, vectors=vectors)
+            columns = self._columns(table, LABELS, vectors=vectors, label=self.label_column)
+            yield from read_labels(table, columns, vectors=vectors)
         if self.clicks is not None:
             log = open_source(self.clicks)
-            columns = self._columns(log, vectors=vectors, clicked=self.clicked_column, clicks=True)
+            columns = self._columns(log, CLICKS, vectors=vectors, clicked=self.clicked_column)
             yield from read_clicks(
                 log,
                 columns,
@@ -96,15 +97,16 @@ class Files:
                 vectors=vectors,
             )
 
-    def _columns(self, source: Source, **named: Any) -> Columns:
-        columns = guess_columns(
+    def _columns(self, source: Source, layout: Layout, **named: Any) -> Columns:
+        columns = label_columns(
             source,
+            layout,
             query=self.query_column,
             document=self.document_column,
             position=self.position_column,
             **named,
         )
-        click.echo(f"{source.name}: {describe_columns(columns)}", err=True)
+        click.echo(f"{source.name}: {columns.describe()}", err=True)
         return columns
 
 
@@ -210,14 +212,14 @@ def teach_files(collection: Collection, files: Files) -> dict[str, int]:
         on_problem=problems,
     )
     problems.summary()
-    if not found.examples:
+    if not found.entries:
         raise SourceError(
             "No row of the files can be taught, and nothing was changed. Check that they are about "
             "this collection's documents, and the problems reported above."
         )
     forgotten = collection.store.example_count() if files.forget else 0
     with Bar() as bar:
-        taught = teach(collection, found.examples, progress=bar, forget=files.forget)
+        taught = add_feedback(collection, found.entries, progress=bar, delete_stored=files.forget)
     counts = {"skipped": found.skipped, "repeated": found.repeated, "forgotten": forgotten}
     return taught._asdict() | counts
 

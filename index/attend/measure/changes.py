@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.collection import Collection
-from attend.examples import Asked
 from attend.measure.rankings import Qrels, Ranked
-from attend.types import Float64
+from attend.types import Float64, QueryInput
 
 SHOWN = 3
 """Documents shown of each ranking."""
@@ -76,7 +75,7 @@ class Changes:
 
 def changes(
     collection: Collection,
-    queries: Mapping[str, Asked],
+    queries: Mapping[str, QueryInput],
     qrels: Qrels,
     sides: tuple[Ranked, Ranked],
     values: tuple[Float64, Float64],
@@ -132,7 +131,7 @@ def histogram(gains: Float64) -> Gains:
     return Gains(gained, lost, len(gains) - len(changed), edges.tolist(), counts.tolist())
 
 
-def said_of(query: Asked) -> str:
+def said_of(query: QueryInput) -> str:
     """A query for people.
 
     >>> said_of("a whale hunt"), said_of([1.0, 0.5]), said_of([0.25] * 9)

@@ -10,11 +10,11 @@ import numpy as np
 
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.examples import Asked
 from attend.measure.changes import Changes, changes
 from attend.measure.rankings import MEASURES, Qrels, Ranked, judged, measure, rank
 from attend.measure.sides import Side, side
 from attend.measure.statistics import mean_intervals, paired_randomisation
+from attend.types import QueryInput
 
 MEASURE = "ndcg@10"
 """By which gains are told unless another is asked for."""
@@ -57,7 +57,7 @@ class Comparison:
 
 def compare(
     collection: Collection,
-    queries: Mapping[str, Asked],
+    queries: Mapping[str, QueryInput],
     qrels: Qrels,
     versions: tuple[Version, Version],
     *,
@@ -95,7 +95,7 @@ def compare(
 
 def compare_rankings(
     collection: Collection,
-    queries: Mapping[str, Asked],
+    queries: Mapping[str, QueryInput],
     qrels: Qrels,
     ranked: tuple[Ranked, Ranked],
     *,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from attend.api.learning import TeachItem
+from attend.api.learning import FeedbackItem
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.examples import Asked, same_question
 from attend.measure.compare import MEASURE, Comparison, Version, compare
 from attend.measure.rankings import Qrels
+from attend.types import QueryInput, same_question
 
 MAX_QUERIES = 500
 """Queries compared at once: each is ranked twice, and somebody waits."""
@@ -22,14 +22,14 @@ READ = 10_000
 class Judged(NamedTuple):
     """Queries with their judgements, both by an id of the query."""
 
-    queries: Mapping[str, Asked]
+    queries: Mapping[str, QueryInput]
     qrels: Qrels
 
 
 def compare_judged(
     collection: Collection,
     versions: tuple[Version, Version],
-    items: Sequence[TeachItem] | None = None,
+    items: Sequence[FeedbackItem] | None = None,
     *,
     by: str = MEASURE,
 ) -> Comparison:
@@ -60,7 +60,7 @@ def compare_judged(
     return compare(collection, judged.queries, judged.qrels, versions, by=by)
 
 
-def _given(items: Iterable[TeachItem]) -> Judged:
+def _given(items: Iterable[FeedbackItem]) -> Judged:
     examples = [each.example() for each in items]
     return _gathered((each.query, each.document, each.weight) for each in examples)
 
@@ -77,9 +77,9 @@ def _stored(collection: Collection) -> Judged:
     )
 
 
-def _gathered(said: Iterable[tuple[Asked, str, float]]) -> Judged:
+def _gathered(said: Iterable[tuple[QueryInput, str, float]]) -> Judged:
     ids: dict[str | bytes, str] = {}
-    queries: dict[str, Asked] = {}
+    queries: dict[str, QueryInput] = {}
     qrels: dict[str, dict[str, float]] = {}
     for query, document, label in said:
         id = ids.setdefault(same_question(query), str(len(ids) + 1))

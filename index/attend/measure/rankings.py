@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend import feedback
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
-from attend.examples import MAX_WEIGHT, Asked, judgements
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.search.answers import Answer
-from attend.source import Problem
-from attend.types import Float64
+from attend.source import RowProblem
+from attend.types import MAX_WEIGHT, Float64, QueryInput
 
 DEPTH = 100
 """Documents ranked for each query."""
@@ -104,7 +104,7 @@ class Evaluation:
 
 
 def evaluate(
-    collection: Collection, queries: Mapping[str, Asked], qrels: Qrels, **options: Any
+    collection: Collection, queries: Mapping[str, QueryInput], qrels: Qrels, **options: Any
 ) -> Evaluation:
     """Rank the documents for every judged query and measure.
 
@@ -121,7 +121,7 @@ def evaluate(
     return measure({id: qrels[id] for id in asked}, ranked.run(), collection)
 
 
-def judged(queries: Mapping[str, Asked], qrels: Qrels) -> dict[str, Asked]:
+def judged(queries: Mapping[str, QueryInput], qrels: Qrels) -> dict[str, QueryInput]:
     """The queries with a judgement; raises SourceError if there is none."""
     found = {id: query for id, query in queries.items() if id in qrels}
     if not found:
@@ -134,7 +134,7 @@ def judged(queries: Mapping[str, Asked], qrels: Qrels) -> dict[str, Asked]:
 
 def rank(
     collection: Collection,
-    queries: Mapping[str, Asked],
+    queries: Mapping[str, QueryInput],
     *,
     on_progress: Callable[[int], object] = lambda queries: None,
     **options: Any,
@@ -185,7 +185,7 @@ def measure(
     return Evaluation(means, by_query, len(by_query), unknown)
 
 
-def read_queries(path: Path, *, vectors: bool = False) -> dict[str, Asked]:
+def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
     """Queries as they are taught: JSON lines (or another table) with `_id` and `text` or `vector`.
 
     Args:
@@ -194,11 +194,11 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, Asked]:
     Raises:
         SourceError: a row is no query, or repeats another's id.
     """
-    queries: dict[str, Asked] = {}
-    for item in judgements.read_queries(path, vectors=vectors):
-        if isinstance(item, Problem):
+    queries: dict[str, QueryInput] = {}
+    for item in feedback.read_queries(path, vectors=vectors):
+        if isinstance(item, RowProblem):
             raise SourceError(f"{path.parent / item.place} is no query: {item.reason}")
-        id, query, place = item
+        place, (id, query) = item
         if id in queries:
             raise SourceError(
                 f"{path.parent / place} has the id {id!r} again; give each query its own."
@@ -242,7 +242,7 @@ def _graded(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
     return float(ndcg([gains.get(id, 0.0) for id in ranked], ideal))
 
 
-def _check_widths(queries: Mapping[str, Asked], width: int) -> None:
+def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
     """Before any is asked, and by name: which of thousands it was, a search does not know."""
     for id, query in queries.items():
         if not isinstance(query, str) and len(query) != width:
@@ -277,7 +277,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise SourceError(f"{path} cannot be read: {error}.") from error
 
 
-def _request(query: Asked, options: Mapping[str, Any]) -> SearchRequest:
+def _request(query: QueryInput, options: Mapping[str, Any]) -> SearchRequest:
     attended = options.get("attend")
     depth = min(DEPTH, attended) if isinstance(attended, int) else DEPTH
     return parse(SearchRequest, {"query": query, "k": depth, **options})

@@ -1,49 +1,106 @@
-"""Types for formats that have none: numbers and booleans in CSV, decided by column."""
+"""Cells as numbers, vectors, times, ids and texts: the only parser of all tables."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
-from attend.source.rows import Row, field_names
+from attend.source.rows import Row, Unusable, column_names
 from attend.types import Json
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)  # JSON's grammar
-_BOOLEAN = {"true": True, "false": False}
+MAX_ID_CHARACTERS = 512
+
 MAX_DIGITS = 18
 """Longer whole numbers stay text: they would not fit into 64 bits."""
 
+MILLISECONDS = 1e11
+"""Times beyond are milliseconds: as seconds they would lie after the year 5000."""
+
+FLOAT32_MAX = 3.4028234663852886e38
+"""Keys are float32: a larger number would become infinite there."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)  # JSON's grammar
+_BOOLEAN = {"true": True, "false": False}
+
+
+def kind(item: object) -> str:
+    """Name the JSON type of a value, for a sentence.
+
+    >>> kind([1, 2]), kind(True), kind(4.5)
+    ('a list', 'a boolean', 'a number')
+    """
+    if item is None:
+        return "null"
+    if isinstance(item, bool):
+        return "a boolean"
+    if isinstance(item, int | float):
+        return "a number"
+    if isinstance(item, str):
+        return "a string"
+    return "a list" if isinstance(item, list | tuple) else "an object"
+
+
+def shown(cell: Json) -> str:
+    """Quote a cell in a sentence: a short text or a number itself, else its type."""
+    if isinstance(cell, str):
+        return repr(cell if len(cell) <= 40 else f"{cell[:39]}…")
+    return repr(cell) if isinstance(cell, int | float) else kind(cell)
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether the text has no lone surrogates, which stand for undecodable bytes."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def number_of(cell: Json) -> float | None:
+    """Return a number, or a text of one, as a float, which may be NaN or infinite; else None.
+
+    >>> number_of("0.5"), number_of(3), number_of(True), number_of("many")
+    (0.5, 3.0, None, None)
+    """
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if isinstance(cell, int) and cell > 0 else -math.inf
+
 
 def scalar(text: str) -> bool | int | float | None:
-    """The number or boolean that the text wholly is, else None.
+    """Return the number or boolean that the whole text spells in JSON's grammar, else None.
 
-    `007` is none, since JSON numbers have no leading zero: it is a code, not a count.
+    `007` stays text, since JSON numbers have no leading zero: it is a code, not a count.
 
     >>> scalar("4.5"), scalar("True"), scalar("007"), scalar("")
     (4.5, True, None, None)
     """
-    if (found := _NUMBER.fullmatch(text)) is None:
+    if (match := _NUMBER.fullmatch(text)) is None:
         return _BOOLEAN.get(text.lower())
-    if found[1] is None and found[2] is None:
+    if match[1] is None and match[2] is None:
         return int(text) if len(text) <= MAX_DIGITS else None
     number = float(text)
     return number if math.isfinite(number) else None
 
 
-def scalar_columns(rows: Sequence[Row]) -> frozenset[str]:
-    """The columns whose every sampled cell that is not empty is a number or a boolean."""
-    return frozenset(name for name in field_names(rows) if is_scalar_column(rows, name))
-
-
 def is_scalar_column(rows: Sequence[Row], name: str) -> bool:
-    """Whether all texts of a column read as numbers or booleans, and there is at least one."""
+    """Return whether a column has texts and all of them read as numbers or booleans."""
     texts = [cell for row in rows if isinstance(cell := row.cells.get(name), str) and cell]
     return bool(texts) and all(scalar(text) is not None for text in texts)
 
 
+def scalar_columns(rows: Sequence[Row]) -> frozenset[str]:
+    """Return the columns whose every sampled cell is empty, a number or a boolean."""
+    return frozenset(name for name in column_names(rows) if is_scalar_column(rows, name))
+
+
 def typed(cells: Mapping[str, Json], scalars: frozenset[str]) -> dict[str, Json]:
-    """The cells of an untyped row with types: an empty one is null, a later misfit stays text.
+    """Give the cells of an untyped row their types: an empty one is null, a misfit stays text.
 
     >>> typed({"year": "1977", "zip": "01234", "tag": ""}, frozenset({"year"}))
     {'year': 1977, 'zip': '01234', 'tag': None}
@@ -54,7 +111,122 @@ def typed(cells: Mapping[str, Json], scalars: frozenset[str]) -> dict[str, Json]
 def _typed(cell: Json, is_scalar: bool) -> Json:
     if cell == "":
         return None
-    if not is_scalar or not isinstance(cell, str):
+    number = scalar(cell) if is_scalar and isinstance(cell, str) else None
+    return cell if number is None else number
+
+
+def as_vector(cell: Json) -> list[float] | None:
+    """Return a list of finite float32 numbers, shape (d,), d > 0; None for anything else.
+
+    CSV and SQLite have no lists, so a JSON list written as text counts.
+
+    >>> as_vector([1, 0.5]), as_vector("[1, 0.5]"), as_vector([1, True]), as_vector([])
+    ([1.0, 0.5], [1.0, 0.5], None, None)
+    """
+    if isinstance(cell, str):
+        cell = _json_list(cell)
+    if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
+        return None
+    vector: list[float] = []
+    for number in cell:
+        # bool is an int to Python, but `true` is no coordinate.
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return None
+        if not -FLOAT32_MAX <= number <= FLOAT32_MAX:  # false for NaN too
+            return None
+        vector.append(float(number))
+    return vector
+
+
+def _json_list(text: str) -> Json:
+    try:
+        numbers: Json = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    return numbers
+
+
+def seconds_of(cell: Json) -> float | None:
+    """Return a number or an ISO date as seconds since 1970; None for an empty cell.
+
+    Dates without a zone are UTC.
+
+    Raises:
+        ValueError: it is neither.
+
+    >>> seconds_of("1970-01-02"), seconds_of("86400"), seconds_of(1_700_000_000_000)
+    (86400.0, 86400.0, 1700000000.0)
+    """
+    if cell is None or cell == "":
+        return None
+    number = number_of(cell)
+    if number is not None and math.isfinite(number):
+        seconds = number / 1000 if abs(number) > MILLISECONDS else number
+        if abs(seconds) <= MILLISECONDS:
+            return seconds
+        raise ValueError(f"{number:g} is beyond any time; give seconds since 1970")
+    try:
+        date = datetime.fromisoformat(str(cell).strip())
+    except ValueError:
+        raise ValueError(
+            f"{str(cell)[:40]!r} is no time; give seconds since 1970, or a date such as "
+            f"2024-05-17T12:30:00Z"
+        ) from None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def document_id(cell: Json, column: str) -> str:
+    """Return a string or a whole number as an id; raises Unusable for anything else.
+
+    Control characters (Unicode category Cc) and lone surrogates are rejected.
+    """
+    if cell is None or cell == "":
+        raise Unusable(f"The row has no id: its field {column!r} is missing or empty.")
+    if isinstance(cell, bool) or not isinstance(cell, str | int):
+        raise Unusable(
+            f"The id in {column!r} is {kind(cell)}, but a string or a whole number is expected."
+        )
+    identity = str(cell)
+    if len(identity) > MAX_ID_CHARACTERS:
+        raise Unusable(
+            f"The id in {column!r} has {len(identity)} characters; "
+            f"at most {MAX_ID_CHARACTERS} are allowed."
+        )
+    if not identity.isprintable():  # nearly every id is, and the check is slow
+        _check_characters(identity, column)
+    return identity
+
+
+def _check_characters(identity: str, column: str) -> None:
+    """SQLite's json_each cuts a text at NUL: two ids would become one."""
+    for character in identity:
+        category = unicodedata.category(character)
+        if category == "Cc":
+            raise Unusable(
+                f"The id in {column!r} holds the control character U+{ord(character):04X}, "
+                "but only printable text can be an id. Take it out."
+            )
+        if category == "Cs":
+            raise Unusable(
+                f"The id in {column!r} holds half of a surrogate pair, which is not valid UTF-8."
+            )
+
+
+def text_of(cell: Json, column: str) -> str:
+    """Return a cell as text: a list of strings, such as tags, is joined by commas; null is empty.
+
+    Numbers and booleans raise Unusable: a text of bare numbers is a mistaken choice of columns.
+
+    >>> text_of(["crime", "classics"], "tags")
+    'crime, classics'
+    """
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
         return cell
-    found = scalar(cell)
-    return cell if found is None else found
+    if isinstance(cell, list | tuple) and all(isinstance(item, str) for item in cell):
+        return ", ".join(cell)
+    raise Unusable(
+        f"The text field {column!r} holds {kind(cell)}, but a string or a list of strings "
+        "is expected."
+    )

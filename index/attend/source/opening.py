@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attend.errors import SourceError
-from attend.source.delimited import Delimited
-from attend.source.files import JsonArray, JsonLines, StandardInput
-from attend.source.folders import BEIR_CORPUS, BeirFolder, TextFolder
+from attend.source.files import (
+    BEIR_CORPUS,
+    BeirFolder,
+    Delimited,
+    JsonArray,
+    JsonLinesFile,
+    StandardInput,
+    TextFolder,
+)
 from attend.source.rows import Source
-from attend.source.tables import SQLITE_SUFFIXES, open_table
 
 KINDS = (
     "Readable are .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, a SQLite table as "
@@ -23,22 +28,26 @@ _TABLE = re.compile(r"(?P<file>.+?\.(?:db|sqlite3?)):(?P<table>.+)", re.IGNORECA
 
 
 def _parquet(path: Path) -> Source:
-    try:
-        # pyarrow takes long to import, and only this kind needs it.
-        from attend.source.parquet import Parquet
-    except ImportError as error:
-        raise SourceError(f"{path} needs pyarrow: install it with pip install pyarrow.") from error
-    return Parquet(path, path.name)
+    # Here: pyarrow takes long to import, and few sources need it.
+    from attend.source.tables import ParquetFile
+
+    return ParquetFile(path, path.name)
+
+
+def _table(path: Path, table: str = "") -> Source:
+    from attend.source.tables import open_table
+
+    return open_table(path, table)
 
 
 READERS: dict[str, Callable[[Path], Source]] = {
-    ".jsonl": lambda path: JsonLines(path, path.name),
-    ".ndjson": lambda path: JsonLines(path, path.name),
+    ".jsonl": lambda path: JsonLinesFile(path, path.name),
+    ".ndjson": lambda path: JsonLinesFile(path, path.name),
     ".json": lambda path: JsonArray(path, path.name),
     ".csv": lambda path: Delimited(path, path.name, ","),
     ".tsv": lambda path: Delimited(path, path.name, "\t"),
     ".parquet": _parquet,
-    **dict.fromkeys(SQLITE_SUFFIXES, lambda path: open_table(path, "")),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _table),
 }
 
 
@@ -55,8 +64,8 @@ def open_source(spec: str) -> Source:
         return _folder(path)
     if spec and path.exists():
         return _file(path)
-    if (found := _TABLE.fullmatch(spec)) and Path(found["file"]).is_file():
-        return open_table(Path(found["file"]), found["table"])
+    if (match := _TABLE.fullmatch(spec)) and Path(match["file"]).is_file():
+        return _table(Path(match["file"]), match["table"])
     raise SourceError(f"There is no file or folder {spec!r}. {KINDS}")
 
 

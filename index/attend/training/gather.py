@@ -12,7 +12,7 @@ from scipy import sparse
 from attend.api.learning import TrainRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.examples import propensity
+from attend.feedback import propensity
 from attend.learn.data import Memory, Questions, Sparse
 from attend.store import Learned, Lexical, compile_filter
 from attend.types import Bool, Float32, Float64, Int64, Json

@@ -6,14 +6,13 @@ from typing import Any
 
 from flask import Response
 
-from attend import Collection
+from attend import Collection, feedback
 from attend.api.recommend import (
     InteractionDeletion,
     InteractionListing,
     InteractionsRequest,
     RecommendRequest,
 )
-from attend.interactions import record
 from attend.search.paging import cursor, fingerprint, place
 from attend_service.context import context
 from attend_service.operations import Operations
@@ -73,7 +72,7 @@ def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     same user and document again replaces what was said. A bare list is taken too, and so is a
     single interaction.
     """
-    return reply(record(_collection(collection), body.items)._asdict())
+    return reply(feedback.add_interactions(_collection(collection), body.items)._asdict())
 
 
 @operations.add(

@@ -9,7 +9,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from attend import Collection
 from attend.api.learning import FeedbackDeletion, FeedbackListing, FeedbackRequest, TrainRequest
-from attend.teaching import teach
+from attend.feedback import add_feedback
 from attend_service.context import context
 from attend_service.jobs import Job, QueueFull, UnknownJob
 from attend_service.learned import FeedbackReply, ForgottenReply, JobReply, JobsReply, TaughtReply
@@ -52,7 +52,7 @@ def give_feedback(collection: str, body: FeedbackRequest) -> Response:
     `position` is the rank at which the document was shown, from 1. The same query and document
     again replaces what was said. A bare list is taken too, and so is a single judgement.
     """
-    taught = teach(_collection(collection), body.items)
+    taught = add_feedback(_collection(collection), body.items)
     counts = {"added": taught.added, "replaced": taught.replaced, "examples": taught.examples}
     return reply(counts)
 

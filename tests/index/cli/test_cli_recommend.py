@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli.main import main
-from attend.interactions import record
+from attend.feedback import add_interactions
 from tests.index.helpers import vector_data
 
 
@@ -23,7 +23,9 @@ def folder(tmp_path):
             for at in range(12)
         ]
     )
-    record(made, [{"user": "ann", "id": "d1", "value": 5}, {"user": "ann", "id": "d2", "value": 2}])
+    add_interactions(
+        made, [{"user": "ann", "id": "d1", "value": 5}, {"user": "ann", "id": "d2", "value": 2}]
+    )
     data.close()
     return tmp_path
 

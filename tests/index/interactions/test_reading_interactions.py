@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from attend.cli.main import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
-from attend.interactions import gather, guess_columns, read_file, read_interactions, record
-from attend.interactions.reading import Placed
-from attend.source import open_source
+from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
+from attend.source import Located, guess_columns, open_source
 from attend.store import Interaction
 from tests.index.helpers import vector_data
 
@@ -31,8 +30,18 @@ READ = [
 ]
 
 
-def known(ids):
-    return {id: 1 for id in ids if id in {"a", "b", "c"}}
+def unfit(entries):
+    """A collection that has the documents a, b and c."""
+    return {
+        position: UnknownDocument(f"No document has the id {entry.document!r}.")
+        for position, entry in enumerate(entries)
+        if entry.document not in {"a", "b", "c"}
+    }
+
+
+def read(path, **options):
+    source = open_source(str(path))
+    return gather(read_interactions(source, guess_columns(source, INTERACTIONS)), unfit, **options)
 
 
 def written(folder, kind) -> str:
@@ -57,18 +66,22 @@ def written(folder, kind) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "db"])
 def test_every_format_gives_the_same(tmp_path, kind):
-    told: list[str] = []
-    found = read_file(written(tmp_path, kind), known, on_columns=told.append)
-    assert found.interactions == READ
+    path = written(tmp_path, kind)
+    found = read(path)
+    assert found.entries == READ
     assert (found.skipped, found.repeated) == (0, 0)
-    assert "user: user_id · item: movie · value: rating · time: timestamp" in told[0]
+    columns = guess_columns(open_source(path), INTERACTIONS)
+    assert columns.describe().splitlines() == [
+        "user: user_id · item: movie · value: rating · time: timestamp",
+        "guessed: user, item, value, time (say --user/--item/--value/--time to choose)",
+    ]
 
 
 def test_two_columns_are_enough(tmp_path):
     path = tmp_path / "met.tsv"
     path.write_text("user\titem\n13\ta\n13\tb\n")
-    found = read_file(str(path), known)
-    assert found.interactions == [Interaction("13", "a"), Interaction("13", "b")]
+    found = read(path)
+    assert found.entries == [Interaction("13", "a"), Interaction("13", "b")]
 
 
 def test_bad_rows_are_listed_with_their_lines_and_the_rest_is_used(tmp_path):
@@ -84,8 +97,8 @@ def test_bad_rows_are_listed_with_their_lines_and_the_rest_is_used(tmp_path):
         "u,c,3,\n"
     )
     problems: list[str] = []
-    found = read_file(str(path), known, on_problem=lambda each: problems.append(str(each)))
-    assert found.interactions == [
+    found = read(path, on_problem=lambda each: problems.append(str(each)))
+    assert found.entries == [
         Interaction("u", "a", 4, 1715904000.0),
         Interaction("u", "c", 3, None),
     ]
@@ -97,23 +110,23 @@ def test_bad_rows_are_listed_with_their_lines_and_the_rest_is_used(tmp_path):
     ):
         assert part in reason
     with pytest.raises(SourceError, match=r"Stopped at met\.csv:4.*Nothing was stored"):
-        read_file(str(path), known, strict=True)
+        read(path, strict=True)
 
 
 def test_labels_are_values_where_most_are_none_of_numbers(tmp_path):
     path = tmp_path / "met.csv"
     path.write_text("user,item,label\nu,a,liked\nu,b,hated\nu,c,7\n")
-    found = read_file(str(path), known)
-    assert [each.value for each in found.interactions] == ["liked", "hated", 7]
+    found = read(path)
+    assert [each.value for each in found.entries] == ["liked", "hated", 7]
 
 
 def test_of_a_user_and_item_the_latest_counts():
     def at(time, value):
-        return Placed("f:1", Interaction("u", "a", value, time))
+        return Located("f:1", Interaction("u", "a", value, time))
 
     for times, kept in (((5.0, 3.0), 0), ((3.0, 5.0), 1), ((5.0, None), 1), ((5.0, 5.0), 1)):
-        found = gather([at(time, n) for n, time in enumerate(times)], known)
-        assert [each.value for each in found.interactions] == [kept]
+        found = gather([at(time, n) for n, time in enumerate(times)], unfit)
+        assert [each.value for each in found.entries] == [kept]
         assert found.repeated == 1
 
 
@@ -121,20 +134,13 @@ def test_columns_are_named_where_no_name_tells(tmp_path):
     path = tmp_path / "met.csv"
     path.write_text("who,what,user\nu,a,1\n")
     with pytest.raises(SourceError, match=r"looks like the item\. Choose with --item among"):
-        read_file(str(path), known)
+        read(path)
     with pytest.raises(SourceError, match="has no column 'when'"):
-        guess_columns(open_source(str(path)), time="when")
-    columns = guess_columns(open_source(str(path)), user="who", item="what")
-    assert next(iter(read_interactions(open_source(str(path)), columns))).interaction == (
+        guess_columns(open_source(str(path)), INTERACTIONS, time="when")
+    columns = guess_columns(open_source(str(path)), INTERACTIONS, user="who", item="what")
+    assert next(iter(read_interactions(open_source(str(path)), columns))).item == (
         Interaction("u", "a")
     )
-
-
-def test_a_file_without_a_usable_row_is_an_error(tmp_path):
-    path = tmp_path / "met.tsv"
-    path.write_text("user\titem\n13\tx\n")
-    with pytest.raises(SourceError, match=r"No row of met\.tsv can be used"):
-        read_file(str(path), known)
 
 
 # -- into a collection -----------------------------------------------------------------------------
@@ -155,11 +161,13 @@ def test_items_are_recorded_and_the_last_of_a_pair_counts(collection):
         {"user": "7", "id": "a", "value": 2, "time": "1970-01-01T01:00:00+01:00"},
         Interaction("v", "b"),
     ]
-    assert record(collection, items) == (2, 0, 2, 2)
+    assert add_interactions(collection, items) == (2, 0, 2, 2)
     met = collection.store.interactions_of("7")
     assert (met.documents, met.values, met.times.tolist()) == (["a"], [2], [0.0])
-    assert record(collection, [{"user": "v", "id": "b", "value": "x"}], forget=True) == (1, 0, 1, 1)
-    assert record(collection, [], forget=True) == (0, 0, 0, 0)
+    assert add_interactions(
+        collection, [{"user": "v", "id": "b", "value": "x"}], delete_stored=True
+    ) == (1, 0, 1, 1)
+    assert add_interactions(collection, [], delete_stored=True) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +183,7 @@ def test_items_are_recorded_and_the_last_of_a_pair_counts(collection):
 )
 def test_items_that_cannot_be_recorded_leave_nothing(collection, item, error, said):
     with pytest.raises(error, match=said):
-        record(collection, [{"user": "u", "id": "a"}, item])
+        add_interactions(collection, [{"user": "u", "id": "a"}, item])
     assert collection.store.interaction_counts() == (0, 0)
 
 
@@ -197,7 +205,13 @@ def test_the_command_stores_a_file(collection, tmp_path):
         "forgotten": 0,
         "collection": "default",
     }
-    assert "met.tsv:3: No document has the id 'gone'." in run.stderr
+    assert "met.tsv:3: No document has the id 'gone'; store the document first" in run.stderr
     assert collection.store.interactions_of("u").values == [3]
+    other = tmp_path / "other.tsv"
+    other.write_text("user\titem\n13\tx\n")
+    command = ["teach", "--data", str(tmp_path / "data"), "--interactions", str(other)]
+    run = CliRunner().invoke(main, command)
+    assert run.exit_code == 1
+    assert "No row of other.tsv can be used, and nothing was changed." in run.stderr
     both = ["teach", "--data", str(tmp_path / "data"), "--value", "rating", "--clicks", str(path)]
     assert CliRunner().invoke(main, both).exit_code == 2

@@ -9,14 +9,14 @@ import pytest
 
 from attend import Collection, Data
 from attend.api.base import parse
-from attend.api.learning import TeachItem
+from attend.api.learning import FeedbackItem
 from attend.errors import InvalidRequest, UnknownProjection
+from attend.feedback import add_feedback
 from attend.measure import judged
 from attend.measure.compare import compare
 from attend.measure.judged import compare_judged
 from attend.measure.report import as_json
 from attend.projection import given
-from attend.teaching import teach
 
 RANDOM = np.random.default_rng(2)
 
@@ -30,10 +30,10 @@ def points(tmp_path: Path) -> Collection:
     return made
 
 
-def items(count: int) -> list[TeachItem]:
+def items(count: int) -> list[FeedbackItem]:
     asked = RANDOM.standard_normal((count, 5)).tolist()
     said = [(query, id, label) for query in asked for id, label in (("3", 1), ("7", 0), ("9", 2))]
-    return [parse(TeachItem, {"query": q, "id": id, "label": label}) for q, id, label in said]
+    return [parse(FeedbackItem, {"query": q, "id": id, "label": label}) for q, id, label in said]
 
 
 def test_it_is_the_comparison_of_queries_and_judgements(points: Collection) -> None:
@@ -56,7 +56,7 @@ def test_without_items_the_stored_ones_are_taken(tmp_path: Path, tiny_encoder_fo
     with pytest.raises(InvalidRequest, match="nothing judged to compare by"):
         compare_judged(made, (1, 2))
     said = [("a whale", "whale"), ("a rose", "rose"), ("roses", "rose")]
-    teach(made, [{"query": query, "id": id} for query, id in said])
+    add_feedback(made, [{"query": query, "id": id} for query, id in said])
     found = compare_judged(made, (1, "active"))
     assert found.before.evaluation.queries == 3
     assert found.after.ranked.projection == 1

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError
-from attend.examples import read_judgements
+from attend.feedback import read_judgements
 from attend.measure.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from tests.index.helpers import run_index, vector_data, write_jsonl
 from tests.places import DATA
@@ -279,9 +279,10 @@ def test_what_is_taught_can_be_evaluated(tmp_path):
     found = read_queries(queries, vectors=True)
     assert {id: list(vector) for id, vector in found.items()} == {"a": [1, 0.5], "7": [0.25, 1]}
     grades = read_qrels(tmp_path / "qrels.tsv")
-    for each in read_judgements(queries, tmp_path / "qrels.tsv", vectors=True):
-        assert list(found[each.query_id]) == list(each.query)
-        assert grades[each.query_id] == {each.document: each.weight}
+    rows = read_judgements(queries, tmp_path / "qrels.tsv", vectors=True)
+    for id, row in zip(grades, rows, strict=True):
+        assert list(found[id]) == list(row.item.query)
+        assert grades[id] == {row.item.document: row.item.weight}
     write_jsonl(queries, [{"_id": "a", "text": "a whale"}])
     with pytest.raises(SourceError, match=r"queries\.jsonl:1 is no query: .* a list of finite num"):
         read_queries(queries, vectors=True)

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax, logsumexp
 
 from attend.errors import AttendError, InvalidRequest, UnknownDocument
-from attend.interactions import record
+from attend.feedback import add_interactions
 from attend.projection import Projection
 from attend.recommend import history as histories
 from attend.recommend import next_items
@@ -130,7 +130,7 @@ def test_a_number_of_documents_may_be_attended_to(collection):
 
 
 def test_a_stored_user_is_a_history_and_what_is_sent_counts_besides(collection):
-    record(
+    add_interactions(
         collection,
         [{"user": "u", "id": "d4", "time": 5}, {"user": "u", "id": "d9", "time": 9}],
     )
@@ -139,14 +139,14 @@ def test_a_stored_user_is_a_history_and_what_is_sent_counts_besides(collection):
     both = collection.recommend(user="u", history=["d30", {"id": "d4", "weight": 2}], k=10)
     sent = [{"id": "d4", "weight": 2}, "d9", "d30"]
     assert ids_of(both) == ids_of(collection.recommend(history=sent, k=10))
-    record(collection, [{"user": "u", "id": "d50"}])  # at once
+    add_interactions(collection, [{"user": "u", "id": "d50"}])  # at once
     assert "d50" not in ids_of(collection.recommend(user="u", k=80))
 
 
 @pytest.mark.parametrize("value", [0, -2.5, False])
 def test_what_was_not_liked_asks_for_nothing_and_is_left_out(collection, value):
     met = [{"id": "d4", "value": value}, {"id": "d9", "value": 3}, {"id": "d7", "value": "x"}]
-    record(collection, [{"user": "u", **each} for each in met])
+    add_interactions(collection, [{"user": "u", **each} for each in met])
     expected = collection.recommend(history=["d9", "d7", {"id": "d4", "weight": 0}], k=20)
     for asked in ({"user": "u"}, {"history": met}):
         found = collection.recommend(k=20, explain=True, **asked)
@@ -154,7 +154,7 @@ def test_what_was_not_liked_asks_for_nothing_and_is_left_out(collection, value):
         assert {each["id"] for each in found.hits[0].because} == {"d9", "d7"}
     said = collection.recommend(history=[{**met[0], "weight": 1}], k=20)
     assert ids_of(said) == ids_of(collection.recommend(history=["d4"], k=20))
-    record(collection, [{"user": "v", **met[0]}])
+    add_interactions(collection, [{"user": "v", **met[0]}])
     with pytest.raises(InvalidRequest, match="valued at 0 or below") as error:
         collection.recommend(user="v")
     assert error.value.field == "user"
@@ -290,7 +290,9 @@ def test_diversity_follows_maximal_marginal_relevance(collection):
 
 @pytest.mark.parametrize("diversity", [0.0, 0.4])
 def test_a_share_of_the_list_goes_to_what_nobody_met(collection, diversity):
-    record(collection, [{"user": "x", "id": id} for id in IDS if id not in ("d70", "d71", "d72")])
+    add_interactions(
+        collection, [{"user": "x", "id": id} for id in IDS if id not in ("d70", "d71", "d72")]
+    )
     asked = {"history": ["d1", "d2"], "k": 10, "diversity": diversity}
     plain, kept = collection.recommend(**asked), collection.recommend(reserve=0.2, **asked)
     fresh = [hit.id in ("d70", "d71", "d72") for hit in kept.hits]
@@ -313,7 +315,7 @@ def test_what_nobody_met_is_found_however_far_down_it_is(collection, monkeypatch
     monkeypatch.setattr(next_items, "FEWEST", 1)
     monkeypatch.setattr(next_items, "POOLED", 1)
     last = ids_of(collection.recommend(history=["d1", "d2"], k=80))[-3:]
-    record(collection, [{"user": "x", "id": id} for id in IDS if id not in last])
+    add_interactions(collection, [{"user": "x", "id": id} for id in IDS if id not in last])
     for diversity in (0.0, 0.5):
         found = collection.recommend(
             history=["d1", "d2"], negative=["d9"], k=4, reserve=0.5, diversity=diversity

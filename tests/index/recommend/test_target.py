@@ -11,7 +11,7 @@ import pytest
 
 from attend.collection import Collection
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
-from attend.interactions import record
+from attend.feedback import add_interactions
 from attend.ratings import Own, Rated, RatingModel, predict
 from attend.recommend.history import Histories, History
 from attend.recommend.target import MAX_TARGETS, Targets, Valued, predicted
@@ -221,7 +221,7 @@ def test_what_was_stored_beyond_the_range_counts_as_its_end(collection: Collecti
     """Who asks did not store it, and a prediction that fails from then on helps nobody."""
     learned(collection)
     met = {"ann": 50, "bob": 5}
-    record(
+    add_interactions(
         collection,
         [Interaction(user, "m1", value) for user, value in met.items()]
         + [Interaction(user, "m2", 2) for user in met],

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend.errors import SourceError
-from attend.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Problem, Row, open_source, sample
-from attend.source import delimited as delimited_module
+from attend.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Row, RowProblem, open_source, sample
 from attend.source import files as files_module
 from attend.source import rows as rows_module
 from attend.source.files import StandardInput, bounded_lines, json_rows
@@ -32,7 +31,7 @@ JSON_VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.text(), JSON_VALUES, max_size=4)
 
 
-def read(spec: Path | str) -> list[Row | Problem]:
+def read(spec: Path | str) -> list[Row | RowProblem]:
     return list(open_source(str(spec)).rows())
 
 
@@ -64,7 +63,7 @@ def test_a_broken_line_is_a_problem_of_its_place_and_the_next_one_is_read(tmp_pa
     path = write(tmp_path / "x.jsonl", b'{"a": 0}\n\n' + line + b'\n{"a": 2}')
     first, problem, last = read(path)
     assert (first, last) == (Row("x.jsonl:1", {"a": 0}), Row("x.jsonl:4", {"a": 2}))
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, RowProblem)
     assert problem.place == "x.jsonl:3"
     assert reason in problem.reason
 
@@ -84,14 +83,14 @@ def test_a_line_without_end_is_skipped_without_being_held(tmp_path, monkeypatch)
     data = b'{"a": "' + b"x" * 100 + b'"}\n{"a": 2}\n' + b"y" * 50
     rows = list(json_rows(bounded_lines(io.BytesIO(data)), "x"))
     assert [row.place for row in rows] == ["x:1", "x:2", "x:3"]
-    assert [isinstance(row, Problem) for row in rows] == [True, False, True]
+    assert [isinstance(row, RowProblem) for row in rows] == [True, False, True]
     assert max(map(len, bounded_lines(io.BytesIO(data)))) == 21
 
 
 def test_a_json_list_has_places_and_another_json_value_is_refused(tmp_path):
     first, second = read(write(tmp_path / "x.json", '[{"a": 1}, 2]'))
     assert first == Row("x.json:1", {"a": 1})
-    assert second == Problem(
+    assert second == RowProblem(
         "x.json:2", "The row is a number, but an object of fields is expected."
     )
     for text, reason in {'{"a": 1}': "holds an object", "[1": "cannot be read"}.items():
@@ -121,9 +120,9 @@ def test_places_in_csv_are_the_line_where_a_record_begins(tmp_path):
     path = write(tmp_path / "x.csv", b'a,b\n1,"two\nlines"\n\n3\n4,5,6\n7,\xe9\n8,9\n')
     assert read(path) == [
         Row("x.csv:2", {"a": "1", "b": "two\nlines"}),
-        Problem("x.csv:5", "The row has 1 cells, but the header names 2 columns."),
-        Problem("x.csv:6", "The row has 3 cells, but the header names 2 columns."),
-        Problem("x.csv:7", "The row holds bytes that are not UTF-8. Save the file as UTF-8."),
+        RowProblem("x.csv:5", "The row has 1 cells, but the header names 2 columns."),
+        RowProblem("x.csv:6", "The row has 3 cells, but the header names 2 columns."),
+        RowProblem("x.csv:7", "The row holds bytes that are not UTF-8. Save the file as UTF-8."),
         Row("x.csv:8", {"a": "8", "b": "9"}),
     ]
 
@@ -131,7 +130,7 @@ def test_places_in_csv_are_the_line_where_a_record_begins(tmp_path):
 def test_an_unclosed_quote_is_a_problem_and_not_a_cell_that_swallows_the_rest(tmp_path):
     rows = read(write(tmp_path / "x.csv", 'a,b\n1,2\n3,"open\n4,5\n'))
     assert rows[0] == Row("x.csv:2", {"a": "1", "b": "2"})
-    assert isinstance(rows[1], Problem)
+    assert isinstance(rows[1], RowProblem)
     assert rows[1].place == "x.csv:3"
     assert len(rows) == 2
 
@@ -140,7 +139,7 @@ def test_a_cell_may_be_larger_than_the_csv_modules_default(tmp_path):
     long = "x" * 200_000
     (row,) = read(write(tmp_path / "x.csv", f"a,b\n1,{long}\n"))
     assert row.cells["b"] == long
-    assert csv.field_size_limit() == delimited_module.MAX_CELL_CHARACTERS
+    assert csv.field_size_limit() == files_module.MAX_CELL_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attend.errors import SourceError
-from attend.source import Problem, Row, describe, documents, guess, open_source, sample
-from attend.source.folders import heading
+from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
+from attend.source.files import heading
 from tests.places import DATA
 
 
@@ -50,8 +50,8 @@ def test_a_folder_needs_no_guess(tmp_path):
     fields = guess(rows, source=source)
     assert describe(fields, rows) == "id: id · text: title, text"
     (found,) = documents(source, fields)
-    assert found.document.fields == {"title": "T", "text": "# T\nwords"}
-    assert found.document.payload == {}
+    assert found.item.fields == {"title": "T", "text": "# T\nwords"}
+    assert found.item.payload == {}
 
 
 def test_unreadable_files_are_problems(tmp_path):
@@ -59,15 +59,15 @@ def test_unreadable_files_are_problems(tmp_path):
         str(write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": " \n", "c.txt": "c"}))
     )
     broken, empty, good = source.rows()
-    assert broken == Problem("a.txt:2", "The line is not UTF-8. Save the file as UTF-8.")
-    assert empty == Problem("b.txt", "The file is empty.")
+    assert broken == RowProblem("a.txt:2", "The line is not UTF-8. Save the file as UTF-8.")
+    assert empty == RowProblem("b.txt", "The file is empty.")
     assert isinstance(good, Row)
 
 
 def test_a_file_over_the_limit_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr("attend.source.folders.MAX_TEXT_BYTES", 4)
+    monkeypatch.setattr("attend.source.files.MAX_TEXT_BYTES", 4)
     first, second = open_source(str(write(tmp_path, {"a.txt": "12345", "b.txt": "1234"}))).rows()
-    assert isinstance(first, Problem)
+    assert isinstance(first, RowProblem)
     assert isinstance(second, Row)
 
 
@@ -115,7 +115,7 @@ def beir(tmp_path):
 def test_beir_joins_title_and_text_into_one_field(beir):
     source = open_source(str(beir))
     found = list(documents(source, guess(sample(source), source=source)))
-    texts = [item.document.fields for item in found if not isinstance(item, Problem)]
+    texts = [item.item.fields for item in found if not isinstance(item, RowProblem)]
     assert texts == [
         {"text": "Title Text"},
         {"text": "only text"},
@@ -123,9 +123,9 @@ def test_beir_joins_title_and_text_into_one_field(beir):
         {"text": "t"},
         {"text": "t"},
     ]
-    assert found[0].document.payload == {"title": "Title", "metadata": {"year": 1999}}
-    assert found[0].document.value is None
-    assert [item.place for item in found if isinstance(item, Problem)] == [
+    assert found[0].item.payload == {"title": "Title", "metadata": {"year": 1999}}
+    assert found[0].item.value is None
+    assert [item.place for item in found if isinstance(item, RowProblem)] == [
         "set/corpus.jsonl:5",
         "set/corpus.jsonl:7",
     ]
@@ -137,7 +137,7 @@ def test_beir_honours_what_is_asked_for_and_guesses_nothing_else(beir):
     rows = sample(source)
     fields = guess(rows, text=["title"], value=["metadata"], source=source)
     assert describe(fields, rows) == "id: _id · text: title · value: metadata · payload: text"
-    first = next(documents(source, fields)).document
+    first = next(documents(source, fields)).item
     assert (first.fields, first.value) == ({"title": "Title"}, {"year": 1999})
     assert guess(rows, source=source).guessed == ()
 
@@ -150,7 +150,7 @@ def test_scifact_is_read_as_beir_defines_it():
     found = list(documents(source, guess(sample(source), source=source)))
     with (folder / "corpus.jsonl").open(encoding="utf-8") as file:
         expected = [json.loads(line) for line in file]
-    assert [item.document.id for item in found] == [item["_id"] for item in expected]
-    assert [item.document.fields["text"] for item in found] == [
+    assert [item.item.id for item in found] == [item["_id"] for item in expected]
+    assert [item.item.fields["text"] for item in found] == [
         (item["title"] + " " + item["text"]).strip() for item in expected
     ]

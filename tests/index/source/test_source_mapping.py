@@ -19,17 +19,16 @@ from attend.errors import SourceError
 from attend.source import (
     SAMPLE_ROWS,
     FieldMap,
-    Problem,
     Row,
+    RowProblem,
+    Unusable,
     describe,
     documents,
     guess,
     open_source,
     sample,
 )
-from attend.source.cells import scalar
-from attend.source.mapping import Unusable, document_id
-from attend.source.vectors import as_vector
+from attend.source.cells import as_vector, document_id, scalar
 from tests.places import DATA
 
 
@@ -91,7 +90,7 @@ def test_a_field_that_is_returned_is_searched_only_where_there_is_no_other():
 def test_impossible_choices_name_the_fields_there_are():
     table = rows({"n": 1, "title": "t"}, {"late": 2, "v": [1.0]})
     for choice in ({"id": "x"}, {"text": ["x"]}, {"vector": "x"}, {"value": ["n", "x"]}):
-        with pytest.raises(SourceError, match=r"No field 'x' .* n, title, late, v"):
+        with pytest.raises(SourceError, match=r"has no column 'x' .* n, title, late, v"):
             guess(table, **choice)
     with pytest.raises(SourceError, match="Choose with --text F or --vector F among n"):
         guess(rows({"n": 1}))
@@ -109,10 +108,12 @@ def test_a_given_field_may_come_only_after_the_sample(tmp_path):
     assert guess(table, source=source, text=["late"]).text == ("late",)
     assert guess(table, source=source, id="late").id == "late"
     assert guess(table, source=source, vector="v").vector == "v"
-    with pytest.raises(SourceError, match=r"No field 'x' in the first 151 rows. .* id, text, late"):
+    with pytest.raises(
+        SourceError, match=r"no column 'x' in its first 151 rows. .* id, text, late"
+    ):
         guess(table, source=source, value=["late", "x"])
     (*_, last) = documents(source, guess(table, source=source, value=["late"]))
-    assert last.document.value == 1
+    assert last.item.value == 1
 
 
 def test_a_given_field_is_not_looked_for_without_end(tmp_path, monkeypatch):
@@ -144,7 +145,7 @@ def test_a_mistyped_text_in_the_sample_is_a_problem_of_its_row(tmp_path):
     path.write_text("".join(json.dumps(item) + "\n" for item in objects))
     source = open_source(str(path))
     found = list(documents(source, guess(sample(source), source=source)))
-    (problem,) = [item for item in found if isinstance(item, Problem)]
+    (problem,) = [item for item in found if isinstance(item, RowProblem)]
     assert len(found) == 100
     assert problem.place == "x.jsonl:41"
     assert "'text' holds a number" in problem.reason
@@ -169,10 +170,10 @@ def test_a_row_becomes_a_document(tmp_path):
     map = FieldMap("id", ("title", "text", "tags", "absent"), None, ("v", "w"))
     (found,) = from_json(tmp_path / "x.jsonl", [row], map)
     assert found.place == "x.jsonl:1"
-    assert found.document.id == "7"
-    assert found.document.fields == {"title": "T", "tags": "a, b"}
-    assert found.document.value == {"v": 1.5, "w": None}
-    assert found.document.payload == {"p": None}
+    assert found.item.id == "7"
+    assert found.item.fields == {"title": "T", "tags": "a, b"}
+    assert found.item.value == {"v": 1.5, "w": None}
+    assert found.item.payload == {"p": None}
 
 
 def test_values_none_one_and_several(tmp_path):
@@ -183,7 +184,7 @@ def test_values_none_one_and_several(tmp_path):
         ("a", "b"): [{"a": 1, "b": 2}, None],
     }.items():
         found = from_json(tmp_path / "x.jsonl", objects, FieldMap(None, ("text",), None, value))
-        assert [item.document.value for item in found] == expected
+        assert [item.item.value for item in found] == expected
 
 
 @pytest.mark.parametrize(
@@ -214,10 +215,10 @@ def test_values_none_one_and_several(tmp_path):
 def test_an_unusable_row_is_a_problem_and_the_next_is_read(tmp_path, row, reason):
     objects = [{"id": "first", "text": "t"}, row, {"id": "last", "text": "t"}]
     first, problem, last = from_json(tmp_path / "x.jsonl", objects, TEXT)
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, RowProblem)
     assert problem.place == "x.jsonl:2"
     assert reason in problem.reason
-    assert (first.document.id, last.document.id) == ("first", "last")
+    assert (first.item.id, last.item.id) == ("first", "last")
 
 
 @given(st.text(st.characters(), min_size=1, max_size=5))
@@ -243,16 +244,16 @@ def test_infinity_in_a_payload_is_a_problem(tmp_path):
 def test_the_id_of_an_unusable_row_is_free_for_the_next(tmp_path):
     objects = [{"id": 1, "text": ""}, {"id": "1", "text": "t"}, {"id": 1, "text": "u"}]
     first, second, third = from_json(tmp_path / "x.jsonl", objects, TEXT)
-    assert isinstance(first, Problem)
-    assert second.document.fields == {"text": "t"}
-    assert third == Problem("x.jsonl:3", "The id '1' was used before, at x.jsonl:2.")
+    assert isinstance(first, RowProblem)
+    assert second.item.fields == {"text": "t"}
+    assert third == RowProblem("x.jsonl:3", "The id '1' was used before, at x.jsonl:2.")
 
 
 def test_row_numbers_count_broken_rows_too_so_that_mending_one_moves_no_other(tmp_path):
     map = FieldMap(None, ("text",), None, ())
     before = from_json(tmp_path / "x.jsonl", [{"text": "a"}, 5, {"text": "c"}], map)
     after = from_json(tmp_path / "x.jsonl", [{"text": "a"}, {"text": "b"}, {"text": "c"}], map)
-    assert before[2].document.id == after[2].document.id == "3"
+    assert before[2].item.id == after[2].item.id == "3"
 
 
 @pytest.mark.parametrize(
@@ -274,11 +275,11 @@ def test_vectors_pass_unchanged_as_lists_and_as_text(vector):
 def test_vectors_agree_with_the_first_usable_one(tmp_path):
     objects = [{"v": "no"}, {"v": [1, 2, 3]}, {"v": [1, 2]}, {}, {"v": [4, 5, 6], "text": "p"}]
     found = from_json(tmp_path / "x.jsonl", objects, FieldMap(None, (), "v", ()))
-    assert [isinstance(item, Problem) for item in found] == [True, False, True, True, False]
+    assert [isinstance(item, RowProblem) for item in found] == [True, False, True, True, False]
     assert "'v' has 2 dimensions, but those before it have 3" in found[2].reason
-    assert found[4].document.vectors == {"vector": [4.0, 5.0, 6.0]}
-    assert found[4].document.fields == {}
-    assert found[4].document.payload == {"text": "p"}
+    assert found[4].item.vectors == {"vector": [4.0, 5.0, 6.0]}
+    assert found[4].item.fields == {}
+    assert found[4].item.payload == {"text": "p"}
 
 
 @given(
@@ -314,23 +315,23 @@ def test_csv_columns_get_types_only_where_every_sampled_cell_has_one(tmp_path):
         text=["title"],
         value=["year"],
     )
-    assert [item.document.id for item in (first, second, third)] == ["01", "02", "03"]
-    assert first.document.fields == {"title": "1984"}
-    assert [item.document.value for item in (first, second, third)] == [1949, 1815, None]
-    assert first.document.payload == {
+    assert [item.item.id for item in (first, second, third)] == ["01", "02", "03"]
+    assert first.item.fields == {"title": "1984"}
+    assert [item.item.value for item in (first, second, third)] == [1949, 1815, None]
+    assert first.item.payload == {
         "zip": "75001",
         "phone": "007",
         "open": True,
         "mixed": "1",
         "none": None,
     }
-    assert second.document.payload["zip"] == "01234"
-    assert third.document.payload["open"] is None
+    assert second.item.payload["zip"] == "01234"
+    assert third.item.payload["open"] is None
 
 
 def test_numeric_ids_and_texts_of_csv_stay_text(tmp_path):
     found = from_csv(tmp_path / "x.csv", "id,code\n1,10\n2,20\n", id="id", text=["code"])
-    assert [(item.document.id, item.document.fields) for item in found] == [
+    assert [(item.item.id, item.item.fields) for item in found] == [
         ("1", {"code": "10"}),
         ("2", {"code": "20"}),
     ]
@@ -339,12 +340,12 @@ def test_numeric_ids_and_texts_of_csv_stay_text(tmp_path):
 def test_a_cell_beyond_the_sample_that_is_no_number_stays_text(tmp_path):
     body = "".join(f"t{i},{i}\n" for i in range(120))
     found = from_csv(tmp_path / "x.csv", f"text,n\n{body}late,n/a\n")
-    assert [item.document.payload["n"] for item in found] == [*range(120), "n/a"]
+    assert [item.item.payload["n"] for item in found] == [*range(120), "n/a"]
 
 
 def test_a_csv_may_hold_vectors_as_json(tmp_path):
     found = from_csv(tmp_path / "x.csv", 'id,vector\na,"[1, 2]"\nb,"[3, 4]"\n')
-    assert [item.document.vectors["vector"] for item in found] == [[1.0, 2.0], [3.0, 4.0]]
+    assert [item.item.vectors["vector"] for item in found] == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_banking77_is_read_whole():
@@ -355,5 +356,5 @@ def test_banking77_is_read_whole():
     table = sample(source)
     found = list(documents(source, guess(table, source=source)))
     assert len(found) == 10_003
-    assert len({item.document.value for item in found}) == 77
+    assert len({item.item.value for item in found}) == 77
     assert "guessed: text, value" in describe(guess(table, source=source), table)

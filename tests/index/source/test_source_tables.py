@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from attend.errors import SourceError
-from attend.source import Problem, Row, documents, guess, open_source, sample
+from attend.source import Row, RowProblem, documents, guess, open_source, sample
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow, which is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -38,7 +38,7 @@ def database(tmp_path):
     return path
 
 
-def read(spec: object) -> list[Row | Problem]:
+def read(spec: object) -> list[Row | RowProblem]:
     return list(open_source(str(spec)).rows())
 
 
@@ -50,9 +50,9 @@ def test_a_table_is_read_with_its_types_and_its_primary_key(database):
         "a": {"isbn": "a", "title": "Ulysses", "price": 9.0},
         "c": {"isbn": "c", "title": "Dune", "price": None},
     }
-    assert isinstance(report, Problem)
+    assert isinstance(report, RowProblem)
     assert "'cover' holds bytes" in report.reason
-    assert not report.refuses
+    assert not report.rejects
     assert (source.natural_id, source.size_hint(), source.name) == ("isbn", 3, "shop.db:books")
 
 
@@ -69,7 +69,7 @@ def test_ids_of_tables_without_a_key(database, table, natural_id, ids):
     source = open_source(f"{database}:{table}")
     fields = guess(sample(source), source=source)
     assert source.natural_id == natural_id
-    assert [item.document.id for item in documents(source, fields)] == ids
+    assert [item.item.id for item in documents(source, fields)] == ids
 
 
 def test_an_unknown_table_is_refused_with_those_there_are(database):
@@ -108,8 +108,8 @@ def test_text_that_is_not_utf8_is_a_problem_of_its_row(tmp_path):
         connection.execute("INSERT INTO t VALUES (1, CAST(x'66ff' AS TEXT)), (2, 'good')")
     source = open_source(f"{path}:t")
     bad, good = documents(source, guess(sample(source), source=source))
-    assert bad == Problem("x.db:t:1", "The row holds text that is not valid UTF-8.")
-    assert good.document.id == "2"
+    assert bad == RowProblem("x.db:t:1", "The row holds text that is not valid UTF-8.")
+    assert good.item.id == "2"
 
 
 def parquet(path, columns, schema=None):
@@ -153,7 +153,7 @@ def test_parquet_cells_become_json(tmp_path):
     assert rows[2].cells["nanos"] == "1970-01-01T00:00:01"
     assert "'raw' holds bytes" in raw.reason
     assert "'image' holds bytes" in image.reason
-    assert [raw.refuses, image.refuses] == [False, False]
+    assert [raw.rejects, image.rejects] == [False, False]
 
 
 def test_a_file_of_bytes_alone_has_no_rows_and_says_why(tmp_path):
@@ -164,13 +164,13 @@ def test_a_file_of_bytes_alone_has_no_rows_and_says_why(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float16(), 3)])
 def test_parquet_vectors_of_many_batches(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("attend.source.parquet.BATCH_ROWS", 3)
+    monkeypatch.setattr("attend.source.tables.BATCH_ROWS", 3)
     vectors = [[float(i), 0.5, -1.0] for i in range(8)]
     path = parquet(tmp_path / "x.parquet", {"embedding": pa.array(vectors, kind)})
     source = open_source(str(path))
     found = list(documents(source, guess(sample(source), source=source)))
-    assert [item.document.vectors for item in found] == [{"vector": v} for v in vectors]
-    assert [item.document.id for item in found] == [str(i) for i in range(1, 9)]
+    assert [item.item.vectors for item in found] == [{"vector": v} for v in vectors]
+    assert [item.item.id for item in found] == [str(i) for i in range(1, 9)]
     assert source.size_hint() == 8
 
 
@@ -188,5 +188,5 @@ def test_an_infinite_number_is_a_problem(tmp_path):
     columns = {"text": ["a", "b"], "rate": [float("inf"), 1.0]}
     source = open_source(str(parquet(tmp_path / "x.parquet", columns)))
     bad, good = documents(source, guess(sample(source), source=source))
-    assert isinstance(bad, Problem)
-    assert good.document.payload == {"rate": 1.0}
+    assert isinstance(bad, RowProblem)
+    assert good.item.payload == {"rate": 1.0}

@@ -10,9 +10,9 @@ import pytest
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.data import Data
+from attend.feedback import add_feedback
 from attend.learn.answers.held import Fold, Words
 from attend.projection import given, identity, split_heads
-from attend.teaching import teach
 from attend.training.answer_current import Current
 from attend.training.answer_material import gathered
 from attend.training.answer_words import with_words
@@ -37,7 +37,9 @@ def library(tmp_path_factory, tiny_encoder):
     ]
     collection.upsert(documents)
     asked = sorted({" ".join(rng.choice(WORDS, 3)) for _ in range(30)})
-    teach(collection, [{"query": q, "id": f"d{at}", "label": 1} for at, q in enumerate(asked)])
+    add_feedback(
+        collection, [{"query": q, "id": f"d{at}", "label": 1} for at, q in enumerate(asked)]
+    )
     yield collection
     data.close()
 

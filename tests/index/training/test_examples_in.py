@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend.errors import SourceError
-from attend.examples import (
-    Example,
-    describe_columns,
+from attend.feedback import (
+    CLICKS,
     gather,
-    guess_columns,
+    label_columns,
     propensity,
     read_clicks,
     read_judgements,
-    read_table,
+    read_labels,
 )
-from attend.source import Problem, open_source
+from attend.source import Located, RowProblem, open_source
+from attend.types import Example
 from tests.index.helpers import write_jsonl
 
 
@@ -33,10 +33,10 @@ def fit(examples):
     return {}
 
 
-def split(items) -> tuple[list[Example], list[Problem]]:
+def split(items) -> tuple[list[Example], list[RowProblem]]:
     found = list(items)
-    examples = [each for each in found if isinstance(each, Example)]
-    return examples, [each for each in found if isinstance(each, Problem)]
+    examples = [each.item for each in found if isinstance(each, Located)]
+    return examples, [each for each in found if isinstance(each, RowProblem)]
 
 
 def short(examples) -> list[tuple]:
@@ -56,13 +56,13 @@ def write_csv(path, header, rows):
 
 def table(path, *, vectors=False, **named):
     source = open_source(str(path))
-    columns = guess_columns(source, vectors=vectors, **named)
-    return split(read_table(source, columns, vectors=vectors))
+    columns = label_columns(source, vectors=vectors, **named)
+    return split(read_labels(source, columns, vectors=vectors))
 
 
 def clicks(path, **options):
     source = open_source(str(path))
-    return split(read_clicks(source, guess_columns(source, clicks=True), **options))
+    return split(read_clicks(source, label_columns(source, CLICKS), **options))
 
 
 # -- judgements ------------------------------------------------------------------------------------
@@ -103,7 +103,6 @@ def test_judgements_are_graded_in_every_layout(tmp_path, queries, name, text):
         ("bread", "d 2", 0.25),
         ("a whale", "d3", -1),
     ]
-    assert [e.query_id for e in examples] == ["q1", "2", "q1"]
     assert {e.source for e in examples} == {name}
 
 
@@ -228,7 +227,7 @@ def test_a_table_of_any_kind(tmp_path, suffix):
 )
 def test_columns_are_guessed_by_name(tmp_path, header, found):
     path = write_csv(tmp_path / "t.csv", header, [["1"] * len(header)])
-    said = describe_columns(guess_columns(open_source(str(path))))
+    said = label_columns(open_source(str(path))).describe()
     assert said.splitlines()[0] == found
     assert said.splitlines()[1].startswith("guessed: query, document")
 
@@ -241,9 +240,9 @@ def test_columns_that_are_named_are_not_guessed(tmp_path):
     )
     examples, _ = table(path, query="asked", label="stars")
     assert short(examples) == [("yes", "d1", 3.0)]
-    columns = guess_columns(open_source(str(path)), query="asked", document="id", label="stars")
+    columns = label_columns(open_source(str(path)), query="asked", document="id", label="stars")
     assert columns.guessed == ()
-    assert "guessed" not in describe_columns(columns)
+    assert "guessed" not in columns.describe()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +262,7 @@ def test_columns_that_are_named_are_not_guessed(tmp_path):
 def test_columns_that_cannot_be_found_are_named(tmp_path, header, named, said):
     path = write_csv(tmp_path / "t.csv", header, [["1"] * len(header)])
     with pytest.raises(SourceError, match=said):
-        guess_columns(open_source(str(path)), **named)
+        label_columns(open_source(str(path)), **named)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ def test_clicks_are_weighted_by_inverse_propensity(tmp_path):
         ("r", "a", 10.0),
     ]
     assert {e.position for e in examples} == {None}
-    assert not notice.refuses
+    assert not notice.rejects
     assert notice.reason.startswith("2 of 6 rows were shown and not clicked.")
 
 
@@ -409,19 +408,16 @@ def test_a_log_needs_positions(tmp_path):
 
 def test_of_contradicting_examples_the_last_counts_and_is_reported():
     items = [
-        Example("q", "a", 1, place="t:2"),
-        Example("q", "b", 1, place="t:3"),
-        Example("q", "a", 0, place="t:4"),
-        Example("q", "b", 1, place="t:5"),
-        Problem("t:6", "The row fails."),
-        Problem("t", "A notice.", refuses=False),
+        Located("t:2", Example("q", "a", 1)),
+        Located("t:3", Example("q", "b", 1)),
+        Located("t:4", Example("q", "a", 0)),
+        Located("t:5", Example("q", "b", 1)),
+        RowProblem("t:6", "The row fails."),
+        RowProblem("t", "A notice.", rejects=False),
     ]
-    told: list[Problem] = []
+    told: list[RowProblem] = []
     found = gather(items, fit, on_problem=told.append)
-    assert [(e.document, e.weight, e.place) for e in found.examples] == [
-        ("a", 0, "t:4"),
-        ("b", 1, "t:5"),
-    ]
+    assert found.entries == [Example("q", "a", 0), Example("q", "b", 1)]
     assert (found.skipped, found.repeated) == (2, 1)
     assert str(told[-1]) == (
         "t:2: The label 1 of 'a' is contradicted by 0 at t:4, for the same query. "
@@ -431,10 +427,10 @@ def test_of_contradicting_examples_the_last_counts_and_is_reported():
 
 
 def test_what_the_collection_refuses_is_a_problem_of_its_row():
-    items = [Example("q", "a", place="t:2"), Example("q", "b", place="t:3")]
-    told: list[Problem] = []
+    items = [Located("t:2", Example("q", "a")), Located("t:3", Example("q", "b"))]
+    told: list[RowProblem] = []
     found = gather(items, lambda given: {1: ValueError("No such.")}, on_problem=told.append)
-    assert [e.document for e in found.examples] == ["a"]
+    assert [e.document for e in found.entries] == ["a"]
     assert [str(each) for each in told] == ["t:3: No such."]
     assert found.skipped == 1
 
@@ -442,12 +438,12 @@ def test_what_the_collection_refuses_is_a_problem_of_its_row():
 @pytest.mark.parametrize(
     "items",
     [
-        [Problem("t:6", "It fails.")],
-        [Example("q", "a", 1, place="t:6"), Example("q", "a", 2, place="t:7")],
+        [RowProblem("t:6", "It fails.")],
+        [Located("t:6", Example("q", "a", 1)), Located("t:7", Example("q", "a", 2))],
     ],
 )
 def test_strict_stops_at_the_first(items):
-    with pytest.raises(SourceError, match=r"Stopped at t:6: .*Nothing was taught"):
+    with pytest.raises(SourceError, match=r"Stopped at t:6: .*Nothing was stored"):
         gather(items, fit, strict=True)
-    notice = Problem("t", "A notice.", refuses=False)
+    notice = RowProblem("t", "A notice.", rejects=False)
     assert gather([notice], fit, strict=True).skipped == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attend.errors import InvalidRequest
-from attend.interactions import record
+from attend.feedback import add_interactions
 from attend.learn.mixture.histories import without
 from attend.learn.mixture.next_items import Asking, Ranked, weights
 from attend.learn.mixture.withheld import withheld
@@ -47,7 +47,7 @@ def test_what_is_learned_is_promoted_and_recommends(planted):
     collection, met = planted
     out = np.random.default_rng(3).random(met.nnz) < 0.2
     given, asked = without(met, out), without(met, ~out)
-    record(collection, interactions_of(given))
+    add_interactions(collection, interactions_of(given))
     untrained = found_of(collection, given, asked)
     stages: list[str] = []
 
@@ -75,7 +75,7 @@ def test_what_is_learned_is_promoted_and_recommends(planted):
 
 def test_nothing_is_kept_of_a_text_that_changed_during_the_training(planted):
     collection, met = planted
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     document, other = f"d{met.indices[0]}", np.ones(collection.settings.dimension).tolist()
 
     def progress(stage: str, done: float) -> None:
@@ -110,7 +110,7 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys):
     collection = vector_data(tmp_path).create(dimension=16, normalize=True)
     near = memory.embeddings[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
     collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     from attend.training import interactions
 
     kept = {}
@@ -144,7 +144,7 @@ def test_meetings_at_random_promote_nothing(tmp_path):
     shuffled = without(met, np.zeros(met.nnz, dtype=bool))
     shuffled.indices[:] = rng.integers(0, met.shape[1], met.nnz)
     shuffled.sum_duplicates()
-    record(collection, interactions_of(shuffled))
+    add_interactions(collection, interactions_of(shuffled))
     report = train(collection, objective="interactions")
     assert not report["promoted"], report["reason"]
     assert report["version"] is None
@@ -155,13 +155,13 @@ def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(plan
     collection, met = planted
     few = np.arange(met.shape[0]) < 60
     late = ~few[np.repeat(np.arange(met.shape[0]), np.diff(met.indptr))]
-    record(collection, interactions_of(without(met, late)))
+    add_interactions(collection, interactions_of(without(met, late)))
     first = train(collection, objective="interactions", seed=1)
     assert first["promoted"], first["reason"]
     again = train(collection, objective="interactions", seed=1)
     assert not again["promoted"], again["reason"]
     assert again["previous"] == first["version"]
-    record(collection, interactions_of(without(met, ~late)))
+    add_interactions(collection, interactions_of(without(met, ~late)))
     material = gathered(collection, first["last_interaction"], 0)
     assert material.met.nnz == met.nnz
     assert material.known.nnz == np.count_nonzero(~late)
@@ -173,11 +173,11 @@ def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(plan
 def test_what_recommends_is_judged_as_it_is_where_what_it_learned_from_is_gone(planted):
     """By the ids alone it would have learned from nothing, and anything would be better."""
     collection, met = planted
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     first = train(collection, objective="interactions")
     assert first["promoted"]
     collection.store.delete_interactions()
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     assert gathered(collection, first["last_interaction"], 0).known.nnz == 0
     again = train(collection, objective="interactions")
     assert again["before"]["ndcg@10"] >= first["after"]["ndcg@10"] - 0.03
@@ -186,18 +186,18 @@ def test_what_recommends_is_judged_as_it_is_where_what_it_learned_from_is_gone(p
 
 def test_what_is_not_liked_is_not_learned_from(planted):
     collection, met = planted
-    record(collection, interactions_of(met, value=0))
+    add_interactions(collection, interactions_of(met, value=0))
     report = train(collection, objective="interactions")
     assert not report["promoted"]
     assert "0 users met two documents" in report["reason"]
-    record(collection, interactions_of(met, value=1))
+    add_interactions(collection, interactions_of(met, value=1))
     assert gathered(collection, -1, 0).met.nnz == met.nnz
 
 
 def test_too_few_users_prove_nothing(tmp_path):
     memory, met, _ = communities(np.random.default_rng(0), users=19)
     collection = made(tmp_path, memory)
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     report = train(collection, objective="interactions")
     assert not report["promoted"]
     assert "20 are the fewest" in report["reason"]
@@ -206,7 +206,7 @@ def test_too_few_users_prove_nothing(tmp_path):
 def test_twenty_users_and_twenty_documents_are_enough_to_try(tmp_path):
     memory, met, _ = communities(np.random.default_rng(0), users=40, documents=20)
     collection = made(tmp_path, memory)
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     report = train(collection, objective="interactions", promote=False)
     assert report["version"] is not None
     assert collection.store.state().recommend == 0
@@ -217,7 +217,7 @@ def test_twenty_users_and_twenty_documents_are_enough_to_try(tmp_path):
 @pytest.mark.parametrize("stage", ["reading", "trying", "fitting"])
 def test_stopped_anywhere_nothing_is_changed(planted, stage):
     collection, met = planted
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     reached: list[str] = []
     with pytest.raises(Cancelled):
         train(
@@ -241,7 +241,7 @@ def test_fields_of_other_objectives_are_refused(planted):
 def test_the_version_that_recommends_stands_trial_without_what_is_withheld(planted):
     """Fitted again on what it knew, less what judges: else it would have seen the answers."""
     collection, met = planted
-    record(collection, interactions_of(met))
+    add_interactions(collection, interactions_of(met))
     first = train(collection, objective="interactions")
     again = train(collection, objective="interactions")
     assert again["before"]["ndcg@10"] == pytest.approx(first["after"]["ndcg@10"], abs=0.03)

@@ -27,6 +27,7 @@ from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.data import Data
 from attend.errors import Conflict, InvalidRequest
+from attend.feedback import add_feedback
 from attend.learn.choose import Choice
 from attend.learn.data import PARTS, answerable
 from attend.learn.gate import Verdict
@@ -37,7 +38,6 @@ from attend.learn.rankings.ways import way_of
 from attend.learn.together import one_thread_each
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
-from attend.teaching import teach
 from attend.training import Cancelled, ranking, train
 from attend.training.gather import gathered, start_of
 from attend.training.ranking import MEASURE
@@ -78,7 +78,7 @@ class Planted:
         found = self.documents[which] @ self.turned.T
         return np.asarray(found + self.noise * self.rng.normal(size=found.shape))
 
-    def teach(self, collection, count: int, *, shuffled: bool = False) -> None:
+    def add_feedback(self, collection, count: int, *, shuffled: bool = False) -> None:
         which = self.rng.permutation(len(self.documents))[:count]
         labels = self.rng.permutation(which) if shuffled else which
         teach_vectors(collection, self.asked(which), labels)
@@ -86,7 +86,7 @@ class Planted:
 
 def teach_vectors(collection, queries: np.ndarray, labels: Any, label: float = 1.0) -> None:
     items = zip(queries.tolist(), labels, strict=True)
-    teach(collection, [{"query": q, "id": f"d{at}", "label": label} for q, at in items])
+    add_feedback(collection, [{"query": q, "id": f"d{at}", "label": label} for q, at in items])
 
 
 def answers(
@@ -252,7 +252,9 @@ def text_world(folder: Path, encoder: Any, scorer: str):
     pairs = [(text, int(rng.integers(40)), 1.0) for text in texts]
     pairs += [(text, int(rng.integers(40)), 2.0) for text in texts[:9]]
     pairs += [(text, int(rng.integers(40)), -1.0) for text in texts[5:9]]
-    teach(collection, [{"query": q, "id": f"d{at}", "label": label} for q, at, label in pairs])
+    add_feedback(
+        collection, [{"query": q, "id": f"d{at}", "label": label} for q, at, label in pairs]
+    )
     return collection, [{"text": text} for text in texts]
 
 
@@ -382,7 +384,7 @@ def twofold(folder: Path):
     turned = (queries @ quarter.T @ documents.T).argmax(axis=1)
     pairs = list(zip(queries.tolist(), turned.tolist(), strict=True))
     for at, (query, other) in enumerate(pairs[:110]):
-        teach(collection, [{"query": query, "id": f"d{each}"} for each in {at, other}])
+        add_feedback(collection, [{"query": query, "id": f"d{each}"} for each in {at, other}])
     return collection, queries[110:], turned[110:]
 
 

@@ -7,14 +7,15 @@ import pytest
 
 from attend import views as views_module
 from attend.api.base import parse
-from attend.api.learning import TeachItem
+from attend.api.learning import FeedbackItem
 from attend.data import Data
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
-from attend.examples import Example
+from attend.feedback import add_feedback, unfit
+from attend.feedback.adding import FEW, PROBES
 from attend.projection import identity
 from attend.store import examples as store_examples
-from attend.teaching import FEW, PROBES, teach, unfit
 from attend.tuning import Tuning
+from attend.types import Example
 from attend.verify import verify
 from tests.index.helpers import vector_data
 
@@ -74,14 +75,14 @@ def stored(collection) -> list[tuple]:
 
 
 def test_items_land_in_the_store_with_their_embeddings(collection, tiny_encoder):
-    taught = teach(
+    taught = add_feedback(
         collection,
         [
             {"query": "a hunt", "id": "d0", "label": 2, "position": 3},
             {"query": "a hunt", "id": "d2", "label": -1},
             {"query": {"text": "to bake"}, "id": "d2"},
             {"query": "to bake", "id": "d4", "label": False},
-            TeachItem(query="to bake", id="d3", label=True),
+            FeedbackItem(query="to bake", id="d3", label=True),
             Example("a hunt", "d3", 0.5),
         ],
     )
@@ -103,52 +104,57 @@ def test_an_examples_label_is_as_bounded_as_an_items(collection, weight):
     good, bad = Example("a hunt", "d0"), Example("a hunt", "d1", weight)
     assert list(unfit(collection, [good, bad])) == [1]
     with pytest.raises(InvalidRequest, match=r"label is .* between -1e\+06 and 1e\+06") as caught:
-        teach(collection, [good, bad])
+        add_feedback(collection, [good, bad])
     assert caught.value.field == "items.1.label"
     assert stored(collection) == []
-    assert teach(collection, [good, bad._replace(weight=-1e6)]).added == 2
+    assert add_feedback(collection, [good, bad._replace(weight=-1e6)]).added == 2
 
 
 def test_taught_again_replaces_and_the_last_of_one_call_counts(collection):
     item = {"query": "a hunt", "id": "d0"}
-    assert teach(collection, [item]) == (1, 0, 1, 1)
+    assert add_feedback(collection, [item]) == (1, 0, 1, 1)
     again = [{**item, "label": 3}, {**item, "label": 0}, {"query": "a hunt", "id": "d1"}]
-    assert teach(collection, again) == (1, 1, 2, 1)
+    assert add_feedback(collection, again) == (1, 1, 2, 1)
     assert stored(collection) == [("a hunt", "d0", 0.0, 0), ("a hunt", "d1", 1.0, 0)]
 
 
 def test_a_question_is_encoded_once(collection, encoder):
     questions = [f"question {n}" for n in range(FEW + 8)]
-    teach(collection, [{"query": q, "id": id} for q in questions for id in ("d0", "d1")])
+    add_feedback(collection, [{"query": q, "id": id} for q in questions for id in ("d0", "d1")])
     assert sorted(encoder.asked) == sorted(questions)
     encoder.asked.clear()
     more = [{"query": q, "id": "d2"} for q in [*questions, "new"]]
-    assert teach(collection, more).questions == FEW + 9
+    assert add_feedback(collection, more).questions == FEW + 9
     assert encoder.asked[-1] == "new"
     assert len(encoder.asked) == PROBES + 1  # some again, to see whether they still mean the same
 
 
 def test_progress_is_told_by_stage_and_share(collection):
     told = []
-    teach(collection, [{"query": "a", "id": "d0"}], progress=lambda *each: told.append(each))
+    add_feedback(collection, [{"query": "a", "id": "d0"}], progress=lambda *each: told.append(each))
     assert told == [("encoding queries", 0.0), ("encoding queries", 1.0)]
 
 
 def test_nothing_taught_is_nothing(collection):
-    assert teach(collection, []) == (0, 0, 0, 0)
+    assert add_feedback(collection, []) == (0, 0, 0, 0)
 
 
 def test_forget_replaces_everything_but_only_by_what_can_be_taught(collection):
-    teach(collection, [{"query": "a", "id": "d0"}, {"query": "b", "id": "d1"}])
+    add_feedback(collection, [{"query": "a", "id": "d0"}, {"query": "b", "id": "d1"}])
     with pytest.raises(UnknownDocument):
-        teach(collection, [{"query": "c", "id": "gone"}], forget=True)
+        add_feedback(collection, [{"query": "c", "id": "gone"}], delete_stored=True)
     assert collection.store.example_count() == 2
-    assert teach(collection, [{"query": "c", "id": "d2"}], forget=True) == (1, 0, 1, 1)
+    assert add_feedback(collection, [{"query": "c", "id": "d2"}], delete_stored=True) == (
+        1,
+        0,
+        1,
+        1,
+    )
     assert stored(collection) == [("c", "d2", 1.0, 0)]
 
 
 def test_vectors_teach_collections_of_vectors(vectors):
-    taught = teach(
+    taught = add_feedback(
         vectors,
         [{"query": [1, 0.5], "id": "v0"}, {"query": {"vector": [1.0, 0.5]}, "id": "v1"}],
     )
@@ -159,7 +165,7 @@ def test_vectors_teach_collections_of_vectors(vectors):
 
 
 def test_vectors_beside_an_encoder_have_length_one(collection):
-    teach(collection, [{"query": [3.0] + [0.0] * 31, "id": "d0"}])
+    add_feedback(collection, [{"query": [3.0] + [0.0] * 31, "id": "d0"}])
     assert np.linalg.norm(collection.store.learned().embeddings[0]) == pytest.approx(1)
 
 
@@ -180,20 +186,20 @@ def test_vectors_beside_an_encoder_have_length_one(collection):
 )
 def test_a_wrong_item_is_named_and_nothing_is_taught(collection, item, said):
     with pytest.raises(InvalidRequest, match=said) as caught:
-        teach(collection, [{"query": "q", "id": "d0"}, item])
+        add_feedback(collection, [{"query": "q", "id": "d0"}, item])
     assert caught.value.field.startswith("items.1.")
     assert collection.store.example_count() == 0
     with pytest.raises(InvalidRequest, match=said):
-        parse(TeachItem, item)
+        parse(FeedbackItem, item)
 
 
 def test_a_foreign_dimension_is_refused(vectors, collection):
     with pytest.raises(DimensionMismatch, match="has 3 dimensions, but this collection's have 2"):
-        teach(vectors, [{"query": [1, 2, 3], "id": "v0"}])
+        add_feedback(vectors, [{"query": [1, 2, 3], "id": "v0"}])
     with pytest.raises(DimensionMismatch, match="Send 32 numbers"):
-        teach(collection, [{"query": [1, 2, 3], "id": "d0"}])
+        add_feedback(collection, [{"query": [1, 2, 3], "id": "d0"}])
     with pytest.raises(InvalidRequest, match="made for vectors of 2 dimensions") as caught:
-        teach(vectors, [{"query": "text", "id": "v0"}])
+        add_feedback(vectors, [{"query": "text", "id": "v0"}])
     assert caught.value.field == "items.0.query"
     assert vectors.store.example_count() == collection.store.example_count() == 0
 
@@ -201,17 +207,17 @@ def test_a_foreign_dimension_is_refused(vectors, collection):
 def test_unknown_documents_are_named_before_anything_is_encoded(collection, encoder):
     items = [{"query": "q", "id": id} for id in ("d0", "x", "y", "nul\0")]
     with pytest.raises(InvalidRequest) as caught:
-        teach(collection, items)
+        add_feedback(collection, items)
     assert [each["field"] for each in caught.value.details] == [
         "items.1.id",
         "items.2.id",
         "items.3.id",
     ]
     assert str(caught.value).startswith(
-        "3 of 4 items cannot be taught, and none was. items.1.id: No document has the id 'x'"
+        "3 of 4 items cannot be stored, and none was. items.1.id: No document has the id 'x'"
     )
     with pytest.raises(UnknownDocument, match="No document has the id 'x'") as unknown:
-        teach(collection, items[:2])
+        add_feedback(collection, items[:2])
     assert unknown.value.field == "items.1.id"
     assert encoder.asked == []
     assert collection.store.example_count() == 0
@@ -237,13 +243,13 @@ def test_an_interrupted_encoding_teaches_nothing(collection, encoder, monkeypatc
 
     monkeypatch.setattr(encoder, "encode_queries", stop, raising=False)
     with pytest.raises(KeyboardInterrupt):
-        teach(collection, [{"query": "a", "id": "d0"}], forget=True)
+        add_feedback(collection, [{"query": "a", "id": "d0"}], delete_stored=True)
     assert collection.store.example_count() == 0
 
 
 def test_what_is_taught_is_searched_as_before_until_a_version_takes_it_up(collection):
     before = collection.search("whale", k=5).json()["hits"]
-    teach(collection, [{"query": "whale", "id": "d4"}])
+    add_feedback(collection, [{"query": "whale", "id": "d4"}])
     after = collection.search("whale", k=5).json()["hits"]
     assert [hit["id"] for hit in after] == [hit["id"] for hit in before]
 
@@ -275,7 +281,7 @@ def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
     texts = [f"{a}{b}" for a in "abcdef" for b in "ghijklmn"][:count]
     items = [{"query": text, "id": f"d{n % 5}"} for n, text in enumerate(texts)]
     takes_examples(collection)
-    teach(collection, items)
+    add_feedback(collection, items)
     if publish:
         collection.publish()
     old = encoder.encode_queries(texts)
@@ -283,7 +289,7 @@ def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
 
     mirrored = lambda texts: -encoder._encoder.encode_queries(texts)  # noqa: E731
     monkeypatch.setattr(encoder, "encode_queries", mirrored, raising=False)
-    assert teach(collection, items) == (0, count, count, count)
+    assert add_feedback(collection, items) == (0, count, count, count)
     for text, vector, item in zip(texts, -old, items, strict=True):
         assert best(collection, vector) == (item["id"], 1.0), text
     learned = collection.store.learned()
@@ -300,18 +306,18 @@ def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
 
 def test_one_stray_rounding_encodes_nothing_again(collection, encoder, monkeypatch):
     texts = [f"question {n}" for n in range(FEW + 8)]
-    teach(collection, [{"query": text, "id": "d0"} for text in texts])
+    add_feedback(collection, [{"query": text, "id": "d0"} for text in texts])
     rounded = lambda texts: encoder._encoder.encode_queries(texts) * np.float32(1.001)  # noqa: E731
     monkeypatch.setattr(encoder, "encode_queries", rounded, raising=False)
     before = collection.store.learned().embeddings
-    teach(collection, [{"query": text, "id": "d1"} for text in texts])
+    add_feedback(collection, [{"query": text, "id": "d1"} for text in texts])
     np.testing.assert_array_equal(collection.store.learned().embeddings, before)
 
 
 def test_teaching_merges_when_much_was_taught(collection, monkeypatch):
     takes_examples(collection)
     monkeypatch.setattr(views_module, "MERGE_KEYS", 3)
-    teach(collection, [{"query": f"question {n}", "id": "d0"} for n in range(4)])
+    add_feedback(collection, [{"query": f"question {n}", "id": "d0"} for n in range(4)])
     view = collection.views.current()
     assert [segment.keys for segment in view.keys.segments] == [len(WORDS) + 4, 0]
 
@@ -319,12 +325,12 @@ def test_teaching_merges_when_much_was_taught(collection, monkeypatch):
 def test_what_was_taught_before_is_not_lost_between_forgetting_and_teaching(
     collection, monkeypatch
 ):
-    teach(collection, [{"query": "a", "id": "d0"}])
+    add_feedback(collection, [{"query": "a", "id": "d0"}])
 
     def fails(*args, **options):
         raise OSError("the disk is full")
 
     monkeypatch.setattr(store_examples, "_question_ids", fails)
     with pytest.raises(OSError, match="the disk is full"):
-        teach(collection, [{"query": "b", "id": "d0"}], forget=True)
+        add_feedback(collection, [{"query": "b", "id": "d0"}], delete_stored=True)
     assert stored(collection) == [("a", "d0", 1.0, 0)]

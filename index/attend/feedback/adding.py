@@ -1,0 +1,290 @@
+"""Adding feedback to a collection: labels of documents for queries, interactions of users.
+
+A label is at once an example key of its document, and W_Q and W_K are learned from it at the next
+training. An interaction is at once part of its user's history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from attend.api.base import MAX_DETAILS, Request, parse
+from attend.api.learning import FeedbackItem
+from attend.api.recommend import InteractionItem
+from attend.collection import Collection
+from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
+from attend.ingest import check_id, own_vector
+from attend.store import Interaction, NewExample, Question, moved
+from attend.types import (
+    MAX_WEIGHT,
+    Example,
+    Float32,
+    OnStage,
+    QueryInput,
+    same_question,
+)
+
+Item = TypeVar("Item", bound=Request)
+
+BATCH = 512
+"""Queries encoded between two reports of progress."""
+
+FEW = 32
+"""Below this number, encoding the texts is faster than reading all stored questions."""
+
+PROBES = 8
+"""Texts that are encoded again, to detect that the encoder has changed."""
+
+SOURCE = "given"
+"""The source of examples that name none."""
+
+
+class FeedbackAdded(NamedTuple):
+    """Counts of added feedback.
+
+    `added` and `replaced` count the examples of the call, `questions` the different queries among
+    them; `examples` is the number stored afterwards.
+    """
+
+    added: int
+    replaced: int
+    examples: int
+    questions: int
+
+
+class InteractionsAdded(NamedTuple):
+    """Counts of added interactions; `interactions` and `users` are those stored afterwards."""
+
+    added: int
+    replaced: int
+    interactions: int
+    users: int
+
+
+def add_feedback(
+    collection: Collection,
+    items: Iterable[FeedbackItem | Example | Mapping[str, Any]],
+    *,
+    delete_stored: bool = False,
+    progress: OnStage | None = None,
+) -> FeedbackAdded:
+    """Store examples, all or none; of several for one query and document the last counts.
+
+    An example replaces the stored one of its query and document. Queries that are stored already
+    are not encoded again, unless the encoder has changed: then their new embeddings replace the
+    old ones, as keys too.
+
+    Args:
+        delete_stored: delete the examples stored before, in the transaction that stores the new
+            ones: they stay if one of these is wrong, or the process is killed.
+
+    Raises:
+        UnknownDocument: no document has an example's id.
+        InvalidRequest: another fault of an item (DimensionMismatch: a vector of another width
+            than the collection's). The sentence is about the first, the details name all.
+
+    >>> add_feedback(collection, [{"query": "a whale", "id": "moby-dick"}])  # doctest: +SKIP
+    FeedbackAdded(added=1, replaced=0, examples=1, questions=1)
+    """
+    collection.capabilities.check("examples")
+    examples = [
+        item if isinstance(item, Example) else _parse_item(FeedbackItem, position, item).example()
+        for position, item in enumerate(items)
+    ]
+    _reject(unfit(collection, examples), len(examples))
+    queries = {same_question(example.query): example.query for example in examples}
+    places = {question: place for place, question in enumerate(queries)}
+    last = {(same_question(example.query), example.document): example for example in examples}
+    rows = [
+        NewExample(places[question], document, label.weight, label.position, label.source or SOURCE)
+        for (question, document), label in last.items()
+    ]
+    questions = _questions(collection, list(queries.values()), progress)
+    added, replaced = 0, 0
+    if rows or delete_stored:
+        added, replaced = collection.store.add_examples(questions, rows, forget=delete_stored)
+    collection.merge_if_due()
+    return FeedbackAdded(added, replaced, collection.store.example_count(), len(questions))
+
+
+def add_interactions(
+    collection: Collection,
+    items: Iterable[InteractionItem | Interaction | Mapping[str, Any]],
+    *,
+    delete_stored: bool = False,
+) -> InteractionsAdded:
+    """Store interactions, all or none; of several for one user and document the last counts.
+
+    Args:
+        delete_stored: delete the interactions stored before, in the same transaction.
+
+    Raises:
+        UnknownDocument: no document has an item's id.
+        InvalidRequest: another fault of an item; the details name all.
+
+    >>> add_interactions(
+    ...     collection, [{"user": "ann", "id": "dune", "value": 5}]
+    ... )  # doctest: +SKIP
+    InteractionsAdded(added=1, replaced=0, interactions=1, users=1)
+    """
+    interactions = [
+        item
+        if isinstance(item, Interaction)
+        else _parse_item(InteractionItem, position, item).interaction()
+        for position, item in enumerate(items)
+    ]
+    last = {(entry.user, entry.document): entry for entry in interactions}
+    added, replaced = 0, 0
+    if last or delete_stored:
+        added, replaced = collection.store.add_interactions(
+            list(last.values()), forget=delete_stored
+        )
+    return InteractionsAdded(added, replaced, *collection.store.interaction_counts())
+
+
+def _parse_item(model: type[Item], position: int, item: Item | Mapping[str, Any]) -> Item:
+    """Validate one item of a list.
+
+    Raises:
+        InvalidRequest: the item is wrong; the fields are named with its position.
+    """
+    if isinstance(item, model):
+        return item
+    try:
+        return parse(model, item)  # type: ignore[arg-type]  # no model, hence a mapping
+    except InvalidRequest as error:
+        renamed = InvalidRequest(
+            f"Item {position}: {error}", field=_field_of(position, error.field)
+        )
+        renamed.details = [
+            {**detail, "field": _field_of(position, detail["field"])} for detail in error.details
+        ]
+        raise renamed from None
+
+
+def _field_of(position: int, field: str | None) -> str:
+    """Return the path of a field of the item at a position."""
+    return f"items.{position}.{field}" if field else f"items.{position}"
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def unfit(
+    collection: Collection, entries: Sequence[Example | Interaction]
+) -> dict[int, AttendError]:
+    """Return the collection's errors about examples or interactions, by their positions."""
+    rows = collection.store.rows_of(list({entry.document for entry in entries}))
+    errors: dict[int, AttendError] = {}
+    for position, entry in enumerate(entries):
+        try:
+            if isinstance(entry, Example):
+                _check_example(collection, entry)
+            if entry.document not in rows:
+                raise UnknownDocument(
+                    f"No document has the id {entry.document!r}; store the document first, or "
+                    f"correct the id.",
+                    field="id",
+                )
+        except (InvalidRequest, UnknownDocument) as error:
+            errors[position] = error
+    return errors
+
+
+def _check_example(collection: Collection, example: Example) -> None:
+    check_id(example.document)
+    # Items are checked where they are parsed; examples come from everywhere.
+    if not abs(example.weight) <= MAX_WEIGHT:  # true for NaN too
+        raise InvalidRequest(
+            f"The label is {example.weight:g}, but a finite number between {-MAX_WEIGHT:g} and "
+            f"{MAX_WEIGHT:g} is expected.",
+            field="label",
+        )
+    if not isinstance(example.query, str):
+        try:
+            _embedding(collection, example.query)
+        except InvalidRequest as error:
+            error.field = "query.vector"  # in an item; the same fault has other places elsewhere
+            raise
+    elif collection.settings.encoder is None:
+        raise InvalidRequest(
+            f"The query is text, but this collection was made for vectors of "
+            f"{collection.settings.dimension} dimensions; send such a vector.",
+            field="query",
+        )
+
+
+def _reject(errors: Mapping[int, AttendError], count: int) -> None:
+    """Raise the first error; its details name all."""
+    if not errors:
+        return
+    details: list[Detail] = [
+        {"field": _field_of(position, error.field), "reason": str(error)}
+        for position, error in errors.items()
+    ]
+    error = next(iter(errors.values()))
+    if len(errors) > 1:
+        unknown = all(isinstance(other, UnknownDocument) for other in errors.values())
+        error = (UnknownDocument if unknown else InvalidRequest)(
+            f"{len(errors)} of {count} items cannot be stored, and none was. "
+            f"{details[0]['field']}: {error}"
+        )
+    error.field, error.details = details[0]["field"], details[:MAX_DETAILS]
+    raise error
+
+
+# -- embeddings -----------------------------------------------------------------------------------
+
+
+def _questions(
+    collection: Collection, queries: Sequence[QueryInput], progress: OnStage | None
+) -> list[Question]:
+    """Return each query with its embedding: a vector as it is stored, a text as it is encoded."""
+    texts = [query for query in queries if isinstance(query, str)]
+    embeddings = _stored_embeddings(collection, texts)
+    fresh = [text for text in texts if text not in embeddings]
+    embeddings |= zip(fresh, _encode(collection, fresh, progress), strict=True)
+    return [
+        Question(query, embeddings[query])
+        if isinstance(query, str)
+        else Question(None, _embedding(collection, query))
+        for query in queries
+    ]
+
+
+def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
+    # An array is a sequence in all but name.
+    return own_vector(vector, collection.settings)  # type: ignore[arg-type]
+
+
+def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:
+    """Return the embeddings of texts that are stored; none if the encoder has changed since."""
+    if len(texts) <= FEW:
+        return {}
+    learned = collection.store.learned()
+    wanted_texts = set(texts)
+    stored = {
+        text: embedding
+        for text, embedding in zip(learned.texts, learned.embeddings, strict=True)
+        if text is not None and text in wanted_texts
+    }
+    probes = list(stored)[:: max(1, len(stored) // PROBES)][:PROBES]
+    encoded = _encode(collection, probes, None)
+    changed = [moved(stored[text], now) for text, now in zip(probes, encoded, strict=True)]
+    return {} if any(changed) else stored
+
+
+def _encode(
+    collection: Collection, texts: Sequence[str], progress: OnStage | None
+) -> Iterator[Float32]:
+    """Yield the embeddings of texts; `progress` is called before each batch and at the end."""
+    if not texts:
+        return
+    encoder = collection.encoder()
+    for start in range(0, len(texts), BATCH):
+        if progress is not None:
+            progress("encoding queries", start / len(texts))
+        yield from encoder.encode_queries(texts[start : start + BATCH])
+    if progress is not None:
+        progress("encoding queries", 1.0)

@@ -1,0 +1,276 @@
+"""Columns: which one of a table has which role, as the caller names it or guessed by its name.
+
+`guess` chooses the fields of documents, also by what the columns hold; `guess_columns` the
+columns of a table with a fixed layout, such as a click log, by their names alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TypeVar
+
+from attend.errors import SourceError
+from attend.source.cells import as_vector, is_scalar_column
+from attend.source.rows import LOOKAHEAD_ROWS, Row, Source, column_names, listed, sample
+from attend.types import Json
+
+ID_NAMES = ("_id", "id", "doc_id", "document_id", "uid", "uuid", "key", "pk")
+TEXT_NAMES = (
+    *("title", "name", "question", "headline", "summary", "description", "abstract"),
+    *("body", "content", "text", "passage", "document", "sentence", "utterance", "query"),
+    *("caption", "synopsis", "message", "review", "comment", "transcript"),
+)
+VECTOR_NAMES = ("vector", "embedding")
+VALUE_NAMES = ("value", "label", "category", "class", "intent", "answer", "target")
+
+MAJORITY = 0.9
+"""The share of a column's cells that decides its type; other cells are problems of their rows."""
+
+_LINK = re.compile(r"(?:[a-z][a-z0-9+.-]*://|data:|www\.)\S*$", re.IGNORECASE)
+
+Parsed = TypeVar("Parsed")
+
+
+def matching(columns: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return the columns that go by one of the names, in the order of the names.
+
+    Names are compared in one spelling, since data frames, spreadsheets and BEIR differ in theirs.
+
+    >>> matching(["ID", "Corpus-ID", "title"], ["corpus_id", "doc_id", "id"])
+    ['Corpus-ID', 'ID']
+    """
+    order = {name: position for position, name in enumerate(names)}
+    spelled = {
+        column: column.strip().lower().replace("-", "_").replace(" ", "_") for column in columns
+    }
+    present = [column for column, name in spelled.items() if name in order]
+    return sorted(present, key=lambda column: order[spelled[column]])
+
+
+def all_columns(names: Sequence[str], rows: Sequence[Row], source: Source | None) -> Sequence[str]:
+    """Return the columns of the sampled rows, and of later ones until each of `names` appears.
+
+    JSON rows may leave out what is null in them: the first 10,000 rows of the source are searched
+    for a name that no sampled row has.
+
+    Raises:
+        SourceError: no row has a column of one of the names.
+    """
+    present, count = dict.fromkeys(column_names(rows)), len(rows)
+    if source is not None and not set(names) <= present.keys():
+        count = 0
+        for row in islice(source.rows(), LOOKAHEAD_ROWS):
+            if isinstance(row, Row):
+                present |= dict.fromkeys(row.cells)
+                count += 1
+                if set(names) <= present.keys():
+                    break
+    for name in names:
+        if name not in present:
+            raise SourceError(
+                f"{'The source' if source is None else source.name} has no column {name!r} in its "
+                f"first {count} rows. They have {listed(tuple(present), limit=40)}."
+            )
+    return tuple(present)
+
+
+def _description(
+    roles: Mapping[str, Sequence[str]], guessed: Sequence[str], option: str = "--{}"
+) -> str:
+    """Describe the choice in one line, and in a second one the guesses with their options."""
+    line = " · ".join(f"{role}: {listed(names)}" for role, names in roles.items() if names)
+    if not guessed:
+        return line
+    options = "/".join(option.format(role) for role in guessed)
+    return f"{line}\nguessed: {', '.join(guessed)} (say {options} to choose)"
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMap:
+    """The columns that become a document's id, texts, vector and value; all others are payload.
+
+    `id` None: the number of the row is the id. `value` of one column: its bare cell; of
+    several: an object of them. `guessed` are the roles that the caller did not name.
+    """
+
+    id: str | None
+    text: tuple[str, ...]
+    vector: str | None
+    value: tuple[str, ...]
+    guessed: tuple[str, ...] = field(default=(), compare=False)
+
+    def taken(self) -> frozenset[str]:
+        """Return the columns that have a role, and so are no payload."""
+        single = [name for name in (self.id, self.vector) if name is not None]
+        return frozenset([*single, *self.text, *self.value])
+
+
+def guess(
+    sample: Sequence[Row],
+    *,
+    id: str | None = None,
+    text: Sequence[str] = (),
+    vector: str | None = None,
+    value: Sequence[str] = (),
+    source: Source | None = None,
+) -> FieldMap:
+    """Take the columns that are named and guess the rest from the sample.
+
+    `source` adds what its format declares: a primary key, or a layout's text columns.
+
+    Raises:
+        SourceError: no row has a column that is named; text and vector are both named; or
+            neither is named nor can be guessed.
+
+    >>> rows = [Row("a.csv:2", {"text": "Where is my card?", "category": "arrival"})]
+    >>> describe(guess(rows), rows).splitlines()[0]
+    'id: the row number · text: text · value: category'
+    """
+    if text and vector:
+        raise SourceError(
+            "A document has either texts or a vector. Give --text or --vector, not both."
+        )
+    all_columns([name for name in (*text, vector, id, *value) if name is not None], sample, source)
+    columns = column_names(sample)
+    natural_id, natural_text = (source.natural_id, source.natural_text) if source else (None, ())
+    id_column = id or natural_id or next(iter(matching(columns, ID_NAMES)), None)
+    vector_column = vector or (None if text or natural_text else _vector(sample))
+    texts = tuple(dict.fromkeys(text))
+    if not texts and vector_column is None:
+        texts = natural_text or _texts(sample, {id_column, *value}, id_column)
+    values = tuple(dict.fromkeys(value))
+    if not values and not natural_text:
+        used = {id_column, vector_column, *texts}
+        values = tuple(name for name in matching(columns, VALUE_NAMES) if name not in used)[:1]
+    # What the format declares is as good as named by the caller.
+    named = {"id": id or natural_id, "text": text or natural_text, "vector": vector, "value": value}
+    map = FieldMap(id_column, texts, vector_column, values)
+    return replace(map, guessed=tuple(r for r in named if getattr(map, r) and not named[r]))
+
+
+def _vector(sample: Sequence[Row]) -> str | None:
+    columns = matching(column_names(sample), VECTOR_NAMES)
+    return next((name for name in columns if _mostly(sample, name, _is_vector)), None)
+
+
+def _texts(sample: Sequence[Row], kept: set[str | None], id: str | None) -> tuple[str, ...]:
+    """Return all columns with a name that texts go by, else the one with the longest strings."""
+    strings = [name for name in column_names(sample) if _is_prose(sample, name)]
+    # A column that is returned is searched only where there is no other: English → French.
+    free = [name for name in strings if name not in kept]
+    free = free or [name for name in strings if name != id]
+    if not free:
+        raise SourceError(
+            f"No field looks like text or a vector. Choose with --text F or --vector F among "
+            f"{listed(column_names(sample), limit=40)}."
+        )
+    return tuple(matching(free, TEXT_NAMES)) or (max(free, key=lambda n: _length(sample, n)),)
+
+
+def _is_prose(sample: Sequence[Row], name: str) -> bool:
+    return _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
+
+
+def _is_words(cell: Json) -> bool:
+    return isinstance(cell, str) and not _LINK.match(cell.strip())
+
+
+def _is_vector(cell: Json) -> bool:
+    return as_vector(cell) is not None
+
+
+def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> bool:
+    """Return whether nine in ten of a column's cells that are not empty pass the test."""
+    cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+    return bool(cells) and sum(map(test, cells)) >= MAJORITY * len(cells)
+
+
+def _length(sample: Sequence[Row], name: str) -> int:
+    """Return a column's total length, which orders columns of equally many rows as the mean."""
+    return sum(len(cell) for row in sample if isinstance(cell := row.cells.get(name), str))
+
+
+def describe(map: FieldMap, sample: Sequence[Row]) -> str:
+    """Describe the choice in one line, and in a second one the guesses with their options."""
+    payload = [name for name in column_names(sample) if name not in map.taken()]
+    roles = {"id": [map.id or "the row number"], "text": map.text}
+    roles |= {"vector": [map.vector] if map.vector else [], "value": map.value, "payload": payload}
+    return _description(roles, map.guessed)
+
+
+# -- tables of a fixed layout ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The roles of the columns of one kind of table.
+
+    Attributes:
+        names: role → the names that its column goes by, the most telling first.
+        required: the roles that every such table has.
+        option: how the command line names a role's option.
+        absent: role → the description of a table without such a column.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    required: tuple[str, ...]
+    option: str = "--{}"
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The column of each role that a table has; `guessed` are the roles nobody named."""
+
+    layout: Layout
+    names: Mapping[str, str]
+    guessed: tuple[str, ...] = ()
+
+    def parse(self, row: Row, role: str, parser: Callable[[Json, str], Parsed]) -> Parsed:
+        """Parse the cell of a required role; the parser takes the cell and its column's name."""
+        column = self.names[role]
+        return parser(row.cells.get(column), column)
+
+    def parse_optional(
+        self, row: Row, role: str, parser: Callable[[Json, str], Parsed]
+    ) -> Parsed | None:
+        """Parse the cell of a role, or return None if the table has no such column."""
+        return self.parse(row, role, parser) if role in self.names else None
+
+    def describe(self) -> str:
+        """Describe the choice in one line, and in a second one the guesses with their options."""
+        names = {**self.layout.absent, **self.names}
+        roles = {role: [names[role]] for role in self.layout.names if role in names}
+        return _description(roles, self.guessed, self.layout.option)
+
+
+def guess_columns(source: Source, layout: Layout, **named: str | None) -> Columns:
+    """Take the columns that are named and guess the rest by their names.
+
+    Args:
+        named: the columns of roles; None leaves a role to be guessed.
+
+    Raises:
+        SourceError: a column that is named or required does not exist.
+    """
+    chosen = {role: column for role, column in named.items() if column is not None}
+    present = all_columns(list(chosen.values()), sample(source), source)
+    guessed = []
+    for role, names in layout.names.items():
+        free = [column for column in present if column not in chosen.values()]
+        if role not in chosen and (columns := matching(free, names)):
+            chosen[role] = columns[0]
+            guessed.append(role)
+    for role in layout.required:
+        if role not in chosen:
+            raise SourceError(
+                f"No column of {source.name} looks like the {role}. Choose with "
+                f"{layout.option.format(role)} among {listed(present, limit=40)}."
+            )
+    return Columns(layout, chosen, tuple(guessed))
