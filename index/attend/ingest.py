@@ -19,7 +19,7 @@ import numpy as np
 from attend.api.base import MAX_DETAILS, MAX_ID, MAX_TEXT
 from attend.errors import DimensionMismatch, InvalidRequest
 from attend.settings import Settings
-from attend.store import Entry, Hashes, KeyRow, StaleEntries
+from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
 from attend.types import Document, Float32, Json
 
 ATTEMPTS = 5
@@ -64,13 +64,6 @@ class Written:
         return Written(*(mine + theirs for mine, theirs in pairs))
 
 
-class Entries(Protocol):
-    """Where documents are written."""
-
-    def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]: ...
-    def write(self, entries: Sequence[Entry]) -> None: ...
-
-
 class Ingest:
     """Turns documents into stored entries of one collection.
 
@@ -78,7 +71,7 @@ class Ingest:
     """
 
     def __init__(
-        self, store: Entries, settings: Settings, encoder: Callable[[], DocumentEncoder]
+        self, store: CollectionStore, settings: Settings, encoder: Callable[[], DocumentEncoder]
     ) -> None:
         self._store = store
         self._settings = settings

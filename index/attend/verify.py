@@ -18,8 +18,9 @@ from attend.ingest import key_hash, value_hash
 from attend.projection import Projection
 from attend.recommend.trained import read as read_model
 from attend.settings import Settings
-from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument, statements
-from attend.store.soundness import CHECKS, RESTORE, Check, own_keys
+from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument
+from attend.store.checks import CHECKS, RESTORE, Check, own_keys
+from attend.store.connections import count_change
 from attend.tuning import Tuning
 from attend.types import Int64
 from attend.views import View
@@ -160,7 +161,7 @@ def _mend(collection: Collection, names: set[str]) -> None:
             try:
                 with _database(collection).connections.writing() as db:
                     check.mend(db)
-                    statements.count_change(db)
+                    count_change(db)
             except sqlite3.DatabaseError as error:
                 log.warning("%s could not be mended (%s)", check.name, error)
     # Whatever was mended may have changed keys, and an index is made again in seconds.

@@ -17,7 +17,7 @@ import numpy as np
 from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
 from attend.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
 from attend.projection import RAW_KEYS, Projection, identity
-from attend.store import ROLES, Forgotten, Role, State, Store
+from attend.store import ROLES, Role, State, Store, TooFarBehind
 from attend.tuning import Tuning
 from attend.types import Float32, Json, OnStage
 from attend.versions import Version
@@ -228,7 +228,7 @@ class Views:
                 try:
                     view = slot.view = self._advance(slot.view)
                     return view
-                except Forgotten:
+                except TooFarBehind:
                     log.info("version %d is opened anew, as much was removed since", version)
             try:
                 view = slot.view = self._load(self._version(version))
@@ -284,7 +284,7 @@ class Views:
             base = self._load_published(made)
         try:
             return self._opened(made, base)
-        except Forgotten:  # a newer index was written since
+        except TooFarBehind:  # a newer index was written since
             return self._opened(made, self._load_published(made))
 
     def _opened(self, made: Version, base: Snapshot) -> View:

@@ -16,7 +16,7 @@ from attend.collection import Collection
 from attend.data import Data
 from attend.keys.files import checksum
 from attend.keys.manifest import Manifest
-from attend.store import Entry, Hashes, KeyRow, Store
+from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, field_index
 from attend.types import Document
 
 
@@ -59,22 +59,35 @@ def fresh_store(path: Path, dimension: int = 2) -> Store:
 
 def index_fields(store: Store, names: Iterable[str]) -> None:
     """Index fields at once, as filters that use them have it done in the background."""
-    from attend.store import field_values
-
     with store.connections.writing() as db:
         for name in names:
-            assert field_values.choose(db, name)
+            assert field_index.choose(db, name)
     finish_indexes(store)
 
 
 def finish_indexes(store: Store) -> None:
     """Do what is left to be built or dropped."""
-    from attend.store import field_values
-
     more = True
     while more:
         with store.connections.writing() as db:
-            more = field_values.step(db)
+            more = field_index.step(db)
+
+
+def index_faults(store: Store) -> Mapping[str, int]:
+    """Documents with wrong entries, by indexed field; empty where all are sound."""
+    with store.connections.reading() as db:
+        return field_index.check(db)
+
+
+def drop_indexes(store: Store, names: Sequence[str]) -> None:
+    """Drop the indexes of fields; filters build them again."""
+    with store.connections.writing() as db:
+        field_index.drop(db, names)
+
+
+def embeddings_of(store: CollectionStore, row: int) -> np.ndarray:
+    """A document's own keys (not those of examples), in the order of their ids: (keys, d)."""
+    return store.own_keys(np.array([row], dtype=np.int64)).embeddings
 
 
 def brute_logits(

@@ -20,6 +20,7 @@ from attend.errors import (
     UnknownDocument,
     Unsupported,
 )
+from tests.index.helpers import embeddings_of
 from tests.milvus.server import MilvusServer, wait_until
 
 DIMENSION = 8
@@ -72,7 +73,7 @@ def test_what_was_written_is_read(collection: Collection) -> None:
     found = collection.document("d3")
     assert (found.id, found.value, found.payload) == ("d3", given[3]["value"], {"at": 3})
     assert np.array_equal(
-        collection.store.embeddings_of(found.row), np.array([vector(3)], dtype=np.float32)
+        embeddings_of(collection.store, found.row), np.array([vector(3)], dtype=np.float32)
     )
     assert collection.ids() == {f"d{at}" for at in range(20)}
 

@@ -51,7 +51,7 @@ def test_examples_are_stored_replaced_and_deleted(empty: Collection) -> None:
     assert {each.document: each.label for each in latest} == {
         "d0": 2, "d1": 1, "d2": 1, "d3": 1, "d4": 1, "d7": 0,
     }  # fmt: skip
-    learned = store.learned()
+    learned = store.examples()
     assert learned.embeddings.shape == (5, DIMENSION)
     norms = np.linalg.norm(vector(0))
     at = int(learned.questions[learned.weights == 2][0])

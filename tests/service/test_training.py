@@ -56,14 +56,14 @@ def test_feedback_lands_in_the_table_of_examples(books: FlaskClient, data: Data)
         other,
     ]
     assert post(books, FEEDBACK, body) == {"added": 3, "replaced": 0, "examples": 3}
-    learned = data.collection("books").store.learned()
+    learned = data.collection("books").store.examples()
     np.testing.assert_array_equal(learned.weights, [1, 0, -2.5])
     np.testing.assert_array_equal(learned.positions, [3, 0, 0])
     np.testing.assert_array_equal(learned.questions, [0, 0, 1])
     np.testing.assert_array_equal(learned.embeddings, [[1, 0, 0.5], [0, 0, 1]])
     again = [item(label=2), item("https://x.example//a/b", label=1)]
     assert post(books, FEEDBACK, again) == {"added": 1, "replaced": 1, "examples": 4}
-    weights = data.collection("books").store.learned().weights
+    weights = data.collection("books").store.examples().weights
     assert sorted(weights) == [-2.5, 0, 1, 2]
 
 
@@ -73,7 +73,7 @@ def test_feedback_by_text(tiny_encoder_folder: Any, client: FlaskClient, data: D
     post(client, "/v1/collections/texts/documents", documents)
     said = {"query": "moby dick", "id": "a", "label": 1}
     post(client, "/v1/collections/texts/feedback", said)
-    learned = data.collection("texts").store.learned()
+    learned = data.collection("texts").store.examples()
     assert learned.texts == ["moby dick"]
     assert learned.embeddings.shape == (1, 32)
 
@@ -130,7 +130,7 @@ def test_feedback_is_deleted_by_document_and_by_its_own_id(books: FlaskClient, d
     both = [item(label=1), item("emma", label=0), {"query": [0, 1, 1], "id": "emma", "label": 1}]
     post(books, FEEDBACK, both)
     assert delete(books, FEEDBACK, {"documents": ["whale", "nobody"]}) == {"deleted": 1}
-    ids = data.collection("books").store.learned().ids
+    ids = data.collection("books").store.examples().ids
     assert delete(books, FEEDBACK, {"ids": [int(ids[0]), 99]}) == {"deleted": 1}
     assert get(books, FEEDBACK) == {"examples": 1, "questions": 1}
     for body in ({}, {"ids": [1], "documents": ["emma"]}, {"ids": ["x"]}, {"ids": [0]}):
@@ -313,7 +313,10 @@ def test_activation_and_rollback(books: FlaskClient, data: Data) -> None:
     for expected in (two, 1):
         assert post(books, f"{PROJECTIONS}/rollback", None) == {"projection": expected}
         assert post(books, f"{BOOKS}/search", search)["projection"] == expected
-    assert "none was before it" in post(books, f"{PROJECTIONS}/rollback", None, 409)["detail"]
+    assert (
+        "no version was active before it"
+        in post(books, f"{PROJECTIONS}/rollback", None, 409)["detail"]
+    )
 
 
 def test_searches_are_answered_throughout_a_switch(books: FlaskClient, data: Data) -> None:

@@ -20,7 +20,7 @@ from attend.api.base import (
     Vector,
 )
 from attend.consistency import Consistency
-from attend.store.facets import MAX_FACETS, MAX_VALUES
+from attend.store.selection import MAX_FACETS, MAX_VALUES
 from attend.types import Document
 
 

@@ -23,7 +23,7 @@ from attend.api.base import (
     Vector,
 )
 from attend.api.queries import Query
-from attend.store.interactions import Interaction
+from attend.store.records import Interaction
 
 MAX_HISTORY = 100_000
 """Entries of one history; of more than `MAX_USED` the heaviest and latest are used."""

@@ -23,7 +23,7 @@ from attend.api.base import (
 )
 from attend.api.queries import AnyQuery
 from attend.consistency import Consistency
-from attend.store.facets import MAX_FACETS
+from attend.store.selection import MAX_FACETS
 from attend.tuning import MAX_LEXICAL
 
 MAX_BATCH = 256

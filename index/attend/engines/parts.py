@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from attend.engines.capabilities import Capabilities
 from attend.engines.checks import Checks
-from attend.engines.stored import Stored
 from attend.search.selecting import Selects
 from attend.settings import Settings
+from attend.store import CollectionStore
 from attend.views import Views
 
 
@@ -24,7 +24,7 @@ class Parts(NamedTuple):
 
     folder: Path
     settings: Settings
-    store: Stored
+    store: CollectionStore
     views: Views
     select: Selects
     capabilities: Capabilities

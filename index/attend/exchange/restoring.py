@@ -21,7 +21,7 @@ from attend.errors import CollectionExists, Damaged, InvalidRequest
 from attend.exchange.contents import DATABASE, FILE, FORMAT, MANIFEST, Contents, Progress
 from attend.keys.files import sync_folder
 from attend.store import Store
-from attend.store.soundness import strangers
+from attend.store.checks import strangers
 
 MAX_MANIFEST = 16 * 1024 * 1024
 BLOCK = 1 << 20

@@ -262,7 +262,7 @@ def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str
     """Return the embeddings of texts that are stored; none if the encoder has changed since."""
     if len(texts) <= FEW:
         return {}
-    learned = collection.store.learned()
+    learned = collection.store.examples()
     wanted_texts = set(texts)
     stored = {
         text: embedding

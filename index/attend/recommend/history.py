@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
 from attend.errors import InvalidRequest, UnknownDocument
 from attend.search.asking import Asking
-from attend.store import Met, Predicate, compile_filter
+from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_number
 
@@ -108,18 +108,10 @@ class History:
         )
 
 
-class Interacted(Protocol):
-    """Documents, and who interacted with them."""
-
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]: ...
-    def matching(self, predicate: Predicate) -> Int64: ...
-    def interactions_of(self, user: str) -> Met: ...
-
-
 class Histories:
     """Reads histories as requests name them."""
 
-    def __init__(self, store: Interacted, asking: Asking) -> None:
+    def __init__(self, store: CollectionStore, asking: Asking) -> None:
         self._store = store
         self._asking = asking
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from attend.search.scoring import Scoring
 from attend.search.searching import until_whole
 from attend.search.titles import title_of
 from attend.settings import Settings
-from attend.store import Predicate, StoredDocument, compile_filter
+from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64
 from attend.values import only
 from attend.views import View, Views
@@ -65,20 +65,11 @@ class Ranked(NamedTuple):
     scores: Float64
 
 
-class Items(Protocol):
-    """Documents that can be recommended."""
-
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
-    def values(self, rows: Int64) -> dict[int, StoredDocument]: ...
-    def matching(self, predicate: Predicate) -> Int64: ...
-    def popularity(self) -> tuple[Int64, Int64]: ...
-
-
 class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
     def __init__(
-        self, store: Items, settings: Settings, views: Views, histories: Histories
+        self, store: CollectionStore, settings: Settings, views: Views, histories: Histories
     ) -> None:
         self._store = store
         self._settings = settings

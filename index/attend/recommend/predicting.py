@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from attend.errors import LimitExceeded
 from attend.recommend.answers import Predicted
 from attend.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from attend.recommend.target import NONE, Prediction, Targets, Valued, predicted
-from attend.recommend.trained import Models, Trained, Versions
+from attend.recommend.trained import Models, Trained
 from attend.search.explaining import MAX_SHARES, Vanished
 from attend.search.searching import until_whole
-from attend.store import KeyBatch
+from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
 from attend.views import UNTRAINED, Views
 
@@ -44,17 +44,10 @@ class _Resolved(NamedTuple):
     made: Sequence[Prediction]
 
 
-class Rated(Versions, Protocol):
-    """Documents, their keys, and what was learned of them."""
-
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]: ...
-    def own_keys(self, rows: Int64) -> KeyBatch: ...
-
-
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
-    def __init__(self, store: Rated, views: Views, histories: Histories) -> None:
+    def __init__(self, store: CollectionStore, views: Views, histories: Histories) -> None:
         self._store = store
         self._views = views
         self._histories = histories

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from attend.errors import Damaged, InvalidRequest
 from attend.ratings import Items, Own, RatingModel
-from attend.store import State, StoredVersion
+from attend.store import CollectionStore
 from attend.types import Float32, Int64
 
 TERMS = "ratings"
@@ -38,17 +37,10 @@ class Trained:
         return self.model.items(embeddings, self.own.at(np.where(known, at, -1)))
 
 
-class Versions(Protocol):
-    """What was learned, by its number."""
-
-    def state(self) -> State: ...
-    def version(self, version: int) -> StoredVersion: ...
-
-
 class Models:
     """The models of a collection, of which the one asked for last is kept in memory."""
 
-    def __init__(self, store: Versions) -> None:
+    def __init__(self, store: CollectionStore) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._read = (0, 0)
@@ -75,7 +67,7 @@ class Models:
         return trained
 
 
-def read(store: Versions, number: int) -> Trained:
+def read(store: CollectionStore, number: int) -> Trained:
     """A stored version.
 
     Raises:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -17,12 +16,12 @@ from attend.projection import Projection
 from attend.search.answers import Hit, Weighing
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
-from attend.search.explaining import Places, Vanished, explanations, highlights, matches
+from attend.search.explaining import Vanished, explanations, highlights, matches
 from attend.search.listing import Groups, Listed, listed
 from attend.search.titles import title_of
 from attend.search.value_types import KEY, ValueTypes, value_of
-from attend.store import KeyBatch, State, StoredDocument
-from attend.types import Float32, Float64, Int64, Json
+from attend.store import CollectionStore, StoredDocument
+from attend.types import Float64, Int64, Json
 from attend.values import Blend, Nearest, ValueType, blend_for, is_numbers, nearest, only
 
 AHEAD = 10_000
@@ -34,16 +33,6 @@ class Page(NamedTuple):
 
     hits: list[Hit]
     next: str | None
-
-
-class Contents(Places, Protocol):
-    """What belongs to documents, by their rows."""
-
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]: ...
-    def values(self, rows: Int64) -> dict[int, StoredDocument]: ...
-    def embeddings(self, ids: Sequence[int]) -> list[Float32]: ...
-    def scroll(self, after: int, limit: int) -> list[StoredDocument]: ...
-    def all_keys(self) -> AbstractContextManager[tuple[State, Iterator[KeyBatch]]]: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Reading:
         types: of the values that `options.value` may name.
     """
 
-    store: Contents
+    store: CollectionStore
     attention: Attention
     rows: Int64 | None
     options: SearchOptions
@@ -361,7 +350,7 @@ def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
     return is_numbers(value) and len(value) == len(vector)
 
 
-def _scroll(store: Contents, size: int = 4096) -> Iterator[list[StoredDocument]]:
+def _scroll(store: CollectionStore, size: int = 4096) -> Iterator[list[StoredDocument]]:
     after = 0
     while block := store.scroll(after, size):
         yield block

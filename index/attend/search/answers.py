@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from attend.search.highlighting import Span
-from attend.store.facets import Facet
+from attend.store import Facet
 from attend.types import Json
 
 Facets = Mapping[str, Facet]

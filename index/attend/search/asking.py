@@ -11,7 +11,7 @@ from attend.api.queries import Query, QueryPart
 from attend.errors import InvalidRequest, UnknownDocument
 from attend.ingest import own_vector
 from attend.settings import Settings
-from attend.store import KeyBatch, StoredDocument
+from attend.store import CollectionStore
 from attend.types import Float32, Float64, Int64
 
 
@@ -50,18 +50,11 @@ class QueryEncoder(Protocol):
     def encode_queries(self, texts: Sequence[str]) -> Float32: ...
 
 
-class Named(Protocol):
-    """Documents by their ids, and their keys."""
-
-    def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]: ...
-    def own_keys(self, rows: Int64) -> KeyBatch: ...
-
-
 class Asking:
     """Turns queries of one collection into embeddings."""
 
     def __init__(
-        self, store: Named, settings: Settings, encoder: Callable[[], QueryEncoder]
+        self, store: CollectionStore, settings: Settings, encoder: Callable[[], QueryEncoder]
     ) -> None:
         self._store = store
         self._settings = settings
@@ -177,7 +170,7 @@ class Asking:
             )
 
 
-def known(store: Named, ids: Sequence[str], field: str) -> dict[str, int]:
+def known(store: CollectionStore, ids: Sequence[str], field: str) -> dict[str, int]:
     """Rows by id.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from attend.search.answers import Highlight
 from attend.search.attend import Attention
 from attend.search.highlighting import HIGHLIGHTER
 from attend.search.scoring import Scoring
-from attend.store import StoredDocument, StoredKey
+from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.types import Float64, Int64, Json
 
 MAX_SHARES = 200_000
@@ -39,14 +39,8 @@ class Match(NamedTuple):
         }
 
 
-class Places(Protocol):
-    """Where keys come from."""
-
-    def keys_of(self, ids: Int64) -> dict[int, StoredKey]: ...
-
-
 def matches(
-    store: Places, attention: Attention, query: int, documents: Sequence[StoredDocument]
+    store: CollectionStore, attention: Attention, query: int, documents: Sequence[StoredDocument]
 ) -> list[Match]:
     """For each document, with its texts, the key that matched the query best.
 

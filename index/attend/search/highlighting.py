@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from attend.store.tokens import SPLIT, TOKENIZER
+from attend.store.words import SPLIT, TOKENIZER
 
 BEGIN, END = "\ufdd0", "\ufdd1"
 """Marks that no text can hold on purpose: Unicode's noncharacters, which part words."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from attend.attention import Attended
 from attend.company import Company
 from attend.consistency import reading
 from attend.errors import Conflict, InvalidRequest, LimitExceeded
-from attend.search.answering import Contents, Reading
+from attend.search.answering import Reading
 from attend.search.answers import Answer, Facets, Matrix
-from attend.search.asking import Asked, Asking, Named, QueryEncoder
+from attend.search.asking import Asked, Asking, QueryEncoder
 from attend.search.attend import Attention, Queries, attend
 from attend.search.batches import Batch, grouped, joined, options_of, strictest
 from attend.search.explaining import Vanished
@@ -26,10 +26,10 @@ from attend.search.measure import Measure, measure_of
 from attend.search.paging import fingerprint
 from attend.search.plan import AttentionOptions
 from attend.search.selecting import Selects
-from attend.search.value_types import Sampled, ValueTypes
-from attend.search.words import Lexicon, WordScores, score_words, word_weight
+from attend.search.value_types import ValueTypes
+from attend.search.words import WordScores, score_words, word_weight
 from attend.settings import Settings
-from attend.store import Facet, Predicate, compile_filter
+from attend.store import CollectionStore, compile_filter
 from attend.timings import collecting, tell, timed
 from attend.types import Float64, Int64
 from attend.views import View
@@ -56,20 +56,12 @@ class Found(NamedTuple):
     measure: Callable[[], Measure]
 
 
-class Searched(Named, Sampled, Lexicon, Protocol):
-    """What searches read of a collection besides what they find."""
-
-    def facets(
-        self, fields: Sequence[str], predicate: Predicate | None = None, limit: int = 10
-    ) -> dict[str, Facet]: ...
-
-
 class Searcher:
     """Answers the queries of one collection; any thread may call it."""
 
     def __init__(
         self,
-        store: Searched,
+        store: CollectionStore,
         settings: Settings,
         select: Selects,
         encoder: Callable[[], QueryEncoder],
@@ -199,7 +191,12 @@ class Searcher:
             return self._read(batch, view, store, attention, rows)
 
     def _read(
-        self, batch: Batch, view: View, store: Contents, attention: Attention, rows: Int64 | None
+        self,
+        batch: Batch,
+        view: View,
+        store: CollectionStore,
+        attention: Attention,
+        rows: Int64 | None,
     ) -> list[Found]:
         options = batch.options
         reading = Reading(

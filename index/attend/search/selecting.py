@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from attend.api.search import Mask, SearchOptions
-from attend.search.answering import Contents
 from attend.search.asking import known
-from attend.store import Store, compile_filter
+from attend.store import CollectionStore, Store, compile_filter
 from attend.types import Int64
 from attend.views import View, Views
 
@@ -26,7 +25,7 @@ class Selected(NamedTuple):
 
     view: View
     rows: Int64 | None
-    store: Contents
+    store: CollectionStore
 
 
 Selects: TypeAlias = Callable[[SearchOptions, tuple[int, ...]], Selected]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from attend.api.search import SearchOptions
 from attend.errors import UnknownField
 from attend.settings import Settings
-from attend.store import StoredDocument
+from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
 from attend.values import ValueType, infer, parse_type, select
 
@@ -19,19 +18,13 @@ TYPE_SAMPLE = 1000
 """Documents whose values tell their type."""
 
 
-class Sampled(Protocol):
-    """Documents, of which some are typical."""
-
-    def sample(self, size: int) -> list[StoredDocument]: ...
-
-
 class ValueTypes:
     """The types of one collection's values, by path: declared, or inferred from a sample.
 
     Inferred anew after every change: a type that is out of date answers with nothing.
     """
 
-    def __init__(self, store: Sampled, settings: Settings) -> None:
+    def __init__(self, store: CollectionStore, settings: Settings) -> None:
         self._store = store
         self._settings = settings
         self._found: dict[str | None, tuple[int, ValueType | None]] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.arrays import locate, top
-from attend.store import Lexical
+from attend.store import CollectionStore, Lexical
 from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.types import Float64, Int64
 
@@ -90,14 +90,8 @@ def fitted_word_weight(tuning: Tuning) -> WordWeight:
     return WordWeight(tuning.lexical, tuning.coverage) if tuning.lexical else OFF
 
 
-class Lexicon(Protocol):
-    """Documents by the words of texts."""
-
-    def lexical_many(self, texts: Sequence[str]) -> list[Lexical]: ...
-
-
 def score_words(
-    store: Lexicon, texts: Sequence[Sequence[tuple[str, float]]], weight: WordWeight
+    store: CollectionStore, texts: Sequence[Sequence[tuple[str, float]]], weight: WordWeight
 ) -> list[WordScores] | None:
     """Return the BM25 scores of each embedding; None where words do not count.
 

@@ -1,45 +1,53 @@
-"""The store: SQLite holds the truth about documents, keys, examples and projections."""
+"""The store: SQLite holds the truth about documents, keys, feedback and projections."""
 
 from attend.store.database import Store
-from attend.store.documents import (
+from attend.store.examples import moved
+from attend.store.filters import Predicate, compile_filter
+from attend.store.protocol import CollectionStore
+from attend.store.records import (
     ROLES,
-    Changes,
+    Count,
     Entry,
-    Forgotten,
+    ExampleSet,
+    Facet,
     Hashes,
+    Interaction,
+    InteractionPage,
+    InteractionSet,
     KeyBatch,
+    KeyChanges,
     KeyRow,
+    NewExample,
+    Question,
     Role,
     StaleEntries,
     State,
     StoredDocument,
+    StoredExample,
     StoredKey,
     StoredProjection,
     StoredVersion,
     Terms,
+    TooFarBehind,
+    UserHistory,
 )
-from attend.store.examples import Learned, NewExample, Question, moved
-from attend.store.facets import Count, Facet
-from attend.store.filters import Predicate, compile_filter
-from attend.store.interactions import Interaction, InteractionPage, Interactions, Met
-from attend.store.lexical import Lexical
+from attend.store.words import Lexical
 
 __all__ = [
     "ROLES",
-    "Changes",
+    "CollectionStore",
     "Count",
     "Entry",
+    "ExampleSet",
     "Facet",
-    "Forgotten",
     "Hashes",
     "Interaction",
     "InteractionPage",
-    "Interactions",
+    "InteractionSet",
     "KeyBatch",
+    "KeyChanges",
     "KeyRow",
-    "Learned",
     "Lexical",
-    "Met",
     "NewExample",
     "Predicate",
     "Question",
@@ -48,10 +56,13 @@ __all__ = [
     "State",
     "Store",
     "StoredDocument",
+    "StoredExample",
     "StoredKey",
     "StoredProjection",
     "StoredVersion",
     "Terms",
+    "TooFarBehind",
+    "UserHistory",
     "compile_filter",
     "moved",
 ]

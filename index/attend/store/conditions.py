@@ -50,15 +50,15 @@ class Leaf(NamedTuple):
         lookup: SQL that selects rows of documents, perhaps some twice, from `{source}`: a table
             of (row, kind, value) that an index serves.
         parameters: of either form, in the same order.
-        asked: the condition itself, for engines without SQL, on the field `named`.
+        condition: the condition itself, for engines without SQL, on the field `name`.
     """
 
     field: str
     scan: str
     lookup: str
     parameters: tuple[str, ...]
-    named: str
-    asked: IsNull | Among | Within | HasWords
+    name: str
+    condition: IsNull | Among | Within | HasWords
 
 
 class All(NamedTuple):
@@ -101,7 +101,7 @@ def scan_sql(node: Node) -> tuple[str, tuple[str, ...]]:
     word = " AND " if isinstance(node, All) else " OR "
     # Without any part, an AND holds.
     sql = word.join(sql for sql, _ in parts) or "1"
-    return f"({sql})", tuple(each for _, parameters in parts for each in parameters)
+    return f"({sql})", tuple(value for _, values in parts for value in values)
 
 
 def kind_of(type: str) -> str:
@@ -185,21 +185,21 @@ def starts_with(name: str, prefix: str) -> Leaf:
 
 def has_words(name: str, words: Sequence[str]) -> Leaf:
     """A text field of the document, or with `@text` all of them together, has all the words."""
-    found = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
-    query, asked = " ".join(f'"{word}"' for word in words), HasWords(words)
+    matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
+    query, condition = " ".join(f'"{word}"' for word in words), HasWords(words)
     if name == TEXT:
-        return Leaf(name, f"documents.row IN ({found})", found, (query,), name, asked)
+        return Leaf(name, f"documents.row IN ({matches})", matches, (query,), name, condition)
     # The index does not tell one text field from another: where there are others, look closer.
     path = f"$.{json.dumps(name)}".replace("'", "''")
     # NUL, at which SQLite's JSON ends a text, is a blank as in the index.
     fields = "replace(documents.fields, '\\u0000', '\\u0020')"
     scan = (
-        f"documents.row IN ({found}) AND json_type(documents.fields, '{path}') = 'text' AND "
+        f"documents.row IN ({matches}) AND json_type(documents.fields, '{path}') = 'text' AND "
         f"((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
         f"has_words(json_extract({fields}, '{path}'), ?))"
     )
     lookup = f"SELECT row FROM documents WHERE {scan}"
-    return Leaf(TEXT, f"ifnull({scan}, 0)", lookup, (query, query), name, asked)
+    return Leaf(TEXT, f"ifnull({scan}, 0)", lookup, (query, query), name, condition)
 
 
 def _any_element(name: str, condition: str) -> str:
@@ -212,5 +212,5 @@ def _any_element(name: str, condition: str) -> str:
 
 def _following(prefix: str) -> str:
     """The first text after all that start with the prefix; empty where nothing comes after."""
-    kept = prefix.rstrip("\U0010ffff")
-    return kept and kept[:-1] + chr(ord(kept[-1]) + 1)
+    stem = prefix.rstrip("\U0010ffff")
+    return stem and stem[:-1] + chr(ord(stem[-1]) + 1)

@@ -1,29 +1,34 @@
-"""SQLite connections: one that writes, and one for each thread that reads."""
+"""SQLite connections, one that writes and one for each thread that reads, and shared statements."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from sqlite_utils import Database
 
 from attend.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
-from attend.store.tokens import TOKENIZER
+from attend.store.records import State
+from attend.store.words import TOKENIZER
+from attend.types import Float32, Json
 
 BUSY_SECONDS = 30.0
 
 UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
-"""Primary codes of what the disk does not take."""
+"""Primary codes of errors of the disk."""
 
 
 class Connections:
     """All connections to one database file.
 
-    WAL lets readers go on while one connection writes; `synchronous=FULL` makes a commit
-    outlive a power cut as well as a killed process (sqlite.org/pragma.html#pragma_synchronous).
+    In WAL mode readers go on while one connection writes; with `synchronous=FULL` a commit
+    survives a power cut as well as a killed process (sqlite.org/pragma.html#pragma_synchronous).
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -32,11 +37,11 @@ class Connections:
         self._local = threading.local()
         self._is_closed = False
         self._write_lock = threading.RLock()
-        self._writer = self._open()  # where nothing is written, it only shows that it opens
+        self._writer = self._open()  # of a read-only store: shows that the file opens
         self._inode = path.stat().st_ino
 
     def reader(self) -> Database:
-        """This thread's own connection."""
+        """Return the connection of this thread."""
         reader: Database | None = getattr(self._local, "reader", None)
         if reader is None:
             if self._is_closed:
@@ -49,12 +54,12 @@ class Connections:
         return reader
 
     def data_version(self) -> int:
-        """Changes whenever another connection, of any process, has committed."""
+        """Return a number that changes when another connection, of any process, commits."""
         return int(self.reader().execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def reading(self) -> Iterator[Database]:
-        """A read transaction on this thread's connection: all that is read is of one moment.
+        """Open a read transaction on this thread's connection: all reads see one moment.
 
         Inside another one it is part of that.
         """
@@ -70,10 +75,10 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[Database]:
-        """A write transaction: everything inside lands, or nothing.
+        """Open a write transaction: all statements inside are committed, or none.
 
-        IMMEDIATE takes the lock at the start: a transaction that read first and wrote later
-        would fail at once, without waiting, if another process had written in between.
+        IMMEDIATE takes the lock at the start: a transaction that first reads and then writes
+        fails at once, without waiting, if another process writes in between.
         """
         self.check_writable()
         with self._write_lock:
@@ -99,7 +104,7 @@ class Connections:
                 raise
 
     def check_writable(self) -> None:
-        """Raises ReadOnly where it was opened to be read only."""
+        """Raise ReadOnly if the collection was opened read-only."""
         if self.read_only:
             raise ReadOnly(
                 f"The collection {self.path.parent.name!r} was opened to be read only, and nothing "
@@ -107,21 +112,21 @@ class Connections:
             )
 
     def close(self) -> None:
-        """Let go of every connection; what another thread reads now it reads to its end.
+        """Close the connections; a statement that runs in another thread still finishes.
 
-        A connection that is closed under the statement of another thread takes the process with
-        it. So those of others are only forgotten: each closes when it is used no more.
+        Closing a connection under a statement of another thread crashes the process. So the
+        connections of other threads are only dropped: each closes with its last user.
         """
-        own: Database | None = getattr(self._local, "reader", None)
-        with self._write_lock:  # what is being written lands
+        reader: Database | None = getattr(self._local, "reader", None)
+        with self._write_lock:  # the running write is committed
             self._is_closed = True
-            self._local = threading.local()  # the last that held those of other threads
+            self._local = threading.local()  # the only references to those of other threads
             self._writer.conn.close()
-        if own is not None:
-            own.conn.close()
+        if reader is not None:
+            reader.conn.close()
 
     def _check_there(self) -> None:
-        """A file that was dropped meanwhile still takes writes, which nobody would ever see."""
+        """Check that the file was not dropped: it would still take writes, which nobody reads."""
         try:
             same = self.path.stat().st_ino == self._inode
         except FileNotFoundError:
@@ -154,14 +159,13 @@ class Connections:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, also in a folder that cannot be written to.
+    """Connect without changing anything, also in a folder that cannot be written to.
 
-    There SQLite cannot make the memory that readers and writers share: a file that has no log of
-    unmerged writes beside it is then read as one that nobody changes
-    (sqlite.org/wal.html#read_only_databases).
+    There SQLite cannot make the memory that readers and writers share: a file without a log of
+    unmerged writes beside it is then read as immutable (sqlite.org/wal.html#read_only_databases).
 
     Raises:
-        sqlite3.DatabaseError: it cannot be read.
+        sqlite3.DatabaseError: the file cannot be read.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
@@ -181,3 +185,76 @@ def _opened(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class Tables:
+    """The tables of one database: reads on this thread's connection, writes as transactions."""
+
+    connections: Connections
+
+    def _read(self) -> Database:
+        return self.connections.reader()
+
+    @contextmanager
+    def _changing(self) -> Iterator[Database]:
+        """Open a write transaction that changes answers: readers look at the database again."""
+        with self.connections.writing() as db:
+            yield db
+            count_change(db)
+
+
+def count_change(db: Database) -> None:
+    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
+
+
+def to_json(value: Json) -> str:
+    """Return compact JSON, in ASCII: a lone surrogate is legal in JSON but not in UTF-8."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def value_json(value: Json) -> str | None:
+    """Return JSON, and None (NULL in SQL) for no value."""
+    return None if value is None else to_json(value)
+
+
+def id_list(ids: Sequence[str]) -> str:
+    """Return ids for SQLite's `json_each`, which cuts a text at NUL and finds another document."""
+    return json.dumps([id for id in ids if "\x00" not in id])
+
+
+def stacked(blobs: Sequence[bytes]) -> Float32:
+    """Return vectors of one width as a matrix (n, d); (0, 0) for none."""
+    numbers = np.frombuffer(b"".join(blobs), dtype=np.float32)
+    return numbers.reshape(len(blobs), -1) if blobs else numbers.reshape(0, 0)
+
+
+def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
+    rows = [(name, to_json(value)) for name, value in changes.items()]
+    db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
+
+
+def dimension(db: Database) -> int:
+    """Return the width of the collection's embeddings."""
+    return int(db.execute("SELECT value FROM settings WHERE name = 'dimension'").fetchone()[0])
+
+
+def read_state(db: Database) -> State:
+    """Return the state in O(1): AUTOINCREMENT stores the last number of a table."""
+    row = db.execute(
+        "SELECT (SELECT value FROM settings WHERE name = 'change'), "
+        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'keys'), 0), "
+        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
+        "(SELECT value FROM settings WHERE name = 'projection'), "
+        "(SELECT value FROM settings WHERE name = 'recommend'), "
+        "(SELECT value FROM settings WHERE name = 'predict')"
+    ).fetchone()
+    return State(*map(int, row))
+
+
+def row_count(db: Database, table: str) -> int:
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
+    """Return the columns of rows; empty ones without rows."""
+    return list(zip(*rows, strict=True)) if rows else [()] * width

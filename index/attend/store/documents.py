@@ -1,165 +1,242 @@
-"""What goes into the store and what comes out of it."""
+"""Documents: read by row, id or filter, and written with their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from sqlite_utils import Database
 
-from attend.errors import Conflict
-from attend.types import Bool, Document, Float32, Int64, Json
+from attend.errors import UnknownDocument
+from attend.store.connections import Tables, count_change, id_list, to_json, value_json
+from attend.store.filters import Predicate
+from attend.store.keys import replace_keys
+from attend.store.records import Entry, Facet, Hashes, StaleEntries, StoredDocument
+from attend.store.selection import Selection, check_facets
+from attend.types import Int64, Json
 
+NAMED = 10
+"""Unknown documents that an error names."""
 
-class KeyRow(NamedTuple):
-    """One key of a document: the part `[start, stop)` of a field's text, in characters."""
+_DOCUMENT = "SELECT row, id, fields, value, payload FROM documents"
 
-    field: str
-    start: int
-    stop: int
-    embedding: Float32  # (d,)
-
-
-class Hashes(NamedTuple):
-    """What a document's keys were made of, and what it returns."""
-
-    keys: bytes
-    value: bytes
+_from_json = json.JSONDecoder().decode
+"""As `json.loads`, which looks for other options at each call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A document to be written, with its keys.
+class StoredDocuments(Tables):
+    """Reads and writes documents."""
 
-    `keys=None` keeps the keys that are stored: only value and payload are new. That is
-    right only while the stored key hash is still the same, which the write checks.
+    _selection: Selection
+
+    # -- reading documents ------------------------------------------------------------------
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of documents, and of their keys without those of examples."""
+        # As a difference, because each count reads an index only, and the table is all embeddings.
+        row = self._read().execute(
+            "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM keys) - "
+            "(SELECT count(*) FROM keys WHERE example IS NOT NULL)"
+        )
+        documents, keys = row.fetchone()
+        return int(documents), int(keys)
+
+    def documents(self, rows: Int64) -> dict[int, StoredDocument]:
+        return {document.row: document for document in _by_rows(self._read(), rows)}
+
+    def values(self, rows: Int64) -> dict[int, StoredDocument]:
+        return {document.row: document for document in _by_rows(self._read(), rows, "'{}'")}
+
+    def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
+        rows = self._read().execute(
+            f"{_DOCUMENT} WHERE id IN (SELECT value FROM json_each(?))", [id_list(ids)]
+        )
+        return {document.id: document for document in map(_document, rows)}
+
+    def scroll(
+        self, after: int, limit: int, predicate: Predicate | None = None
+    ) -> list[StoredDocument]:
+        if predicate is None:
+            page = self._read().execute(
+                f"{_DOCUMENT} WHERE row > ? ORDER BY row LIMIT ?", [after, limit]
+            )
+            return [_document(row) for row in page]
+        with self.connections.reading() as db:
+            rows = self._selection.rows(db, predicate)
+            first = int(np.searchsorted(rows, after, side="right"))
+            return _by_rows(db, rows[first : first + limit])
+
+    def sample(self, size: int) -> list[StoredDocument]:
+        db = self._read()
+        last = db.execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
+        points = np.unique(np.linspace(1, max(last, 1), size, dtype=np.int64))
+        # By key, one by one: a condition on the row would read every document.
+        rows = db.execute(
+            f"{_DOCUMENT} WHERE row IN (SELECT "
+            f"(SELECT row FROM documents WHERE row >= point.value ORDER BY row LIMIT 1) "
+            f"FROM json_each(?) AS point) ORDER BY row",
+            [json.dumps(points.tolist())],
+        )
+        return [_document(row) for row in rows]
+
+    def all_ids(self) -> Iterator[str]:
+        return (row[0] for row in self._read().execute("SELECT id FROM documents ORDER BY row"))
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        return _rows_of(self._read(), ids)
+
+    def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
+        return _hashes(self._read(), ids)
+
+    def matching(self, predicate: Predicate) -> Int64:
+        with self.connections.reading() as db:
+            return self._selection.rows(db, predicate)
+
+    def count(self, predicate: Predicate) -> int:
+        return len(self.matching(predicate))
+
+    def facets(
+        self, fields: Sequence[str], predicate: Predicate | None = None, limit: int = 10
+    ) -> dict[str, Facet]:
+        check_facets(fields, limit)
+        with self.connections.reading() as db:
+            rows = None if predicate is None else self._selection.rows(db, predicate)
+            return self._selection.facets(db, fields, rows, limit)
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        with self._changing() as db:
+            _check_kept(db, [entry for entry in entries if entry.keys is None])
+            for entry in entries:
+                row = _upsert(db, entry)
+                if entry.keys is not None:
+                    replace_keys(db, row, entry)
+
+    def revise(
+        self,
+        id: str,
+        change: Callable[[StoredDocument], StoredDocument],
+        hash: Callable[[Json, Mapping[str, Json]], bytes],
+    ) -> StoredDocument | None:
+        with self.connections.writing() as db:
+            # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
+            name = id.encode("utf-8", "surrogatepass")
+            row = db.execute(f"{_DOCUMENT} WHERE id = CAST(? AS TEXT)", [name]).fetchone()
+            if row is None:
+                return None
+            revised = change(_document(row))
+            value, payload = revised.value, revised.payload
+            value_hash = hash(value, payload)  # first: it refuses values that are no JSON
+            db.execute(
+                "UPDATE documents SET value = ?, payload = ?, value_hash = ? WHERE row = ?",
+                [value_json(value), to_json(payload), value_hash, revised.row],
+            )
+            count_change(db)
+            return revised
+
+    def delete(self, ids: Sequence[str]) -> int:
+        with self._changing() as db:
+            cursor = db.execute(
+                "DELETE FROM documents WHERE id IN (SELECT value FROM json_each(?))", [id_list(ids)]
+            )
+            return int(cursor.rowcount)
+
+    def delete_matching(self, predicate: Predicate) -> int:
+        with self._changing() as db:
+            rows = self._selection.read(db, predicate)
+            cursor = db.execute(
+                "DELETE FROM documents WHERE row IN (SELECT value FROM json_each(?))",
+                [json.dumps(rows.tolist())],
+            )
+            return int(cursor.rowcount)
+
+
+def known_rows(db: Database, ids: Sequence[str], subject: str) -> dict[str, int]:
+    """Return the row of each document, by the caller's id.
+
+    Args:
+        subject: what names the documents ("examples"), for the error and as its field.
+
+    Raises:
+        UnknownDocument: names some of the ids that no document has.
     """
-
-    document: Document
-    hashes: Hashes
-    keys: Sequence[KeyRow] | None
-
-
-class StaleEntries(Conflict):
-    """Documents whose keys were to be kept have changed in the meantime; plan them again."""
-
-
-class Forgotten(Exception):
-    """A reader is so far behind that it is no longer known what it must let go of."""
+    rows = _rows_of(db, ids)
+    unknown = [id for id in dict.fromkeys(ids) if id not in rows]
+    if unknown:
+        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
+        raise UnknownDocument(
+            f"The {subject} name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document "
+            f"has such an id; store the documents first, or leave these {subject} out.",
+            field=subject,
+        )
+    return rows
 
 
-class StoredDocument(NamedTuple):
-    """A document as stored. `row` is its id inside, `id` the caller's."""
-
-    row: int
-    id: str
-    fields: Mapping[str, str]
-    value: Json
-    payload: Mapping[str, Json]
+def _document(row: tuple[int, str, str, str | None, str]) -> StoredDocument:
+    value = None if row[3] is None else _from_json(row[3])
+    return StoredDocument(row[0], row[1], _members(row[2]), value, _members(row[4]))
 
 
-class StoredKey(NamedTuple):
-    """Where a key comes from: a part of a field, or the question of an example.
-
-    `question` is that question's text; None where it has none, and for keys of documents.
-    """
-
-    id: int
-    document: int
-    field: str
-    start: int
-    stop: int
-    question: str | None = None
+def _members(text: str) -> dict[str, Any]:
+    """Parse an object; many are empty, and parsing them would be a fifth of a search's time."""
+    return {} if text == "{}" else _from_json(text)
 
 
-Role: TypeAlias = Literal["search", "recommend", "predict"]
-"""What a version answers: searches, what comes next for a user, or what a user thinks of an item.
-
-In each role one version is active; where none was made yet, it is number 0, the untrained one.
-"""
-
-ROLES: tuple[Role, ...] = get_args(Role)
-
-Terms: TypeAlias = Mapping[str, tuple[Int64, Float32]]
-"""By name: rows of documents (n,), ascending, and a vector for each (n, width)."""
+def _by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
+    """Read documents by row; `fields` is the SQL expression of their texts."""
+    documents = db.execute(
+        f"SELECT row, id, {fields}, value, payload FROM documents "
+        f"WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
+        [json.dumps(rows.tolist())],
+    )
+    return [_document(row) for row in documents]
 
 
-class StoredProjection(NamedTuple):
-    """A row of the table of projections, without its weights.
-
-    `parent` is the version that answered before this one was last activated: a rollback of it
-    leads there. 0 is the untrained one, in roles other than search.
-    """
-
-    version: int
-    kind: str
-    fingerprint: str
-    created: str
-    note: Mapping[str, Any]
-    tuning: Mapping[str, Any]
-    report: Mapping[str, Any]
-    parent: int | None
-    active: bool
-    role: Role = "search"
+def _rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:
+    rows = db.execute(
+        "SELECT id, row FROM documents WHERE id IN (SELECT value FROM json_each(?))",
+        [id_list(list(dict.fromkeys(ids)))],
+    )
+    return dict(rows.fetchall())
 
 
-class StoredVersion(NamedTuple):
-    """All that a version consists of. Offsets are key ids (m,), ascending, and deltas (m, d).
-
-    `fingerprint` is what `weights` had when they were stored. `terms` are of documents whose keys
-    are not above `last_key`: later ones are of another text.
-    """
-
-    weights: bytes
-    tuning: Mapping[str, Any]
-    offsets: tuple[Int64, Float32]
-    fingerprint: str
-    role: Role
-    terms: Terms
-    last_key: int
+def _hashes(db: Database, ids: Sequence[str]) -> dict[str, Hashes]:
+    rows = db.execute(
+        "SELECT id, key_hash, value_hash FROM documents "
+        "WHERE id IN (SELECT value FROM json_each(?))",
+        [id_list(ids)],
+    )
+    return {row[0]: Hashes(row[1], row[2]) for row in rows}
 
 
-class State(NamedTuple):
-    """How far the database has come. `change` counts transactions that changed an answer.
-
-    `projection`, `recommend` and `predict` are the active versions of the three roles.
-    """
-
-    change: int
-    last_key: int
-    last_removal: int
-    projection: int
-    recommend: int
-    predict: int
-
-    def active(self, role: Role) -> int:
-        """The version that answers in a role; 0 for the untrained one."""
-        return {"search": self.projection, "recommend": self.recommend, "predict": self.predict}[
-            role
-        ]
+def _check_kept(db: Database, entries: Sequence[Entry]) -> None:
+    """Check that the stored keys of entries without keys are still those of their hashes."""
+    stored = _hashes(db, [entry.document.id for entry in entries])
+    stale = [
+        entry
+        for entry in entries
+        if entry.document.id not in stored or stored[entry.document.id].keys != entry.hashes.keys
+    ]
+    if stale:
+        raise StaleEntries(f"{len(stale)} documents changed while they were being prepared.")
 
 
-class Changes(NamedTuple):
-    """What happened to the keys since an earlier state, seen at one moment."""
-
-    state: State
-    added: KeyBatch
-    removed: Int64  # (r,) key ids
-
-
-class KeyBatch(NamedTuple):
-    """Keys in the order (document row, key id)."""
-
-    ids: Int64  # (m,)
-    documents: Int64  # (m,)
-    embeddings: Float32  # (m, d); of an example key, its question's
-    examples: Bool  # (m,) which are example keys
-
-    def means(self) -> tuple[Int64, Float32]:
-        """Rows of the documents (n,), ascending, and the mean of each one's keys (n, d)."""
-        rows, starts, counts = np.unique(self.documents, return_index=True, return_counts=True)
-        if not len(rows):
-            return rows, self.embeddings[:0]
-        sums = np.add.reduceat(self.embeddings, starts, axis=0)
-        return rows, np.asarray(sums / counts[:, None], dtype=np.float32)
+def _upsert(db: Database, entry: Entry) -> int:
+    document = entry.document
+    row = db.execute(
+        "INSERT INTO documents (id, fields, value, payload, key_hash, value_hash) "
+        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fields = excluded.fields, "
+        "value = excluded.value, payload = excluded.payload, key_hash = excluded.key_hash, "
+        "value_hash = excluded.value_hash RETURNING row",
+        [
+            document.id,
+            to_json(document.fields),
+            value_json(document.value),
+            to_json(document.payload),
+            *entry.hashes,
+        ],
+    ).fetchone()
+    return int(row[0])

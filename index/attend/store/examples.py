@@ -1,4 +1,4 @@
-"""Statements over examples: which document answers which question, and how well.
+"""Examples: which document answers which question, and how well.
 
 The schema does the rest: an example of positive weight is a key of its document, and goes
 with its document; a question goes with its last example.
@@ -9,170 +9,136 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import numpy as np
 from sqlite_utils import Database
 
 from attend.errors import DimensionMismatch, InvalidRequest
-from attend.store import statements
-from attend.store.keys import stacked
-from attend.types import Float32, Float64, Int64
+from attend.store.connections import (
+    Tables,
+    columns_of,
+    dimension,
+    id_list,
+    row_count,
+    stacked,
+)
+from attend.store.documents import known_rows
+from attend.store.records import ExampleSet, NewExample, Question, StoredExample
+from attend.types import Float32
 
 SAME = 0.02
-"""Of an embedding's length, by which the same text may move: bfloat16 moves MiniLM's by 0.012."""
+"""Share of an embedding's length within which two embeddings of a text are the same: bfloat16
+moves MiniLM's by 0.012."""
 
 
-class Question(NamedTuple):
-    """What somebody asked, and its raw embedding."""
+class StoredExamples(Tables):
+    """Reads and writes examples and their questions."""
 
-    text: str | None
-    embedding: Float32  # (d,)
+    def add_examples(
+        self,
+        questions: Sequence[Question],
+        examples: Sequence[NewExample],
+        *,
+        forget: bool = False,
+    ) -> tuple[int, int]:
+        with self._changing() as db:
+            check_examples(questions, examples, dimension(db))
+            rows = known_rows(db, [example.document for example in examples], "examples")
+            used = {example.question for example in examples}
+            if forget:
+                db.execute("DELETE FROM examples")
+            ids = {place: _question_id(db, questions[place]) for place in sorted(used)}
+            before = row_count(db, "examples")
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            db.conn.executemany(
+                "INSERT INTO examples (question, document, weight, position, source, created) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
+                "weight = excluded.weight, position = excluded.position, "
+                "source = excluded.source, created = excluded.created",
+                [
+                    (
+                        ids[e.question],
+                        rows[e.document],
+                        float(e.weight),
+                        e.position,
+                        e.source,
+                        created,
+                    )
+                    for e in examples
+                ],
+            )
+            added = row_count(db, "examples") - before
+            return added, len(examples) - added
 
+    def examples(self) -> ExampleSet:
+        with self.connections.reading() as db:
+            questions = db.execute("SELECT id, text, embedding FROM questions ORDER BY id")
+            ids, texts, embeddings = columns_of(questions.fetchall(), 3)
+            examples = db.execute(
+                "SELECT question, document, weight, coalesce(position, 0), id "
+                "FROM examples ORDER BY id"
+            )
+            columns = columns_of(examples.fetchall(), 5)
+        question_ids = np.array(ids, dtype=np.int64)
+        return ExampleSet(
+            texts=list(texts),
+            embeddings=stacked(embeddings),
+            questions=np.searchsorted(question_ids, np.array(columns[0], dtype=np.int64)),
+            rows=np.array(columns[1], dtype=np.int64),
+            weights=np.array(columns[2], dtype=np.float64),
+            positions=np.array(columns[3], dtype=np.int64),
+            ids=np.array(columns[4], dtype=np.int64),
+        )
 
-class NewExample(NamedTuple):
-    """How well a document answers a question.
+    def example_count(self) -> int:
+        return row_count(self._read(), "examples")
 
-    Attributes:
-        question: its place in the list of questions given beside.
-        document: the caller's id.
-        weight: above 0 relevant, by degree; 0 judged and not relevant; below 0 a negative label.
-        position: the place at which the document was shown, from 1; None where not known.
-    """
+    def question_count(self) -> int:
+        return row_count(self._read(), "questions")
 
-    question: int
-    document: str
-    weight: float
-    position: int | None = None
-    source: str = "given"
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
+        rows = self._read().execute(
+            "SELECT examples.id, questions.text, documents.id, weight, position, source, created "
+            "FROM examples JOIN questions ON questions.id = examples.question "
+            "JOIN documents ON documents.row = examples.document "
+            "WHERE examples.id < ? ORDER BY examples.id DESC LIMIT ?",
+            [2**63 - 1 if before is None else before, limit],
+        )
+        return [StoredExample(*row) for row in rows]
 
+    def some_questions(self, count: int) -> Float32:
+        """Return embeddings (q, d) of the latest questions, at most `count`."""
+        rows = self._read().execute(
+            "SELECT embedding FROM questions ORDER BY id DESC LIMIT ?", [count]
+        )
+        return stacked([row[0] for row in rows])
 
-class Learned(NamedTuple):
-    """All examples, read at one moment. Questions and examples are in the order of their ids."""
-
-    texts: list[str | None]  # n questions
-    embeddings: Float32  # (n, d)
-    questions: Int64  # (e,) places in `texts`
-    rows: Int64  # (e,) rows of documents
-    weights: Float64  # (e,)
-    positions: Int64  # (e,) 0 where none is known
-    ids: Int64  # (e,)
-
-
-class StoredExample(NamedTuple):
-    """An example as it was taught; `query` is None where it was a vector."""
-
-    id: int
-    query: str | None
-    document: str
-    label: float
-    position: int | None
-    source: str
-    created: str
-
-
-def add(
-    db: Database, questions: Sequence[Question], examples: Sequence[NewExample], forget: bool
-) -> tuple[int, int]:
-    """Store examples. Returns how many were new, and how many replaced an earlier one.
-
-    Args:
-        forget: delete those stored before.
-
-    Raises:
-        InvalidRequest: a weight, position or place that is none; DimensionMismatch: an
-            embedding of another width. UnknownDocument: an id that no document has.
-    """
-    check(questions, examples, statements.dimension(db))
-    rows = statements.known_rows(db, [each.document for each in examples], "examples")
-    asked = {each.question for each in examples}
-    if forget:
-        delete(db, None, None)
-    ids = _question_ids(db, {at: question for at, question in enumerate(questions) if at in asked})
-    before = count(db)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    db.conn.executemany(
-        "INSERT INTO examples (question, document, weight, position, source, created) "
-        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (question, document) DO UPDATE SET "
-        "weight = excluded.weight, position = excluded.position, source = excluded.source, "
-        "created = excluded.created",
-        [
-            (ids[e.question], rows[e.document], float(e.weight), e.position, e.source, created)
-            for e in examples
-        ],
-    )
-    added = count(db) - before
-    return added, len(examples) - added
-
-
-def delete(db: Database, ids: Sequence[int] | None, documents: Sequence[str] | None) -> int:
-    """Delete examples with their keys: those named either way, or all. Returns how many."""
-    if ids is None and documents is None:
-        return int(db.execute("DELETE FROM examples").rowcount)
-    return int(
-        db.execute(
-            "DELETE FROM examples WHERE id IN (SELECT value FROM json_each(?)) OR document IN "
-            "(SELECT row FROM documents WHERE id IN (SELECT value FROM json_each(?)))",
-            [json.dumps([int(id) for id in ids or ()]), statements.id_list(documents or ())],
-        ).rowcount
-    )
-
-
-def count(db: Database) -> int:
-    return int(db.execute("SELECT count(*) FROM examples").fetchone()[0])
+    def delete_examples(
+        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+    ) -> int:
+        with self._changing() as db:
+            if ids is None and documents is None:
+                return int(db.execute("DELETE FROM examples").rowcount)
+            cursor = db.execute(
+                "DELETE FROM examples WHERE id IN (SELECT value FROM json_each(?)) OR document IN "
+                "(SELECT row FROM documents WHERE id IN (SELECT value FROM json_each(?)))",
+                [json.dumps([int(id) for id in ids or ()]), id_list(documents or ())],
+            )
+            return int(cursor.rowcount)
 
 
-def question_count(db: Database) -> int:
-    return int(db.execute("SELECT count(*) FROM questions").fetchone()[0])
-
-
-def latest(db: Database, limit: int, before: int | None) -> list[StoredExample]:
-    """The newest examples, or those that are older than one by its id."""
-    found = db.execute(
-        "SELECT examples.id, questions.text, documents.id, weight, position, source, created "
-        "FROM examples JOIN questions ON questions.id = examples.question "
-        "JOIN documents ON documents.row = examples.document "
-        "WHERE examples.id < ? ORDER BY examples.id DESC LIMIT ?",
-        [2**63 - 1 if before is None else before, limit],
-    )
-    return [StoredExample(*row) for row in found]
-
-
-def read(db: Database) -> Learned:
-    """Everything to learn from; read it within one transaction."""
-    questions = db.execute("SELECT id, text, embedding FROM questions ORDER BY id").fetchall()
-    found = db.execute(
-        "SELECT question, document, weight, coalesce(position, 0), id FROM examples ORDER BY id"
-    ).fetchall()
-    columns = list(zip(*found, strict=True)) or [()] * 5
-    ids = np.array([question[0] for question in questions], dtype=np.int64)
-    return Learned(
-        texts=[question[1] for question in questions],
-        embeddings=stacked([question[2] for question in questions]),
-        questions=np.searchsorted(ids, np.array(columns[0], dtype=np.int64)),
-        rows=np.array(columns[1], dtype=np.int64),
-        weights=np.array(columns[2], dtype=np.float64),
-        positions=np.array(columns[3], dtype=np.int64),
-        ids=np.array(columns[4], dtype=np.int64),
-    )
-
-
-def sample(db: Database, count: int) -> Float32:
-    """Embeddings (q, d) of so many questions at most, the latest."""
-    rows = db.execute("SELECT embedding FROM questions ORDER BY id DESC LIMIT ?", [count])
-    return stacked([row[0] for row in rows])
-
-
-def check(questions: Sequence[Question], examples: Sequence[NewExample], width: int) -> None:
-    """Raises InvalidRequest for a weight, position or place that is none, or an embedding."""
-    for at, question in enumerate(questions):
-        _check_question(f"questions.{at}", question, width)
-    for at, example in enumerate(examples):
-        reason = _wrong_in(example, len(questions))
+def check_examples(
+    questions: Sequence[Question], examples: Sequence[NewExample], width: int
+) -> None:
+    """Raise InvalidRequest for a wrong weight, position, place of a question, or embedding."""
+    for place, question in enumerate(questions):
+        _check_question(f"questions.{place}", question, width)
+    for place, example in enumerate(examples):
+        reason = _wrong_example(example, len(questions))
         if reason:
-            raise InvalidRequest(f"Example {at} {reason}", field=f"examples.{at}")
+            raise InvalidRequest(f"Example {place} {reason}", field=f"examples.{place}")
 
 
 def _check_question(field: str, question: Question, width: int) -> None:
@@ -195,7 +161,7 @@ def _check_question(field: str, question: Question, width: int) -> None:
         ) from error
 
 
-def _wrong_in(example: NewExample, questions: int) -> str | None:
+def _wrong_example(example: NewExample, questions: int) -> str | None:
     if not 0 <= example.question < questions:
         return f"is of question {example.question}, but {questions} were given, counted from 0."
     if not math.isfinite(example.weight):
@@ -205,14 +171,10 @@ def _wrong_in(example: NewExample, questions: int) -> str | None:
     return None
 
 
-def _question_ids(db: Database, questions: Mapping[int, Question]) -> dict[int, int]:
-    """The ids of questions by their places; those that are new are stored."""
-    return {at: _question_id(db, question) for at, question in questions.items()}
-
-
 def _question_id(db: Database, question: Question) -> int:
+    """Return the id of a question, which is stored if it is new."""
     embedding = np.asarray(question.embedding, dtype=np.float32)
-    hash = same(question.text, embedding)
+    hash = question_hash(question.text, embedding)
     row = db.execute("SELECT id, embedding FROM questions WHERE hash = ?", [hash]).fetchone()
     if row is None:
         row = db.execute(
@@ -224,13 +186,13 @@ def _question_id(db: Database, question: Question) -> int:
     return int(row[0])
 
 
-def same(text: str | None, embedding: Float32) -> bytes:
-    """Of equal questions the same bytes. A question is its text, or without one its embedding."""
+def question_hash(text: str | None, embedding: Float32) -> bytes:
+    """Return a hash of a question: of its text, or of its embedding if it has no text."""
     content = b"embedding " + embedding.tobytes() if text is None else b"text " + text.encode()
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def moved(stored: Float32, given: Float32) -> bool:
-    """Whether a text's embedding (d,) is another one, and not the same in other rounding."""
-    difference = np.linalg.norm(stored.astype(np.float64) - given)
+def moved(stored: Float32, new: Float32) -> bool:
+    """Return whether a text has another embedding (d,), and not the same in other rounding."""
+    difference = np.linalg.norm(stored.astype(np.float64) - new)
     return bool(difference > SAME * np.linalg.norm(stored.astype(np.float64)))

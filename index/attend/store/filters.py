@@ -34,7 +34,7 @@ from attend.store.conditions import (
     starts_with,
     within,
 )
-from attend.store.tokens import TOKENIZER
+from attend.store.words import TOKENIZER
 from attend.types import Json
 
 MAX_DEPTH = 12
@@ -52,44 +52,45 @@ class Predicate:
     key: str
 
 
-def compile_filter(given: Mapping[str, Json]) -> Predicate:
-    """Check a filter, and make of it what a store takes.
+def compile_filter(filter: Mapping[str, Json]) -> Predicate:
+    """Check a filter and compile it for a store.
 
     Raises:
         InvalidRequest: an unknown operator, an operand of a wrong type, or a filter that is
             too deep or too long; the sentence names the condition.
     """
-    node = _all_of(given, 1)
+    node = _all_of(filter, 1)
     leaves = leaves_of(node)
     # SQLite refuses an expression of some 1,000 parts, with words that are not about filters.
     if len(leaves) > MAX_CONDITIONS:
-        raise _refused(
+        raise _rejected(
             f"it has {len(leaves)} conditions, but at most {MAX_CONDITIONS} are taken; "
             f"split it, or name the values in one 'in'"
         )
-    listed = _listed(given)
+    listed = _listed(filter)
     if listed > MAX_LISTED:
-        raise _refused(
+        raise _rejected(
             f"its lists have {listed:,} values, but at most {MAX_LISTED:,} are taken; split it"
         )
-    written = json.dumps(given, sort_keys=True)
+    written = json.dumps(filter, sort_keys=True)
     return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
 
 
-def _listed(given: Json) -> int:
-    if isinstance(given, Mapping):
-        return sum(map(_listed, given.values()))
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return sum(_listed(each) if isinstance(each, Mapping) else 1 for each in given)
+def _listed(node: Json) -> int:
+    """Count the values in the lists of a filter."""
+    if isinstance(node, Mapping):
+        return sum(map(_listed, node.values()))
+    if isinstance(node, Sequence) and not isinstance(node, str):
+        return sum(_listed(item) if isinstance(item, Mapping) else 1 for item in node)
     return 0
 
 
-def _all_of(given: Json, depth: int) -> Node:
-    if not isinstance(given, Mapping):
-        raise _refused(f"an object of conditions was expected, but {_shown(given)} was given")
+def _all_of(filter: Json, depth: int) -> Node:
+    if not isinstance(filter, Mapping):
+        raise _rejected(f"an object of conditions was expected, but {_shown(filter)} was given")
     if depth > MAX_DEPTH:
-        raise _refused(f"it is nested more than {MAX_DEPTH} deep")
-    return _together([_condition(name, operand, depth) for name, operand in given.items()])
+        raise _rejected(f"it is nested more than {MAX_DEPTH} deep")
+    return _together([_condition(name, operand, depth) for name, operand in filter.items()])
 
 
 def _together(parts: Sequence[Node]) -> Node:
@@ -99,36 +100,36 @@ def _together(parts: Sequence[Node]) -> Node:
 def _condition(name: str, operand: Json, depth: int) -> Node:
     if name in ("$and", "$or"):
         if not isinstance(operand, Sequence) or isinstance(operand, str) or not operand:
-            raise _refused(f"{name} takes a list of at least one filter")
-        parts = tuple(_all_of(each, depth + 1) for each in operand)
+            raise _rejected(f"{name} takes a list of at least one filter")
+        parts = tuple(_all_of(part, depth + 1) for part in operand)
         return All(parts) if name == "$and" else Some(parts)
     if name == "$not":
         return Not(_all_of(operand, depth + 1))
     if name.startswith("$"):
-        raise _refused(f"{name!r} is not known; use $and, $or or $not")
+        raise _rejected(f"{name!r} is not known; use $and, $or or $not")
     return _field_condition(name, operand)
 
 
 def _field_condition(name: str, operand: Json) -> Node:
     check_name(name)
-    asked = operand if isinstance(operand, Mapping) else {"eq": operand}
-    unknown = sorted(set(asked) - set(_OPERATORS) - set(_SIGNS))
-    if unknown or not asked:
-        raise _refused(
+    operators = operand if isinstance(operand, Mapping) else {"eq": operand}
+    unknown = sorted(set(operators) - set(_OPERATORS) - set(_SIGNS))
+    if unknown or not operators:
+        raise _rejected(
             f"the condition on {name!r} has the operator {', '.join(unknown) or '(none)'}; "
             f"known are {', '.join([*_OPERATORS, *_SIGNS])}"
         )
-    if name == TEXT and set(asked) != {"match"}:
-        raise _refused(f"{TEXT} stands for all texts of a document and takes 'match' only")
-    parts = [_OPERATORS[key](name, asked[key]) for key in asked if key in _OPERATORS]
-    bounds = {key: asked[key] for key in asked if key in _SIGNS}
+    if name == TEXT and set(operators) != {"match"}:
+        raise _rejected(f"{TEXT} stands for all texts of a document and takes 'match' only")
+    parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
+    bounds = {key: operators[key] for key in operators if key in _SIGNS}
     return _together([*parts, _range(name, bounds)] if bounds else parts)
 
 
 def check_name(name: str) -> None:
-    """Raises InvalidRequest for a name that no field can have."""
+    """Raise InvalidRequest for a name that no field can have."""
     if '"' in name or "\x00" in name or not all(name.split(".")):
-        raise _refused(f"{name!r} is no field name: names have no quotation marks or empty parts")
+        raise _rejected(f"{name!r} is no field name: names have no quotation marks or empty parts")
 
 
 def _equals(name: str, operand: Json) -> Node:
@@ -142,10 +143,10 @@ def _differs(name: str, operand: Json) -> Node:
 def _among(name: str, operand: Json) -> Node:
     """Any element of the field equals any operand."""
     values = _values(name, operand)
-    known = among(name, [each for each in values if each is not None])
+    equal = among(name, [value for value in values if value is not None])
     if None not in values:
-        return known
-    return is_null(name) if len(values) == 1 else Some((known, is_null(name)))
+        return equal
+    return is_null(name) if len(values) == 1 else Some((equal, is_null(name)))
 
 
 def _not_among(name: str, operand: Json) -> Node:
@@ -156,41 +157,41 @@ def _has_all(name: str, operand: Json) -> Node:
     """Each operand equals an element of the field."""
     values = _values(name, operand)
     if not values:
-        raise _refused(f"'all' on {name!r} takes a list of at least one value")
-    return _together([_equals(name, each) for each in values])
+        raise _rejected(f"'all' on {name!r} takes a list of at least one value")
+    return _together([_equals(name, value) for value in values])
 
 
 def _values(name: str, operand: Json) -> Sequence[Json]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
-        raise _refused(
+        raise _rejected(
             f"a list of values was expected for {name!r}, but {_shown(operand)} was given"
         )
-    for each in operand:
-        if isinstance(each, Mapping | list | tuple):
-            raise _refused(f"{name!r} can be compared with text, numbers, booleans and null only")
-        _check_comparable(each, name)
+    for value in operand:
+        if isinstance(value, Mapping | list | tuple):
+            raise _rejected(f"{name!r} can be compared with text, numbers, booleans and null only")
+        _check_comparable(value, name)
     return operand
 
 
 def _exists(name: str, operand: Json) -> Node:
     if not isinstance(operand, bool):
-        raise _refused(f"'exists' on {name!r} takes true or false, but {operand!r} was given")
+        raise _rejected(f"'exists' on {name!r} takes true or false, but {operand!r} was given")
     return Not(is_null(name)) if operand else is_null(name)
 
 
 def _starts(name: str, operand: Json) -> Node:
     if not isinstance(operand, str):
-        raise _refused(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
+        raise _rejected(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
     _check_comparable(operand, name)
     return starts_with(name, operand)
 
 
 def _matches(name: str, operand: Json) -> Node:
     if not isinstance(operand, str):
-        raise _refused(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
+        raise _rejected(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
     words = list(TOKENIZER.words(operand).values())
     if not 1 <= len(words) <= MAX_WORDS:
-        raise _refused(
+        raise _rejected(
             f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "
             f"{len(words) or 'none'}"
         )
@@ -200,7 +201,7 @@ def _matches(name: str, operand: Json) -> Node:
 def _range(name: str, bounds: Mapping[str, Json]) -> Node:
     checked = [(_SIGNS[key], _bound(name, key, value)) for key, value in bounds.items()]
     if len({isinstance(value, str) for _, value in checked}) > 1:
-        raise _refused(
+        raise _rejected(
             f"the bounds of {name!r} are a number and a text; nothing lies between the two"
         )
     return within(name, checked)
@@ -208,24 +209,24 @@ def _range(name: str, bounds: Mapping[str, Json]) -> Node:
 
 def _bound(name: str, key: str, operand: Json) -> str | int | float:
     if isinstance(operand, bool) or not isinstance(operand, str | int | float):
-        raise _refused(f"{name!r} {key} takes a number or text, but {operand!r} was given")
+        raise _rejected(f"{name!r} {key} takes a number or text, but {operand!r} was given")
     _check_comparable(operand, name)
     return operand
 
 
 def _check_comparable(operand: Json, name: str) -> None:
     if isinstance(operand, float) and not math.isfinite(operand):
-        raise _refused(f"{name!r} is compared with {operand!r}; send a finite number")
+        raise _rejected(f"{name!r} is compared with {operand!r}; send a finite number")
     # SQLite's JSON ends a text at NUL: another one would be found.
     if isinstance(operand, str) and "\x00" in operand:
-        raise _refused(f"{name!r} is compared with a text that has the character NUL")
+        raise _rejected(f"{name!r} is compared with a text that has the character NUL")
 
 
 def _shown(operand: Json) -> str:
     return json.dumps(operand)[:80]
 
 
-def _refused(reason: str) -> InvalidRequest:
+def _rejected(reason: str) -> InvalidRequest:
     return InvalidRequest(f"The filter cannot be used: {reason}.", field="filter")
 
 

@@ -1,21 +1,26 @@
-"""Statements over keys: those of the documents themselves, and those that examples add.
+"""Keys: those of the documents themselves, and those that examples add.
 
-An example key lies in the table without an embedding: it has its question's, read by a join.
+The key of an example lies in the table without an embedding: it has its question's, read by a join.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from sqlite_utils import Database
 
-from attend.store.documents import Entry, KeyBatch, StoredKey
+from attend.store.connections import Tables, read_state, stacked
+from attend.store.records import Entry, KeyBatch, KeyChanges, State, StoredKey, TooFarBehind
 from attend.types import Float32, Int64
 
 READ_BLOCK = 8192
 """Keys read at a time: 12 MB of embeddings at 384 dimensions."""
+
+REMEMBERED_REMOVALS = 100_000
+"""Removed keys that stay listed, for readers that still hold them: other processes, versions."""
 
 _OWN = "SELECT id, document, embedding, 0 FROM keys WHERE example IS NULL"
 
@@ -27,83 +32,85 @@ _WITH_EXAMPLES = (
 )
 
 
-def count(db: Database) -> int:
-    """How many keys the documents have of themselves."""
-    # As a difference, because each count reads an index only, and the table is all embeddings.
-    row = db.execute(
-        "SELECT (SELECT count(*) FROM keys) - (SELECT count(*) FROM keys WHERE example IS NOT NULL)"
-    ).fetchone()
-    return int(row[0])
+class StoredKeys(Tables):
+    """Reads keys, and their changes since an earlier state."""
+
+    def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
+        rows = self._read().execute(
+            "SELECT keys.id, keys.document, field, start, stop, questions.text FROM keys "
+            "LEFT JOIN examples ON examples.id = keys.example "
+            "LEFT JOIN questions ON questions.id = examples.question "
+            "WHERE keys.id IN (SELECT value FROM json_each(?))",
+            [json.dumps(ids.tolist())],
+        )
+        return {row[0]: StoredKey(*row) for row in rows}
+
+    def own_keys(self, rows: Int64) -> KeyBatch:
+        keys = self._read().execute(
+            f"{_OWN} AND document IN (SELECT value FROM json_each(?)) ORDER BY document, id",
+            [json.dumps(rows.tolist())],
+        )
+        return _key_batch(keys.fetchall())
+
+    def embeddings(self, ids: Sequence[int]) -> list[Float32]:
+        rows = self._read().execute(
+            f"{_WITH_EXAMPLES} AND keys.id IN (SELECT value FROM json_each(?))",
+            [json.dumps(list(ids))],
+        )
+        by_id = {id: np.frombuffer(blob, dtype=np.float32) for id, _, blob, _ in rows}
+        return [by_id[id] for id in ids if id in by_id]
+
+    @contextmanager
+    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
+        with self.connections.reading() as db:
+            select = _WITH_EXAMPLES if examples else _OWN
+            keys = db.execute(f"{select} ORDER BY keys.document, keys.id")
+            blocks = iter(lambda: keys.fetchmany(READ_BLOCK), [])
+            yield read_state(db), (_key_batch(rows) for rows in blocks)
+
+    def changes_since(
+        self, last_key: int, last_removal: int, *, examples: bool = False
+    ) -> KeyChanges:
+        """Return the changes that a reader of that state lacks; with the keys of examples or not.
+
+        Raises:
+            TooFarBehind: removals since that state are forgotten.
+        """
+        with self.connections.reading() as db:
+            # A reader without keys has nothing to remove.
+            if last_key and last_removal < _forgotten(db):
+                raise TooFarBehind
+            select = _WITH_EXAMPLES if examples else _OWN
+            # `+`: by the key's id, of which few are new, and not by document, of which many are.
+            keys = db.execute(
+                f"{select} AND keys.id > ? ORDER BY +keys.document, keys.id", [last_key]
+            )
+            removed = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
+            return KeyChanges(
+                read_state(db),
+                _key_batch(keys.fetchall()),
+                np.array([row[0] for row in removed], dtype=np.int64),
+            )
+
+    def forgotten(self) -> int:
+        """Return the last removal of a key that is no longer listed."""
+        return _forgotten(self._read())
+
+    def forget_removals(self, until: int) -> None:
+        """Forget the removals that a written index contains, once there are many.
+
+        A reader that has not seen them yet must read all keys again.
+        """
+        with self.connections.writing() as db:
+            if until - _forgotten(db) > REMEMBERED_REMOVALS:
+                db.execute("DELETE FROM removals WHERE id <= ?", [until])
+                db.execute(
+                    "INSERT OR REPLACE INTO settings (name, value) VALUES ('forgotten', ?)", [until]
+                )
 
 
-def read_all(db: Database, examples: bool) -> Iterator[KeyBatch]:
-    """All keys by document, in blocks."""
-    select = _WITH_EXAMPLES if examples else _OWN
-    found = db.execute(f"{select} ORDER BY keys.document, keys.id")
-    return (as_batch(rows) for rows in iter(lambda: found.fetchmany(READ_BLOCK), []))
-
-
-def added_since(db: Database, last_key: int, examples: bool) -> KeyBatch:
-    select = _WITH_EXAMPLES if examples else _OWN
-    # `+`: by the key's id, of which few are new, and not by document, of which there are many.
-    found = db.execute(f"{select} AND keys.id > ? ORDER BY +keys.document, keys.id", [last_key])
-    return as_batch(found.fetchall())
-
-
-def forgotten(db: Database) -> int:
-    """The last removal that is no longer told of."""
-    row = db.execute("SELECT value FROM settings WHERE name = 'forgotten'").fetchone()
-    return 0 if row is None else int(row[0])
-
-
-def forget_removals(db: Database, until: int) -> None:
-    """Tell no longer of removals up to one."""
-    db.execute("DELETE FROM removals WHERE id <= ?", [until])
-    db.execute("INSERT OR REPLACE INTO settings (name, value) VALUES ('forgotten', ?)", [until])
-
-
-def removed_since(db: Database, last_removal: int) -> Int64:
-    found = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
-    return np.array([row[0] for row in found], dtype=np.int64)
-
-
-def of_document(db: Database, row: int) -> KeyBatch:
-    """A document's own keys, in the order of their ids."""
-    found = db.execute(f"{_OWN} AND document = ? ORDER BY id", [row])
-    return as_batch(found.fetchall())
-
-
-def of_documents(db: Database, rows: Int64) -> KeyBatch:
-    """The own keys of documents, in the order (row, key id)."""
-    found = db.execute(
-        f"{_OWN} AND document IN (SELECT value FROM json_each(?)) ORDER BY document, id",
-        [json.dumps(rows.tolist())],
-    )
-    return as_batch(found.fetchall())
-
-
-def embeddings(db: Database, keys: Sequence[int]) -> list[Float32]:
-    found = db.execute(
-        f"{_WITH_EXAMPLES} AND keys.id IN (SELECT value FROM json_each(?))",
-        [json.dumps(list(keys))],
-    )
-    by_id = {id: np.frombuffer(blob, dtype=np.float32) for id, _, blob, _ in found}
-    return [by_id[key] for key in keys if key in by_id]
-
-
-def origins(db: Database, keys: Int64) -> dict[int, StoredKey]:
-    found = db.execute(
-        "SELECT keys.id, keys.document, field, start, stop, questions.text FROM keys "
-        "LEFT JOIN examples ON examples.id = keys.example "
-        "LEFT JOIN questions ON questions.id = examples.question "
-        "WHERE keys.id IN (SELECT value FROM json_each(?))",
-        [json.dumps(keys.tolist())],
-    )
-    return {row[0]: StoredKey(*row) for row in found}
-
-
-def replace(db: Database, row: int, entry: Entry) -> None:
-    """Give a document other keys. What was learned about the old ones is no longer true."""
+def replace_keys(db: Database, row: int, entry: Entry) -> None:
+    """Replace the keys of a document. Its examples belonged to another text, and go."""
     db.execute("DELETE FROM examples WHERE document = ?", [row])
     db.execute("DELETE FROM keys WHERE document = ?", [row])
     db.conn.executemany(
@@ -115,7 +122,7 @@ def replace(db: Database, row: int, entry: Entry) -> None:
     )
 
 
-def as_batch(rows: Sequence[tuple[int, int, bytes, int]]) -> KeyBatch:
+def _key_batch(rows: Sequence[tuple[int, int, bytes, int]]) -> KeyBatch:
     return KeyBatch(
         ids=np.array([row[0] for row in rows], dtype=np.int64),
         documents=np.array([row[1] for row in rows], dtype=np.int64),
@@ -124,7 +131,6 @@ def as_batch(rows: Sequence[tuple[int, int, bytes, int]]) -> KeyBatch:
     )
 
 
-def stacked(blobs: Sequence[bytes]) -> Float32:
-    """Vectors of one width as a matrix (n, d); (0, 0) where there are none."""
-    numbers = np.frombuffer(b"".join(blobs), dtype=np.float32)
-    return numbers.reshape(len(blobs), -1) if blobs else numbers.reshape(0, 0)
+def _forgotten(db: Database) -> int:
+    row = db.execute("SELECT value FROM settings WHERE name = 'forgotten'").fetchone()
+    return 0 if row is None else int(row[0])

@@ -1,4 +1,4 @@
-"""Which documents a filter lets pass: looked up where fields are indexed, else by a scan."""
+"""Documents that pass a filter, and counts of their values: by an index, else by a scan."""
 
 from __future__ import annotations
 
@@ -11,92 +11,114 @@ from threading import Lock
 import numpy as np
 from sqlite_utils import Database
 
-from attend.store import facets, statements
-from attend.store.conditions import ID, TEXT, All, Leaf, Node, Not, Some, leaves_of, scan_sql
-from attend.store.facets import Facet
-from attend.store.field_values import source
-from attend.store.filters import Predicate, compile_filter
-from attend.store.indexes import FieldIndexes
-from attend.types import Int64
+from attend.errors import InvalidRequest
+from attend.store.conditions import (
+    BOOLEAN,
+    ID,
+    NULL,
+    TEXT,
+    WORDS,
+    All,
+    Leaf,
+    Node,
+    Not,
+    Some,
+    kind_of,
+    leaves_of,
+    located,
+    scan_sql,
+)
+from attend.store.connections import read_state
+from attend.store.field_index import FieldIndexes, source
+from attend.store.filters import Predicate, check_name, compile_filter
+from attend.store.records import Count, Facet
+from attend.types import Int64, Json
 
-KEPT_ROWS = 4_000_000
-"""Rows kept in memory, of the filters asked for last: 32 MB."""
+CACHED_ROWS = 4_000_000
+"""Rows in the cache, of the filters used last: 32 MB."""
 
 OVERHEAD = 100
-"""Rows whose memory a kept result takes beside them."""
+"""Memory of a cached result beside its rows, in rows."""
 
 FEW_ROWS = 200
-"""So many documents are read sooner than all that another condition may lead to are looked up."""
+"""Reading this number of documents is faster than looking up all that another condition matches."""
+
+MAX_FACETS = 32
+MAX_VALUES = 1000
+
+FEW = 10
+"""If at most one document in this number is counted, the index of rows is the shorter way."""
 
 
 class Selection:
-    """The results of filters, kept as long as no document changes. Threads may share one."""
+    """Caches the results of filters until a document changes. Threads may share one."""
 
     def __init__(self, indexes: FieldIndexes) -> None:
         self._indexes = indexes
         self._lock = Lock()
         self._change = -1
-        self._kept: dict[str, Int64] = {}
+        self._results: dict[str, Int64] = {}
         self._size = 0
 
     def rows(self, db: Database, predicate: Predicate) -> Int64:
-        """Rows of the documents that pass in one read transaction, ascending; not to be written."""
-        change = statements.state(db).change
-        kept = self._take(change, predicate.key)
-        if kept is None:
-            kept = self.read(db, predicate)
-            kept.setflags(write=False)
-            self._put(change, predicate.key, kept)
-        return kept
+        """Return the rows that pass in one read transaction, ascending; not to be written to."""
+        change = read_state(db).change
+        rows = self._take(change, predicate.key)
+        if rows is None:
+            rows = self.read(db, predicate)
+            rows.setflags(write=False)
+            self._put(change, predicate.key, rows)
+        return rows
 
     def read(self, db: Database, predicate: Predicate) -> Int64:
-        """The same, read anew: for a transaction that writes."""
+        """Read the same without the cache, for a transaction that writes."""
         leaves = leaves_of(predicate.node)
         ready = self._indexes.ready(db, {leaf.field for leaf in leaves})
-        scanned = {leaf.field for leaf in leaves if not _is_served(leaf, ready)}
+        scanned = {leaf.field for leaf in leaves if not _has_index(leaf, ready)}
         started = time.perf_counter()
-        rows = _Reader(db, ready, partial(self.rows, db, _EVERYTHING)).rows(predicate.node)
+        rows = _FilterReader(db, ready, partial(self.rows, db, _EVERYTHING)).rows(predicate.node)
         self._indexes.scanned(scanned, time.perf_counter() - started)
         return rows
 
     def facets(
         self, db: Database, fields: Sequence[str], rows: Int64 | None, limit: int
     ) -> dict[str, Facet]:
-        """The facets of fields over the documents of `rows` (ascending), or over all."""
+        """Count the values of fields over the documents of `rows` (ascending), or over all."""
         ready = self._indexes.ready(db, fields)
-        read = {}
+        facets = {}
         for name in dict.fromkeys(fields):
             started = time.perf_counter()
-            read[name] = facets.read(db, name, ready.get(name), rows, limit)
+            facets[name] = _facet(db, name, ready.get(name), rows, limit)
             if name not in ready:
                 self._indexes.scanned({name}, time.perf_counter() - started)
-        return read
+        return facets
 
     def _take(self, change: int, key: str) -> Int64 | None:
         with self._lock:
             if self._change != change:
                 return None
-            found = self._kept.pop(key, None)
-            if found is not None:
-                self._kept[key] = found  # last again: the first ones go first
-            return found
+            rows = self._results.pop(key, None)
+            if rows is not None:
+                self._results[key] = rows  # last again: the first ones go first
+            return rows
 
     def _put(self, change: int, key: str, rows: Int64) -> None:
         with self._lock:
-            if change < self._change or (change == self._change and key in self._kept):
+            if change < self._change or (change == self._change and key in self._results):
                 return
             if change > self._change:
-                self._change, self._kept, self._size = change, {}, 0
-            self._kept[key] = rows
+                self._change, self._results, self._size = change, {}, 0
+            self._results[key] = rows
             self._size += len(rows) + OVERHEAD
-            while self._size > KEPT_ROWS and len(self._kept) > 1:
-                self._size -= len(self._kept.pop(next(iter(self._kept)))) + OVERHEAD
+            while self._size > CACHED_ROWS and len(self._results) > 1:
+                first = next(iter(self._results))
+                self._size -= len(self._results.pop(first)) + OVERHEAD
 
 
 _EVERYTHING = compile_filter({})
 
 
-class _Reader:
+class _FilterReader:
     """Reads one filter in one transaction.
 
     Args:
@@ -112,78 +134,149 @@ class _Reader:
         self._everything = everything
 
     def rows(self, node: Node) -> Int64:
-        """What can be looked up is; the rest of it is read of the documents that are left."""
+        """Look up the parts that have an index, and scan the remaining documents for the rest."""
         parts = node.parts if isinstance(node, All) else (node,)
-        served = [part for part in parts if self._is_served(part)]
-        few = self._few(served) if len(parts) > 1 else None
+        indexed = [part for part in parts if self._is_indexed(part)]
+        few = self._few(indexed) if len(parts) > 1 else None
         if few is not None:
-            return self._scanned(node, few)
-        rest = [part for part in parts if not self._is_served(part)]
-        found = self._all(served) if served else None
+            return self._scan(node, few)
+        rest = [part for part in parts if not self._is_indexed(part)]
+        rows = self._all(indexed) if indexed else None
         if rest:
-            return self._scanned(All(tuple(rest)), found)
-        return self._read("SELECT row FROM documents") if found is None else found
+            return self._scan(All(tuple(rest)), rows)
+        return self._read("SELECT row FROM documents") if rows is None else rows
 
-    def _is_served(self, node: Node) -> bool:
-        return all(_is_served(leaf, self._ready) for leaf in leaves_of(node))
+    def _is_indexed(self, node: Node) -> bool:
+        return all(_has_index(leaf, self._ready) for leaf in leaves_of(node))
 
     def _few(self, parts: Sequence[Node]) -> Int64 | None:
-        """What passes a condition that few documents meet, where there is such a one."""
+        """Return the rows of a condition that few documents meet; None if there is none."""
         for part in parts:
             if isinstance(part, Leaf):
-                first = f"SELECT DISTINCT row FROM ({self._lookup(part)}) LIMIT {FEW_ROWS + 1}"
-                found = self._read(first, part.parameters)
-                if len(found) <= FEW_ROWS:
-                    return found
+                first = f"SELECT DISTINCT row FROM ({self._lookup_sql(part)}) LIMIT {FEW_ROWS + 1}"
+                rows = self._read(first, part.parameters)
+                if len(rows) <= FEW_ROWS:
+                    return rows
         return None
 
-    def _lookup(self, leaf: Leaf) -> str:
+    def _lookup_sql(self, leaf: Leaf) -> str:
         return leaf.lookup.replace("{source}", source(leaf.field, self._ready.get(leaf.field)))
 
-    def _looked_up(self, node: Node) -> Int64:
+    def _look_up(self, node: Node) -> Int64:
         if isinstance(node, Leaf):
-            return self._read(self._lookup(node), node.parameters)
+            return self._read(self._lookup_sql(node), node.parameters)
         if isinstance(node, Not):
             return self._all([node])
         if isinstance(node, Some):
-            return reduce(np.union1d, map(self._looked_up, node.parts))
+            return reduce(np.union1d, map(self._look_up, node.parts))
         return self._all(node.parts)
 
     def _all(self, parts: Sequence[Node]) -> Int64:
-        """Rows that pass every part. Where nothing else does, what must not hold is taken away."""
-        asked = [self._looked_up(part) for part in parts if not isinstance(part, Not)]
-        found = reduce(_in_both, asked) if asked else self._everything()
+        """Return the rows that pass every part; negations are subtracted last."""
+        positive = [self._look_up(part) for part in parts if not isinstance(part, Not)]
+        rows = reduce(_intersection, positive) if positive else self._everything()
         for part in parts:
             if isinstance(part, Not):
-                found = np.setdiff1d(found, self._looked_up(part.part), assume_unique=True)
-        return found
+                rows = np.setdiff1d(rows, self._look_up(part.part), assume_unique=True)
+        return rows
 
-    def _scanned(self, node: Node, among: Int64 | None) -> Int64:
-        """Rows that pass, of some documents or of all."""
+    def _scan(self, node: Node, among: Int64 | None) -> Int64:
+        """Return the rows that pass, of some documents or of all."""
         sql, parameters = scan_sql(node)
         if among is None:
             return self._read(f"SELECT row FROM documents WHERE {sql}", parameters)
-        chosen = "row IN (SELECT value FROM json_each(?))"
         return self._read(
-            f"SELECT row FROM documents WHERE {chosen} AND {sql}",
+            f"SELECT row FROM documents WHERE row IN (SELECT value FROM json_each(?)) AND {sql}",
             (json.dumps(among.tolist()), *parameters),
         )
 
     def _read(self, sql: str, parameters: Sequence[str] = ()) -> Int64:
         # As one text, which is several times as fast as row by row, and lets other threads run.
-        found = self._db.execute(f"SELECT group_concat(row) FROM ({sql})", parameters).fetchone()
-        rows = np.fromstring(found[0] or "", dtype=np.int64, sep=",")
+        text = self._db.execute(f"SELECT group_concat(row) FROM ({sql})", parameters).fetchone()[0]
+        rows = np.fromstring(text or "", dtype=np.int64, sep=",")
         # A list may lead to its document more than once.
-        return rows if _ascends(rows) else np.unique(rows)
+        ascends = bool(np.all(rows[1:] > rows[:-1]))
+        return rows if ascends else np.unique(rows)
 
 
-def _is_served(leaf: Leaf, ready: Mapping[str, int]) -> bool:
+def _has_index(leaf: Leaf, ready: Mapping[str, int]) -> bool:
     return leaf.field in (ID, TEXT) or leaf.field in ready
 
 
-def _in_both(one: Int64, other: Int64) -> Int64:
+def _intersection(one: Int64, other: Int64) -> Int64:
     return np.intersect1d(one, other, assume_unique=True)
 
 
-def _ascends(rows: Int64) -> bool:
-    return bool(np.all(rows[1:] > rows[:-1]))
+# -- facets ---------------------------------------------------------------------------------
+
+
+def check_facets(fields: Sequence[str], limit: int) -> None:
+    """Raise InvalidRequest for fields or a limit that values cannot be counted by."""
+    if not 1 <= len(fields) <= MAX_FACETS:
+        raise InvalidRequest(
+            f"{len(fields)} fields were given to count values of; send 1 to {MAX_FACETS}.",
+            field="fields",
+        )
+    if not 1 <= limit <= MAX_VALUES:
+        raise InvalidRequest(
+            f"The limit is {limit}, but 1 to {MAX_VALUES} values of a field are listed.",
+            field="limit",
+        )
+    for name in fields:
+        check_name(name)
+        if name in (ID, TEXT):
+            raise InvalidRequest(
+                f"{name!r} has no values to count; name a field of value or payload.",
+                field="fields",
+            )
+
+
+def _facet(db: Database, name: str, index: int | None, rows: Int64 | None, limit: int) -> Facet:
+    """Count the values of one field.
+
+    Args:
+        index: the number of its index, if it has one.
+        rows: the documents to count, ascending; None for all.
+    """
+    condition, parameters = "1", []
+    if rows is not None:
+        few = len(rows) * FEW <= (rows[-1] if len(rows) else 0)
+        # A plus sign keeps SQLite from going by the row.
+        condition = f"{'' if few else '+'}row IN (SELECT value FROM json_each(?))"
+        parameters = [json.dumps(rows.tolist())]
+    entries = _entries(name, index, condition)
+    counts = db.execute(
+        f"WITH grouped AS MATERIALIZED (SELECT kind, value, count(*) AS documents "
+        f"FROM ({entries}) GROUP BY kind, value) "
+        f"SELECT * FROM (SELECT kind, {_READABLE}, documents FROM grouped WHERE kind <> {NULL} "
+        f"ORDER BY documents DESC, kind, value LIMIT ?) "
+        f"UNION ALL SELECT {NULL}, 0, coalesce(sum(documents), 0) FROM grouped WHERE kind = {NULL} "
+        f"UNION ALL SELECT {NULL}, 0, count(*) FROM grouped WHERE kind <> {NULL}",
+        [*parameters, limit],
+    ).fetchall()
+    *listed, (_, _, missing), (_, _, distinct) = counts
+    values = [Count(_json(kind, value), documents) for kind, value, documents in listed]
+    return Facet(values, distinct, missing)
+
+
+# As bytes: half a surrogate pair, which JSON may hold, is no UTF-8.
+_READABLE = f"CASE kind WHEN {WORDS} THEN CAST(value AS BLOB) ELSE value END"
+
+
+def _entries(name: str, index: int | None, condition: str) -> str:
+    """Return SQL of the values of a field, from its index or from the documents."""
+    if index is not None:
+        field = "+field" if condition.startswith("row") else "field"
+        return f"SELECT row, kind, value FROM field_values WHERE {field} = {index} AND {condition}"
+    return (
+        f"SELECT DISTINCT row, {kind_of('element.type')} AS kind, element.value AS value "
+        f"FROM documents, json_each(coalesce({located(name)}, 'null')) AS element "
+        f"WHERE typeof(element.key) <> 'text' AND element.type NOT IN ('array', 'object') "
+        f"AND (element.type <> 'null' OR element.key IS NULL) AND {condition}"
+    )
+
+
+def _json(kind: int, value: int | float | bytes) -> Json:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogatepass")
+    return bool(value) if kind == BOOLEAN else value

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attend.learn.answers.held import Fold, Words
-from attend.search.words import Lexicon
-from attend.store import Lexical
+from attend.store import CollectionStore, Lexical
 from attend.types import Float64, Int64
 
 BLOCK = 64
@@ -16,7 +15,7 @@ BLOCK = 64
 
 
 def with_words(
-    fold: Fold, store: Lexicon, rows: Int64, texts: Sequence[str], watch: Callable[[], None]
+    fold: Fold, store: CollectionStore, rows: Int64, texts: Sequence[str], watch: Callable[[], None]
 ) -> Fold:
     """A fold with the lexical term of its held-out documents.
 

@@ -14,7 +14,7 @@ from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.feedback import propensity
 from attend.learn.data import Memory, Questions, Sparse
-from attend.store import Learned, Lexical, compile_filter
+from attend.store import ExampleSet, Lexical, compile_filter
 from attend.types import Bool, Float32, Float64, Int64, Json
 
 MOST_QUESTIONS = 10_000
@@ -50,8 +50,8 @@ def gathered(collection: Collection, last: int, request: TrainRequest) -> Materi
     Args:
         last: the last example that the active version learned from.
     """
-    with collection.store.connections.reading():  # all of one moment
-        learned = collection.store.learned()
+    with collection.store.reading():  # all of one moment
+        learned = collection.store.examples()
         memory = memory_of(collection, _wanted(collection, learned, request.seed))
         labels = _labels(learned, memory)
         kept = _most(labels(learned.ids >= 0)[0], request.seed)
@@ -72,7 +72,7 @@ def gathered(collection: Collection, last: int, request: TrainRequest) -> Materi
     return Material(memory, everything, known, figures)
 
 
-def _labels(learned: Learned, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
+def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
     """Of some of the examples (e,): what is relevant to each question, and all that was judged."""
     at = np.minimum(np.searchsorted(memory.rows, learned.rows), memory.documents - 1)
     there = memory.rows[at] == learned.rows
@@ -125,7 +125,7 @@ def start_of(memory: Memory, dimensions: int | None) -> Float32:
     return np.ascontiguousarray(directions[:, ::-1][:, :dimensions].T.astype(np.float32))
 
 
-def _wanted(collection: Collection, learned: Learned, seed: int) -> Int64 | None:
+def _wanted(collection: Collection, learned: ExampleSet, seed: int) -> Int64 | None:
     """Rows of the documents to learn about; None for all."""
     if collection.store.counts()[0] <= MOST_DOCUMENTS:
         return None
@@ -134,7 +134,7 @@ def _wanted(collection: Collection, learned: Learned, seed: int) -> Int64 | None
     return np.union1d(drawn, learned.rows)
 
 
-def _debiased(learned: Learned) -> Float64:
+def _debiased(learned: ExampleSet) -> Float64:
     """Weights (e,) by inverse propensity where the place on the page is known."""
     shown = (learned.positions > 0) & (learned.weights > 0)
     weights = learned.weights.copy()

@@ -10,7 +10,7 @@ import numpy as np
 from attend.collection import Collection
 from attend.learn.data import Memory, Sparse
 from attend.learn.mixture.histories import histories_of
-from attend.store import Interactions, compile_filter
+from attend.store import InteractionSet, compile_filter
 from attend.training.gather import MOST_DOCUMENTS, memory_of
 from attend.types import Bool, Int64, Json
 
@@ -41,7 +41,7 @@ def gathered(collection: Collection, last: int, seed: int) -> Material:
         last: the last interaction that the active version learned from.
     """
     random = np.random.default_rng(seed)
-    with collection.store.connections.reading():  # all of one moment
+    with collection.store.reading():  # all of one moment
         stored = collection.store.interactions()
         memory = memory_of(collection, _wanted(collection, stored, random))
         documents = collection.store.counts()[0]
@@ -62,7 +62,7 @@ def gathered(collection: Collection, last: int, seed: int) -> Material:
     return Material(memory, met(chosen), met(chosen & (stored.ids <= last)), figures)
 
 
-def _sampled(stored: Interactions, random: np.random.Generator) -> Bool:
+def _sampled(stored: InteractionSet, random: np.random.Generator) -> Bool:
     """(i,) the interactions of the users that are learned from."""
     count = len(stored.users)
     kept = np.ones(count, dtype=bool)
@@ -73,7 +73,7 @@ def _sampled(stored: Interactions, random: np.random.Generator) -> Bool:
 
 
 def _wanted(
-    collection: Collection, stored: Interactions, random: np.random.Generator
+    collection: Collection, stored: InteractionSet, random: np.random.Generator
 ) -> Int64 | None:
     """Rows of the documents to learn about: those met most, and a sample; None for all."""
     if collection.store.counts()[0] <= MOST_DOCUMENTS:

@@ -107,7 +107,7 @@ def judged(tmp_path):
 
 
 def examples_of(library) -> list[tuple[str | None, float]]:
-    learned = vector_data(library).collection().store.learned()
+    learned = vector_data(library).collection().store.examples()
     weights = zip(learned.questions.tolist(), learned.weights.tolist(), strict=True)
     return [(learned.texts[at], weight) for at, weight in weights]
 
@@ -419,7 +419,7 @@ def test_rollback_goes_back_and_says_when_it_cannot(versions):
     assert vector_data(versions).collection().search([1, 0]).projection == 1
     again = invoke("projections", "--data", versions, "rollback")
     assert again.exit_code == 1
-    assert "none was before it that could be gone back to" in again.stderr
+    assert "no version was active before it" in again.stderr
     back = invoke("projections", "--data", versions, "activate", 2)
     assert back.stdout == "Projection 2 is active.\n"
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.errors import InvalidRequest
-from attend.store import compile_filter, facets
-from attend.store.facets import Facet
+from attend.store import Facet, compile_filter, selection
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 
 SCALARS = (
@@ -109,7 +108,7 @@ def test_the_value_of_documents_has_facets(tmp_path):
     ("fields", "limit", "said"),
     [
         ([], 5, "0 fields"),
-        ([f"f{at}" for at in range(facets.MAX_FACETS + 1)], 5, "1 to 32"),
+        ([f"f{at}" for at in range(selection.MAX_FACETS + 1)], 5, "1 to 32"),
         (["a"], 0, "limit is 0"),
         (["a"], 1001, "1 to 1000"),
         (["a..b"], 5, "empty parts"),
@@ -123,10 +122,10 @@ def test_facets_that_cannot_be_are_refused(store, fields, limit, said):
 
 
 def test_a_facet_that_is_often_asked_for_gets_an_index(tmp_path, monkeypatch):
-    from attend.store import indexes
+    from attend.store import field_index
 
-    monkeypatch.setattr(indexes, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(indexes, "BUILD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
     store = fresh_store(tmp_path / "documents.db")
     replace_all(store, [{"a": at % 3} for at in range(30)])
     first = store.facets(["a"])

@@ -8,10 +8,17 @@ import threading
 import numpy as np
 import pytest
 
-from attend.store import Store, compile_filter, field_values, indexes
+from attend.store import Store, compile_filter, field_index
 from attend.store.conditions import leaves_of
-from attend.store.indexes import FieldIndexes
-from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
+from attend.store.field_index import FieldIndexes
+from tests.index.helpers import (
+    drop_indexes,
+    entry,
+    finish_indexes,
+    fresh_store,
+    index_faults,
+    index_fields,
+)
 
 FILTERS = [
     {"n": 3},
@@ -46,7 +53,7 @@ def store(tmp_path):
 
 def states(store) -> dict[str, str]:
     with store.connections.reading() as db:
-        return {each.name: each.state for each in field_values.fields(db)}
+        return {each.name: each.state for each in field_index.fields(db)}
 
 
 def age(store, day: str = "2000-01-01") -> None:
@@ -59,14 +66,14 @@ def test_an_index_of_old_documents_finds_what_a_scan_finds(store):
     index_fields(store, ["n", "tags"])
     assert states(store) == {"n": "ready", "tags": "ready"}
     assert all_rows(store) == scanned
-    assert not store.index_faults()
+    assert not index_faults(store)
 
 
 def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
-    monkeypatch.setattr(field_values, "STEP_ROWS", 100)
+    monkeypatch.setattr(field_index, "STEP_ROWS", 100)
     rng = random.Random(2)
     with store.connections.writing() as db:
-        field_values.choose(db, "tags")
+        field_index.choose(db, "tags")
     more = True
     while more:
         store.write([document(rng.randrange(2600), rng) for _ in range(5)])
@@ -74,11 +81,11 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
         store.delete_matching(compile_filter({"@id": f"d{rng.randrange(2600)}"}))
         store.revise("d7", lambda old: old._replace(payload={"tags": ["b"]}), lambda *_: b"")
         with store.connections.writing() as db:
-            more = field_values.step(db)
+            more = field_index.step(db)
     assert states(store) == {"tags": "ready"}
-    assert not store.index_faults()
+    assert not index_faults(store)
     indexed = all_rows(store)
-    store.drop_indexes(["tags"])
+    drop_indexes(store, ["tags"])
     finish_indexes(store)
     assert all_rows(store) == indexed
 
@@ -97,15 +104,15 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
 )
 def test_sqlite_searches_the_index_and_reads_no_document(store, condition, expected):
     (leaf,) = leaves_of(compile_filter(condition).node)
-    sql = leaf.lookup.replace("{source}", field_values.source(leaf.field, 7))
+    sql = leaf.lookup.replace("{source}", field_index.source(leaf.field, 7))
     plan = store._read().execute(f"EXPLAIN QUERY PLAN {sql}", leaf.parameters).fetchall()
     assert any(expected in row[3] for row in plan), plan
     assert not any("SCAN documents" in row[3] or "SCAN field" in row[3] for row in plan)
 
 
 def test_what_is_scanned_for_often_gets_an_index(store, monkeypatch):
-    monkeypatch.setattr(indexes, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(indexes, "BUILD_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.02)
     expected = store.matching(compile_filter({"tags": "a"})).tolist()
     for at in range(200):
         store.matching(compile_filter({"tags": "a", "n": {"ne": at}, "@id": {"ne": "d1"}}))
@@ -114,14 +121,14 @@ def test_what_is_scanned_for_often_gets_an_index(store, monkeypatch):
             break
     assert states(store) == {"tags": "ready", "n": "ready"}
     assert store.matching(compile_filter({"tags": "a"})).tolist() == expected
-    assert not store.index_faults()
+    assert not index_faults(store)
 
 
 def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(field_values, "STEP_ROWS", 500)
+    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
     with store.connections.writing() as db:
-        field_values.choose(db, "n")
-        field_values.step(db)
+        field_index.choose(db, "n")
+        field_index.step(db)
     scanned = all_rows(store)
     other = Store(tmp_path / "documents.db")
     other._indexes._start()
@@ -132,28 +139,28 @@ def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch)
 
 
 def test_closing_in_the_middle_of_a_build_is_quiet(store, monkeypatch):
-    monkeypatch.setattr(field_values, "STEP_ROWS", 1)
+    monkeypatch.setattr(field_index, "STEP_ROWS", 1)
     with store.connections.writing() as db:
-        field_values.choose(db, "n")
+        field_index.choose(db, "n")
     store._indexes._start()
     store.close()
     assert not store._indexes._worker.is_alive()
 
 
 def test_only_so_many_fields_have_indexes_and_the_idle_make_room(store, monkeypatch):
-    monkeypatch.setattr(field_values, "MAX_FIELDS", 2)
+    monkeypatch.setattr(field_index, "MAX_FIELDS", 2)
     index_fields(store, ["n", "tags"])
     with store.connections.writing() as db:
-        assert not field_values.choose(db, "word")
-        assert field_values.choose(db, "n")
+        assert not field_index.choose(db, "word")
+        assert field_index.choose(db, "n")
     scanned = all_rows(store)
-    age(store, field_values.day(ago=1))
+    age(store, field_index.day(ago=1))
     with store.connections.writing() as db:
-        field_values.touch(db, {"n"})
+        field_index.touch(db, {"n"})
     index_fields(store, ["word"])
     assert states(store) == {"n": "ready", "word": "ready"}
     assert all_rows(store) == scanned
-    assert not store.index_faults()
+    assert not index_faults(store)
     left = store._read().execute("SELECT count(DISTINCT field) FROM field_values").fetchone()
     assert left[0] == 2
 
@@ -170,20 +177,20 @@ def test_long_texts_get_no_index(tmp_path):
     store = fresh_store(tmp_path / "documents.db")
     store.write([entry("a", payload={"short": "x", "long": "x" * 300})])
     db = store._read()
-    short = [name for name in ("short", "long", "nowhere") if field_values.is_short(db, name)]
+    short = [name for name in ("short", "long", "nowhere") if field_index.is_short(db, name)]
     assert short == ["short"]
     store.close()
 
 
 def test_where_nothing_can_be_written_filters_go_on(store, monkeypatch, caplog):
-    monkeypatch.setattr(indexes, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(indexes, "BUILD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
     store.connections._writer.execute("PRAGMA query_only = ON")
     for _ in range(3):
         assert len(store.matching(compile_filter({"n": 3})))
         store._selection._change = -1
         store._indexes.wait()
-    assert caplog.text.count("left as they are") == 1
+    assert caplog.text.count("stay as they are") == 1
 
 
 def test_results_are_kept_until_a_document_changes(store, monkeypatch):
@@ -204,20 +211,20 @@ def test_results_are_kept_until_a_document_changes(store, monkeypatch):
 def test_kept_results_have_a_bound(store, monkeypatch):
     from attend.store import selection
 
-    monkeypatch.setattr(selection, "KEPT_ROWS", 5000)
+    monkeypatch.setattr(selection, "CACHED_ROWS", 5000)
     for at in range(100):
         store.matching(compile_filter({"n": {"ne": at}}))
-    kept = store._selection._kept
+    kept = store._selection._results
     assert sum(len(rows) + selection.OVERHEAD for rows in kept.values()) <= 5000
     assert store._selection._size <= 5000
 
 
 def test_threads_that_read_write_and_index_agree(store, monkeypatch):
     """`n` and `copy` are always equal: whatever the state, filters on either find the same."""
-    monkeypatch.setattr(field_values, "STEP_ROWS", 50)
+    monkeypatch.setattr(field_index, "STEP_ROWS", 50)
     store.write([entry(f"t{at}", payload={"p": at % 5, "copy": at % 5}) for at in range(300)])
     with store.connections.writing() as db:
-        field_values.choose(db, "p")
+        field_index.choose(db, "p")
     done, wrong = threading.Event(), []
 
     def read() -> None:
@@ -243,7 +250,7 @@ def test_threads_that_read_write_and_index_agree(store, monkeypatch):
         reader.join()
     assert not wrong
     assert states(store) == {"p": "ready"}
-    assert not store.index_faults()
+    assert not index_faults(store)
 
 
 def test_deleting_by_filter_takes_the_matching_and_no_other(store):
@@ -253,7 +260,7 @@ def test_deleting_by_filter_takes_the_matching_and_no_other(store):
     assert store.delete_matching(compile_filter({"n": 3, "word": "x"})) == doomed > 0
     assert store.counts()[0] == before - doomed
     assert store.count(compile_filter({"n": 3, "word": "x"})) == 0
-    assert not store.index_faults()
+    assert not index_faults(store)
 
 
 def test_faults_are_found_and_mended_by_dropping(store):
@@ -261,14 +268,14 @@ def test_faults_are_found_and_mended_by_dropping(store):
     with store.connections.writing() as db:
         db.execute("DELETE FROM field_values WHERE row IN (5, 6)")
         db.execute("INSERT INTO field_values SELECT field, 2, 77, 8 FROM field_values LIMIT 1")
-    assert store.index_faults() == {"n": 3}
-    store.drop_indexes(["n"])
+    assert index_faults(store) == {"n": 3}
+    drop_indexes(store, ["n"])
     finish_indexes(store)
-    assert not store.index_faults()
+    assert not index_faults(store)
 
 
 def test_refusals_are_remembered(store, monkeypatch):
-    monkeypatch.setattr(field_values, "MAX_FIELDS", 1)
+    monkeypatch.setattr(field_index, "MAX_FIELDS", 1)
     index_fields(store, ["tags"])
     fields = FieldIndexes(store.connections)
     fields.scanned(["n"], 10.0)

@@ -15,7 +15,7 @@ from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import value_hash
 from attend.store import Entry, NewExample, Question
 from attend.types import Document
-from tests.index.helpers import entry, fresh_store
+from tests.index.helpers import embeddings_of, entry, fresh_store
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def teach(store, *examples, text="q", embedding=(0.5, 0.25)) -> tuple[int, int]:
 
 def told(store) -> dict[tuple[str | None, str], float]:
     """Weights by question text and document id."""
-    learned = store.learned()
+    learned = store.examples()
     ids = {row: document.id for row, document in store.documents(learned.rows).items()}
     return {
         (learned.texts[at], ids[row]): weight
@@ -80,7 +80,7 @@ def test_examples_are_read_as_they_were_given(store):
     ]
     change = store.state().change
     assert store.add_examples(asked, given) == (4, 0)
-    learned = store.learned()
+    learned = store.examples()
     assert learned.texts == ["first", None]
     assert learned.embeddings.tolist() == [[1, 2], [3, 4]]
     assert learned.embeddings.dtype == np.float32
@@ -98,7 +98,7 @@ def test_examples_are_read_as_they_were_given(store):
 
 def test_nothing_taught_reads_as_nothing(store):
     assert store.add_examples([question("q")], []) == (0, 0)
-    learned = store.learned()
+    learned = store.examples()
     assert learned.texts == []
     assert learned.embeddings.shape == (0, 0)
     assert [part.shape for part in learned[2:]] == [(0,)] * 5
@@ -108,10 +108,10 @@ def test_nothing_taught_reads_as_nothing(store):
 
 def test_an_example_written_again_replaces_the_old(store):
     assert teach(store, ("a", 1), ("b", 1)) == (2, 0)
-    ids, keys = store.learned().ids.tolist(), example_keys(store)
+    ids, keys = store.examples().ids.tolist(), example_keys(store)
     assert teach(store, ("b", 2), ("c", 1), ("c", 3)) == (1, 2)
     assert told(store) == {("q", "a"): 1, ("q", "b"): 2, ("q", "c"): 3}
-    assert store.learned().ids.tolist()[:2] == ids
+    assert store.examples().ids.tolist()[:2] == ids
     # The key of an example that was relevant and is, is the same key: nothing to index again.
     assert example_keys(store).items() >= keys.items()
 
@@ -123,7 +123,7 @@ def test_questions_are_the_same_by_text_else_by_embedding(store):
     teach(store, ("b", 1), text=None, embedding=(1, 0.001))
     teach(store, ("c", 1), text=None, embedding=(1, 0))
     teach(store, ("c", 1), text="", embedding=(1, 0))
-    learned = store.learned()
+    learned = store.examples()
     assert learned.texts == ["x", None, None, ""]
     assert learned.embeddings.tolist() == np.float32([[1, 0], [1, 0], [1, 0.001], [1, 0]]).tolist()
     assert learned.questions.tolist() == [0, 0, 1, 2, 1, 3]
@@ -211,7 +211,7 @@ def test_example_keys_are_seen_only_where_asked_for(store):
     assert plain == own.ids.tolist()
     assert not own.examples.any()
     row = store.find(["a"])["a"].row
-    assert store.embeddings_of(row).tolist() == [[0, 1]]
+    assert embeddings_of(store, row).tolist() == [[0, 1]]
     assert len(store.changes_since(before.last_key, before.last_removal).added.ids) == 0
     added = store.changes_since(before.last_key, before.last_removal, examples=True).added
     assert added.examples.all()
@@ -294,13 +294,13 @@ def test_what_was_stored_is_forgotten_in_the_step_that_stores_the_new(store):
 def test_examples_are_deleted_by_id_by_document_or_all(store):
     for text in ("q", "r", "s"):
         teach(store, ("a", 1), ("b", 1), ("c", 0), text=text)
-    first = store.learned().ids.tolist()[0]
+    first = store.examples().ids.tolist()[0]
     change = store.state().change
     assert store.delete_examples(ids=[first, 10**9]) == 1
     assert store.delete_examples(documents=["b", "nobody", "b\0"]) == 3
     assert told(store).keys() == {("q", "c"), ("r", "a"), ("r", "c"), ("s", "a"), ("s", "c")}
     assert store.delete_examples(ids=[], documents=[]) == 0
-    by_either = store.learned().ids.tolist()[:1]
+    by_either = store.examples().ids.tolist()[:1]
     assert store.delete_examples(ids=by_either, documents=["a"]) == 3
     assert questions(store) == 2
     assert store.delete_examples() == 2
@@ -377,7 +377,7 @@ def test_a_hundred_thousand_examples_take_seconds_and_little_room(tmp_path):
     started = time.perf_counter()
     assert store.add_examples(asked, given) == (110_000, 0)
     assert store.add_examples(asked, given[:50_000]) == (0, 50_000)
-    learned = store.learned()
+    learned = store.examples()
     assert time.perf_counter() - started < 20  # 4 s where nothing else runs
     assert len(learned.ids) == 110_000
     started = time.perf_counter()

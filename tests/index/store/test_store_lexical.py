@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.ingest import value_hash
-from attend.store import Store, compile_filter, lexical, matches
-from attend.store.tokens import MAX_STEMS, Tokenizer
+from attend.store import Store, compile_filter
+from attend.store import words as store_words
+from attend.store.words import MAX_STEMS, Tokenizer
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]  # too short for a stemmer to touch
@@ -281,7 +282,7 @@ def test_a_query_of_a_megabyte_is_answered_by_its_rarest_words(store):
     query = "u1 v1 v2 " + " ".join(f"w{n}" for n in range(170_000))
     assert len(query) > 1_000_000
     answer = store.lexical(query)
-    assert len(answer.terms) == lexical.MAX_TERMS
+    assert len(answer.terms) == store_words.MAX_TERMS
     assert all(term.startswith("w") for term in answer.terms)
     assert len(Tokenizer().words(query)) == MAX_STEMS
 
@@ -294,8 +295,8 @@ def test_an_empty_collection_has_nothing(store):
 def test_a_large_collection_is_asked_for_its_rarest_words_only(store, monkeypatch):
     write(store, {str(n): f"w{n} v{n % 6} u{n % 4} x{n % 3}" for n in range(60)})
     assert set(store.lexical("w1 v1 u1 x1").terms) == {"w1", "v1", "u1", "x1"}
-    monkeypatch.setattr(lexical, "FULL_DOCUMENTS", 12)
-    store._matches = matches.Matches()  # what was counted up to another bound
+    monkeypatch.setattr(store_words, "FULL_DOCUMENTS", 12)
+    store._matches = store_words.WordMatches()  # what was counted up to another bound
     answer = store.lexical("x1 u1 v1 w1")
     assert answer.terms == ("w1", "v1")  # 1 + 10 documents; u1 would be 15 more
     assert sum(store.lexical(term).rows.size for term in answer.terms) <= 12
@@ -308,7 +309,7 @@ def test_a_large_collection_is_asked_for_its_rarest_words_only(store, monkeypatc
 def test_rows_far_apart_are_summed_alike(store, monkeypatch):
     write(store, {str(n): f"w{n % 7} v{n % 5}" for n in range(50)})
     near = store.lexical("w1 v2 v3")
-    monkeypatch.setattr(lexical, "MAX_SPAN", 3)
+    monkeypatch.setattr(store_words, "MAX_SPAN", 3)
     apart = store.lexical("w1 v2 v3")
     np.testing.assert_array_equal(near.rows, apart.rows)
     np.testing.assert_allclose(near.scores, apart.scores, rtol=1e-12)
@@ -317,12 +318,12 @@ def test_rows_far_apart_are_summed_alike(store, monkeypatch):
 def test_little_memory_gives_the_same_answers(store, monkeypatch):
     write(store, {str(n): f"w{n % 7} v{n % 5}" for n in range(50)})
     expected = store.lexical("w1 v2 v3")
-    monkeypatch.setattr(matches, "KEPT", 60)
-    monkeypatch.setattr(matches, "MAX_COUNTS", 2)
-    store._matches = matches.Matches()
+    monkeypatch.setattr(store_words, "CACHED_SCORES", 60)
+    monkeypatch.setattr(store_words, "MAX_COUNTS", 2)
+    store._matches = store_words.WordMatches()
     for _ in range(3):
         np.testing.assert_array_equal(store.lexical("w1 v2 v3").scores, expected.scores)
-    kept = store._matches._kept
+    kept = store._matches._cache
     assert len(kept._matches) == 1
     assert len(kept.counts) <= 2
 
@@ -330,9 +331,9 @@ def test_little_memory_gives_the_same_answers(store, monkeypatch):
 def test_a_second_search_reads_no_text_and_a_change_makes_it_read(store, monkeypatch):
     write(store, {"a": "aa", "b": "bb", "c": "cc"})
     first = store.lexical("aa").scores
-    read = matches.Match.of
+    read = store_words.WordMatch.of
     calls: list[int] = []
-    monkeypatch.setattr(matches.Match, "of", lambda rows: calls.append(1) or read(rows))
+    monkeypatch.setattr(store_words.WordMatch, "of", lambda rows: calls.append(1) or read(rows))
     np.testing.assert_array_equal(store.lexical("aa").scores, first)
     store.revise("b", lambda stored: stored._replace(value=1), value_hash)
     store.lexical("aa")

@@ -136,7 +136,7 @@ def test_rollback_undoes_each_activation_in_turn(store):
         assert active(store) == expected
     assert store.state().change == change + 2
     with pytest.raises(
-        Conflict, match=r"Projection 1 is active for search, and none .* There are 1, 2, 3\."
+        Conflict, match=r"Projection 1 is active for search, and no version .* There are 1, 2, 3\."
     ):
         store.rollback()
     assert (active(store), store.state().change) == (1, change + 2)
@@ -178,7 +178,7 @@ def test_rollback_goes_back_all_the_way_whatever_came_twice(store):
         assert (answers.version, answers.parent) == (history.pop(), history[-1])
         assert store.rollback() == active(store) == history[-1]
     assert [each.parent for each in store.projections()] == [None] * 3
-    with pytest.raises(Conflict, match="none was before it"):
+    with pytest.raises(Conflict, match="no version was active before it"):
         store.rollback()
 
 

@@ -62,7 +62,7 @@ def vectors(tmp_path):
 
 def stored(collection) -> list[tuple]:
     """(question's text, document, weight, position) of all examples."""
-    learned = collection.store.learned()
+    learned = collection.store.examples()
     ids = {row: each.id for row, each in collection.store.documents(learned.rows).items()}
     columns = zip(
         learned.questions.tolist(),
@@ -96,7 +96,7 @@ def test_items_land_in_the_store_with_their_embeddings(collection, tiny_encoder)
         ("a hunt", "d3", 0.5, 0),
     ]
     expected = tiny_encoder.encode_queries(["a hunt", "to bake"])
-    np.testing.assert_allclose(collection.store.learned().embeddings, expected, atol=1e-6)
+    np.testing.assert_allclose(collection.store.examples().embeddings, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("weight", [1e300, -1.1e6, float("nan"), float("inf")])
@@ -159,14 +159,14 @@ def test_vectors_teach_collections_of_vectors(vectors):
         [{"query": [1, 0.5], "id": "v0"}, {"query": {"vector": [1.0, 0.5]}, "id": "v1"}],
     )
     assert taught == (2, 0, 2, 1)
-    learned = vectors.store.learned()
+    learned = vectors.store.examples()
     assert learned.texts == [None]
     np.testing.assert_array_equal(learned.embeddings, [[1.0, 0.5]])
 
 
 def test_vectors_beside_an_encoder_have_length_one(collection):
     add_feedback(collection, [{"query": [3.0] + [0.0] * 31, "id": "d0"}])
-    assert np.linalg.norm(collection.store.learned().embeddings[0]) == pytest.approx(1)
+    assert np.linalg.norm(collection.store.examples().embeddings[0]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
     assert add_feedback(collection, items) == (0, count, count, count)
     for text, vector, item in zip(texts, -old, items, strict=True):
         assert best(collection, vector) == (item["id"], 1.0), text
-    learned = collection.store.learned()
+    learned = collection.store.examples()
     np.testing.assert_allclose(learned.embeddings, -old, atol=1e-6)
     # No key of the old embeddings answers, neither in this process nor in the next.
     view = collection.views.current()
@@ -309,9 +309,9 @@ def test_one_stray_rounding_encodes_nothing_again(collection, encoder, monkeypat
     add_feedback(collection, [{"query": text, "id": "d0"} for text in texts])
     rounded = lambda texts: encoder._encoder.encode_queries(texts) * np.float32(1.001)  # noqa: E731
     monkeypatch.setattr(encoder, "encode_queries", rounded, raising=False)
-    before = collection.store.learned().embeddings
+    before = collection.store.examples().embeddings
     add_feedback(collection, [{"query": text, "id": "d1"} for text in texts])
-    np.testing.assert_array_equal(collection.store.learned().embeddings, before)
+    np.testing.assert_array_equal(collection.store.examples().embeddings, before)
 
 
 def test_teaching_merges_when_much_was_taught(collection, monkeypatch):
@@ -330,7 +330,7 @@ def test_what_was_taught_before_is_not_lost_between_forgetting_and_teaching(
     def fails(*args, **options):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(store_examples, "_question_ids", fails)
+    monkeypatch.setattr(store_examples, "_question_id", fails)
     with pytest.raises(OSError, match="the disk is full"):
         add_feedback(collection, [{"query": "b", "id": "d0"}], delete_stored=True)
     assert stored(collection) == [("a", "d0", 1.0, 0)]

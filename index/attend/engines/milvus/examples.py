@@ -20,8 +20,8 @@ from attend.engines.milvus.client import Gone, Row
 from attend.engines.milvus.tables import Head, Tables
 from attend.engines.milvus.writing import version_now
 from attend.errors import UnknownDocument
-from attend.store import Learned, NewExample, Question
-from attend.store.examples import StoredExample, check, same
+from attend.store import ExampleSet, NewExample, Question, StoredExample
+from attend.store.examples import check_examples, question_hash
 from attend.types import Float32
 
 BLOCK = 1000
@@ -53,7 +53,7 @@ class Examples:
             UnknownDocument: naming the ids that no document has; nothing was stored.
             InvalidRequest: a weight, place or embedding that is none.
         """
-        check(questions, given, self._width)
+        check_examples(questions, given, self._width)
         heads = self._tables.heads(list({each.document for each in given}), "strong")
         unknown = sorted({each.document for each in given} - heads.keys())
         if unknown:
@@ -93,7 +93,7 @@ class Examples:
             for row in found[:limit]
         ]
 
-    def learned(self) -> Learned:
+    def learned(self) -> ExampleSet:
         """All of them, to learn from."""
         rows = sorted(self._true("vector"), key=lambda row: int(row["id"]))
         places: dict[int, int] = {}
@@ -101,7 +101,7 @@ class Examples:
             places.setdefault(row["question"], len(places))
         first = {place: row for row in reversed(rows) for place in [places[row["question"]]]}
         asked = [first[place] for place in range(len(places))]
-        return Learned(
+        return ExampleSet(
             texts=[json.loads(row["text"]) for row in asked],
             embeddings=_stacked([row["vector"] for row in asked]),
             questions=np.array([places[row["question"]] for row in rows], dtype=np.int64),
@@ -167,7 +167,7 @@ class Examples:
 
 def _row(question: Question, example: NewExample, head: Head) -> Row:
     embedding = np.asarray(question.embedding, dtype=np.float32)
-    asked = same(question.text, embedding)
+    asked = question_hash(question.text, embedding)
     return {
         "example": schema.hashed("example", asked.hex(), str(head.row)),
         "id": version_now(),

@@ -54,9 +54,9 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
         Unsupported: the filter asks for words of a text.
     """
     ranged = {
-        leaf.named
+        leaf.name
         for leaf in leaves_of(predicate.node)
-        if isinstance(leaf.asked, Within) and leaf.named != ID
+        if isinstance(leaf.condition, Within) and leaf.name != ID
     }
     everything = isinstance(predicate.node, All) and not predicate.node.parts
     text = "" if everything else _written(predicate.node, elements)
@@ -84,13 +84,13 @@ def _written(node: Node, elements: int) -> str:
 
 
 def _leaf(leaf: Leaf, elements: int) -> str:
-    of_id = leaf.named == ID
-    match leaf.asked:
+    of_id = leaf.name == ID
+    match leaf.condition:
         case HasWords():
             CAPABILITIES.check("match", field="filter")
             return NOTHING
         case IsNull():
-            return NOTHING if of_id else f"not (exists {_field(leaf.named)})"
+            return NOTHING if of_id else f"not (exists {_field(leaf.name)})"
         case Among(values):
             listed = [plain(each) for each in values if isinstance(each, bool | int | float | str)]
             if of_id:
@@ -101,10 +101,10 @@ def _leaf(leaf: Leaf, elements: int) -> str:
             return (
                 f"id in {written}"
                 if of_id
-                else f"json_contains_any({_field(leaf.named)}, {written})"
+                else f"json_contains_any({_field(leaf.name)}, {written})"
             )
         case Within(bounds):
-            places = ["id"] if of_id else [f"{_field(leaf.named)}[{at}]" for at in range(elements)]
+            places = ["id"] if of_id else [f"{_field(leaf.name)}[{at}]" for at in range(elements)]
             if of_id and not isinstance(bounds[0][1], str):
                 return NOTHING
             return " or ".join(

@@ -10,10 +10,10 @@ from attend.store import (
     Facet,
     Interaction,
     InteractionPage,
-    Interactions,
+    InteractionSet,
     Lexical,
-    Met,
     Predicate,
+    UserHistory,
 )
 from attend.types import Int64
 
@@ -45,10 +45,10 @@ class Refused:
     ) -> int:
         _refuse("recommend")
 
-    def interactions(self) -> Interactions:
+    def interactions(self) -> InteractionSet:
         _refuse("recommend")
 
-    def interactions_of(self, user: str) -> Met:
+    def interactions_of(self, user: str) -> UserHistory:
         _refuse("recommend")
 
     def interaction_page(

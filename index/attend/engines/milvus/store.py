@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +28,11 @@ from attend.engines.milvus.tables import Head, Read, Tables
 from attend.engines.milvus.versions import Versions
 from attend.engines.milvus.writing import Writer
 from attend.store import (
+    CollectionStore,
     Entry,
+    ExampleSet,
     Hashes,
     KeyBatch,
-    Learned,
     NewExample,
     Predicate,
     Question,
@@ -38,11 +40,11 @@ from attend.store import (
     StaleEntries,
     State,
     StoredDocument,
+    StoredExample,
     StoredKey,
     StoredProjection,
     StoredVersion,
 )
-from attend.store.examples import StoredExample
 from attend.types import Document, Float32, Int64, Json
 
 DELETED = 10_000
@@ -55,7 +57,7 @@ REVISIONS = 5
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
-class RemoteStore(Refused):
+class RemoteStore(Refused, CollectionStore):
     """Documents, keys and versions; any thread may use it.
 
     Every document is written whole or not at all, a batch document by document. What `Store` has
@@ -69,7 +71,7 @@ class RemoteStore(Refused):
         self._examples = Examples(tables, int(tables.known().settings["dimension"]))
         self._planned = threading.local()
         self._wrote = 0
-        self.connections = _Connections(read_only)
+        self._search_read: Mapping[int, Read] | None = None
 
     def close(self) -> None:
         """The connection is the library's."""
@@ -87,6 +89,18 @@ class RemoteStore(Refused):
 
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         self._tables.change(lambda known: replace(known, settings={**known.settings, **changes}))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let the reads within the block be strong, though not of one moment."""
+        with reading("strong"):
+            yield
+
+    def with_documents(self, read: Mapping[int, Read]) -> RemoteStore:
+        """Return this store with the documents of a search as the search has read them."""
+        store = copy.copy(self)
+        store._search_read = read
+        return store
 
     def state(self) -> State:
         return State(self.generation, 0, 0, self._tables.known().version, 0, 0)
@@ -108,9 +122,17 @@ class RemoteStore(Refused):
         return client.count(self._tables.documents), client.count(self._tables.keys())
 
     def documents(self, rows: Int64) -> dict[int, StoredDocument]:
+        if self._search_read is not None:
+            return {
+                row: self._search_read[row].document
+                for row in rows.tolist()
+                if row in self._search_read
+            }
         return {row: read.document for row, read in self._tables.read(rows.tolist()).items()}
 
     def values(self, rows: Int64) -> dict[int, StoredDocument]:
+        if self._search_read is not None:
+            return self.documents(rows)
         read = self._tables.read(rows.tolist(), texts=False)
         return {row: each.document for row, each in read.items()}
 
@@ -176,9 +198,6 @@ class RemoteStore(Refused):
     def own_keys(self, rows: Int64) -> KeyBatch:
         reads = self._tables.read(rows.tolist(), texts=False)
         return self._batch([reads[row] for row in sorted(reads)])
-
-    def embeddings_of(self, row: int) -> Float32:
-        return self.own_keys(np.array([row], dtype=np.int64)).embeddings
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         found = self._tables.vectors(list(ids))
@@ -316,7 +335,7 @@ class RemoteStore(Refused):
     ) -> tuple[int, int]:
         return self._examples.add(questions, examples, forget=forget)
 
-    def learned(self) -> Learned:
+    def examples(self) -> ExampleSet:
         return self._examples.learned()
 
     def example_count(self) -> int:
@@ -337,19 +356,3 @@ class RemoteStore(Refused):
 
     def interaction_counts(self) -> tuple[int, int]:
         return 0, 0
-
-
-class _Connections:
-    """Who may write; there are no connections of a collection's own."""
-
-    def __init__(self, read_only: bool) -> None:
-        self.read_only = read_only
-
-    def check_writable(self) -> None:
-        """What may not be written to is refused by whoever opened it."""
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Reads within the block are strong, though not of one moment."""
-        with reading("strong"):
-            yield

@@ -11,7 +11,6 @@ from attend.consistency import reading
 from attend.engines.capabilities import unsupported
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from attend.engines.milvus.keys import RemoteKeys, Size
-from attend.engines.milvus.reader import Reader
 from attend.engines.milvus.retired import GRACE_SECONDS
 from attend.engines.milvus.store import RemoteStore
 from attend.engines.milvus.tables import Tables
@@ -80,8 +79,8 @@ class RemoteViews:
         given = options.filter
         passing = self._store.passing(compile_filter(given)) if given else ""
         view = self.view(made, passing, tuple(sorted(exclude)), only)
-        reader = Reader(self._store, cast(RemoteKeys, view.keys))
-        return Selected(view, None, reader)
+        keys = cast(RemoteKeys, view.keys)
+        return Selected(view, None, self._store.with_documents(keys.documents_read))
 
     def size(self) -> Size:
         """How large the collection is, as counted some seconds ago at most."""

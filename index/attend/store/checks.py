@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 from sqlite_utils import Database
 
-from attend.store import field_values, statements
-from attend.store.documents import KeyRow
+from attend.store import field_index
+from attend.store.connections import dimension
 from attend.store.migrations import FILL_LEXICAL, TEXTS, migrations
+from attend.store.records import KeyRow
 
 READ_ROWS = 8192
 """Embeddings read at a time."""
@@ -195,7 +196,7 @@ _EMBEDDINGS = {
 
 
 def _embeddings(db: Database) -> Iterator[str]:
-    width = statements.dimension(db)
+    width = dimension(db)
     for table, select in _EMBEDDINGS.items():
         wrong = unfit(db, select, width)
         if wrong:
@@ -352,12 +353,12 @@ def _refill_words(db: Database) -> None:
 
 
 def _filters(db: Database) -> Iterator[str]:
-    for name, count in field_values.check(db).items():
+    for name, count in field_index.check(db).items():
         yield f"The index of the field {name!r} is wrong about {count} documents."
 
 
 def _drop_filters(db: Database) -> None:
-    field_values.drop(db, list(field_values.check(db)))
+    field_index.drop(db, list(field_index.check(db)))
 
 
 RESTORE = "Restore the collection from a snapshot or a copy."

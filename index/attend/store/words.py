@@ -1,0 +1,291 @@
+"""BM25 over the documents' texts, by SQLite's FTS5: documents that share words with a query.
+
+A query is a bag of words, whatever its text holds: nothing in it is syntax. The score of a query
+is the sum of its words' scores, so that the matches of single words are cached.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlite_utils import Database
+
+from attend.types import Float32, Float64, Int64
+
+SPLIT = "unicode61 remove_diacritics 2"
+"""How a text becomes words (sqlite.org/fts5.html#tokenizers); `porter` makes stems of these."""
+
+MAX_STEMS = 1024
+"""Distinct stems of a text that are used, the first ones: twice what most encoders read."""
+
+K1 = 1.2
+"""FTS5's k1 in bm25(); its b is 0.75 (sqlite.org/fts5.html#the_bm25_function)."""
+
+LEAST_IDF = 1e-6
+"""FTS5's idf of a term that half of the documents have, or more."""
+
+MAX_TERMS = 64
+"""Terms that a query is matched by, the rarest: those of a paragraph."""
+
+FULL_DOCUMENTS = 100_000
+"""Up to this number of documents every term counts. In a larger collection only the rarest terms
+count, which together match at most this number: a query takes no longer than it takes here."""
+
+MAX_SPAN = 4_000_000
+"""Largest span of row numbers whose scores are summed in a table: 32 MB."""
+
+CACHED_SCORES = 8_000_000
+"""Scores in the cache, of the words used last: 64 MB. Queries share most of the words that many
+documents have, and reading those takes most of the time."""
+
+OVERHEAD = 50
+"""Memory of a cached word beside its scores, in scores."""
+
+MAX_COUNTS = 100_000
+"""Words whose number of documents is cached: 10 MB."""
+
+
+class Tokenizer:
+    """Splits texts into words by SQLite itself, which also made the index. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def words(self, text: str) -> dict[str, str]:
+        """Return a text's distinct stems in the order they occur, each with a word that has it.
+
+        The word is what a search must look for: the stem of 'databases' is 'databas', and the
+        stem of that another.
+        """
+        tables = self._tables()
+        # Half a surrogate pair is no UTF-8; as '?' it separates words, as it does in the index.
+        readable = text.encode("utf-8", "replace").decode("utf-8")
+        tables.execute("BEGIN")
+        try:
+            tables.execute("INSERT INTO words VALUES (?)", [readable])
+            tables.execute("INSERT INTO stems VALUES (?)", [readable])
+            places = dict(tables.execute("SELECT offset, term FROM word_places"))
+            stems = tables.execute(
+                "SELECT term, min(offset) AS first FROM stem_places GROUP BY term "
+                "ORDER BY first LIMIT ?",
+                [MAX_STEMS],
+            )
+            return {stem: places[first] for stem, first in stems}
+        finally:
+            tables.execute("ROLLBACK")
+
+    def holds(self, text: str, query: str) -> bool:
+        """Return whether a text matches an FTS5 query, by the rules of the index."""
+        tables = self._tables()
+        tables.execute("BEGIN")
+        try:
+            tables.execute("INSERT INTO stems VALUES (?)", [text])
+            matches = tables.execute("SELECT 1 FROM stems WHERE stems MATCH ?", [query])
+            return matches.fetchone() is not None
+        finally:
+            tables.execute("ROLLBACK")
+
+    def _tables(self) -> sqlite3.Connection:
+        """Return this thread's own tables, in memory, which are empty between two texts."""
+        tables: sqlite3.Connection | None = getattr(self._local, "tables", None)
+        if tables is None:
+            tables = self._local.tables = sqlite3.connect(":memory:", isolation_level=None)
+            for name, tokenize in (("word", SPLIT), ("stem", f"porter {SPLIT}")):
+                tables.execute(
+                    f"CREATE VIRTUAL TABLE {name}s USING fts5("
+                    f"text, content = '', tokenize = '{tokenize}')"
+                )
+                tables.execute(
+                    f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab ({name}s, 'instance')"
+                )
+        return tables
+
+
+TOKENIZER = Tokenizer()
+"""Shared by all: it stores nothing."""
+
+
+class WordMatch(NamedTuple):
+    """The documents that have one word. Rows take as few bytes as they need."""
+
+    rows: NDArray[np.unsignedinteger[Any]]  # (n,) ascending
+    scores: Float32  # (n,) BM25 of this word alone, above 0
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, float]]) -> WordMatch:
+        rows = np.array([row for row, _ in pairs], dtype=np.int64)
+        narrow = rows.astype(np.min_scalar_type(int(rows.max(initial=0))))
+        return cls(narrow, np.array([score for _, score in pairs], dtype=np.float32))
+
+
+class WordMatches:
+    """Caches the matches of words until a text changes. Threads may share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cache = _Cache(-1)
+
+    def of(self, db: Database) -> WordReader:
+        """Return a reader of the matches within one read transaction."""
+        texts = int(db.execute("SELECT value FROM settings WHERE name = 'texts'").fetchone()[0])
+        with self._lock:
+            if self._cache.texts < texts:
+                self._cache = _Cache(texts)
+            # A reader of an earlier state has a cache of its own.
+            cache = self._cache if self._cache.texts == texts else _Cache(texts)
+        return WordReader(db, cache)
+
+
+class WordReader:
+    """Reads matches in the state of one read transaction."""
+
+    def __init__(self, db: Database, cache: _Cache) -> None:
+        self._db = db
+        self._cache = cache
+
+    @property
+    def size(self) -> int:
+        """The number of documents that have texts."""
+        if self._cache.size is None:
+            row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
+            self._cache.size = int(row[0])
+        return self._cache.size
+
+    def count(self, stem: str, word: str, most: int) -> int:
+        """Return the number of documents that have a word, or `most` + 1 if there are more."""
+        cached = self._cache.counts.get(stem)
+        if cached is not None:
+            return cached
+        row = self._db.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)",
+            [_quoted(word), most + 1],
+        ).fetchone()
+        if len(self._cache.counts) >= MAX_COUNTS:
+            self._cache.counts.clear()
+        self._cache.counts[stem] = int(row[0])
+        return int(row[0])
+
+    def match(self, stem: str, word: str) -> WordMatch:
+        cached = self._cache.take(stem)
+        if cached is not None:
+            return cached
+        pairs = self._db.execute(
+            "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [_quoted(word)]
+        ).fetchall()
+        match = WordMatch.of(pairs)
+        self._cache.put(stem, match)
+        return match
+
+
+class _Cache:
+    """Matches read in one state of the texts."""
+
+    def __init__(self, texts: int) -> None:
+        self.texts = texts
+        self.size: int | None = None
+        self.counts: dict[str, int] = {}
+        self._matches: dict[str, WordMatch] = {}
+        self._scores = 0
+        self._lock = threading.Lock()
+
+    def take(self, stem: str) -> WordMatch | None:
+        with self._lock:
+            match = self._matches.pop(stem, None)
+            if match is not None:
+                self._matches[stem] = match  # last again: the first ones go first
+            return match
+
+    def put(self, stem: str, match: WordMatch) -> None:
+        with self._lock:
+            if stem in self._matches:
+                return
+            self._matches[stem] = match
+            self._scores += len(match.rows) + OVERHEAD
+            while self._scores > CACHED_SCORES and len(self._matches) > 1:
+                first = next(iter(self._matches))
+                self._scores -= len(self._matches.pop(first).rows) + OVERHEAD
+
+
+def _quoted(word: str) -> str:
+    """Quote a word, so that it is never syntax."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+class Lexical(NamedTuple):
+    """The documents that have words of a query.
+
+    Attributes:
+        rows: rows of documents (n,), ascending.
+        scores: BM25 of each (n,), above 0.
+        maximum: the best score in the whole collection; 0 without a match.
+        ideal: about the score of a perfect match: the sum of idf * (k1 + 1) over the terms of
+            the search, and over those that no document has.
+        terms: the stems of the search, the rarest first.
+    """
+
+    rows: Int64
+    scores: Float64
+    maximum: float
+    ideal: float
+    terms: tuple[str, ...]
+
+
+class _Term(NamedTuple):
+    stem: str
+    word: str
+    documents: int
+
+
+def search(reader: WordReader, words: Mapping[str, str], limit: int | None = None) -> Lexical:
+    """Find the documents that have any of the words (by stem): all of them, or the best.
+
+    Words that more than half of the documents have are left out: each would add at most
+    LEAST_IDF * (K1 + 1) to a score, and nearly every document to the result.
+    """
+    size = reader.size
+    most = min(size // 2, FULL_DOCUMENTS)
+    terms = [_Term(stem, word, reader.count(stem, word, most)) for stem, word in words.items()]
+    used = _rarest([term for term in terms if 0 < term.documents <= most], size)
+    absent = [term for term in terms if not term.documents]
+    ideal = (K1 + 1) * sum(idf(term.documents, size) for term in (*used, *absent))
+    rows, scores = _summed([reader.match(term.stem, term.word) for term in used])
+    maximum = float(scores.max(initial=0.0))
+    if limit is not None:
+        best = np.sort(np.lexsort((rows, -scores))[:limit])
+        rows, scores = rows[best], scores[best]
+    return Lexical(rows, scores, maximum, ideal, tuple(term.stem for term in used))
+
+
+def idf(documents: int, size: int) -> float:
+    """Return the inverse document frequency of a term by FTS5's formula."""
+    return max(math.log((size - documents + 0.5) / (documents + 0.5)), LEAST_IDF)
+
+
+def _rarest(terms: Sequence[_Term], size: int) -> list[_Term]:
+    rarest = sorted(terms, key=lambda term: term.documents)[:MAX_TERMS]
+    if size <= FULL_DOCUMENTS:
+        return rarest
+    matches = np.cumsum([term.documents for term in rarest])
+    return rarest[: int((matches <= FULL_DOCUMENTS).sum())]
+
+
+def _summed(matches: Sequence[WordMatch]) -> tuple[Int64, Float64]:
+    """Return the rows of the documents of several matches, and the sum of the scores of each."""
+    if not matches:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    rows = np.concatenate([match.rows for match in matches]).astype(np.int64)
+    scores = np.concatenate([match.scores for match in matches])
+    first, last = int(rows.min()), int(rows.max())
+    if last - first > MAX_SPAN:
+        rows, places = np.unique(rows, return_inverse=True)
+        return rows, np.bincount(places, weights=scores).astype(np.float64, copy=False)
+    # By row, which is several times as fast as sorting: rows are numbered without many gaps.
+    sums = np.bincount(rows - first, weights=scores).astype(np.float64, copy=False)
+    positions: Int64 = np.flatnonzero(sums).astype(np.int64)
+    return positions + first, sums[positions]
