@@ -14,7 +14,7 @@ from attend import Collection
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.measure.compare import Difference
-from attend.measure.rankings import DEPTH, Ranked, Ranking, measure, rank
+from attend.measure.rankings import DEPTH, RankedQueries, Ranking, measure, rank
 from attend.measure.statistics import difference_interval, mean_interval, paired_randomisation
 from attend.tuning import Tuning
 from attend.types import Float32, Float64
@@ -46,7 +46,7 @@ class Contest:
         """Enter what the collection ranks by these options."""
         self.enter(contestant, rank(self.collection, self.judged.queries, **options))
 
-    def enter(self, contestant: str, ranked: Ranked) -> None:
+    def enter(self, contestant: str, ranked: RankedQueries) -> None:
         measured = measure(self.judged.qrels, ranked.run(), self.collection)
         self.by_query[contestant] = measured.by_query
 
@@ -93,7 +93,7 @@ def variant(
     )
 
 
-def by_vectors(collection: Collection, ids: Sequence[str], rows: Float32) -> Ranked:
+def by_vectors(collection: Collection, ids: Sequence[str], rows: Float32) -> RankedQueries:
     """What queries (q, d) rank among the collection's untrained keys."""
     version = collection.store.projections()[0].version
     requests = [
@@ -110,16 +110,18 @@ def by_vectors(collection: Collection, ids: Sequence[str], rows: Float32) -> Ran
 
 def by_rows(
     documents: Sequence[str], document_rows: Float32, ids: Sequence[str], rows: Float32
-) -> Ranked:
+) -> RankedQueries:
     """What queries (q, d) rank among documents (n, d) by cosine."""
     scores = unit(rows) @ unit(document_rows).T  # (q, d) @ (d, n) -> (q, n)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
     return _ranked(ids, [[documents[at] for at in best] for best in order])
 
 
-def _ranked(ids: Sequence[str], documents: Sequence[Sequence[str]]) -> Ranked:
+def _ranked(ids: Sequence[str], documents: Sequence[Sequence[str]]) -> RankedQueries:
     pairs = zip(ids, documents, strict=True)
-    return Ranked({id: Ranking(tuple(each), 0.0, 1.0) for id, each in pairs}, 0, False, (0, 0))
+    return RankedQueries(
+        {id: Ranking(tuple(each), 0.0, 1.0) for id, each in pairs}, 0, False, (0, 0)
+    )
 
 
 def unit(rows: Float32) -> Float32:

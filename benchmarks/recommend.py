@@ -28,8 +28,8 @@ from attend.measure.compare import Difference
 from attend.measure.interactions import (
     CUT,
     MEASURES,
-    Evaluation,
     Protocol,
+    TopNEvaluation,
     evaluate,
     protocol_of,
 )
@@ -55,17 +55,17 @@ class Bench(NamedTuple):
     full: bool
     peers: bool
     folder: Path
-    kept: dict[str, Evaluation]
+    kept: dict[str, TopNEvaluation]
 
     def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
         """Who is judged: all users, or some when quick."""
         found = protocol_of(given.test, given.train, cold)
         if not self.quick:
             return found
-        users = sorted(found.asked)
+        users = sorted(found.relevant)
         kept = np.random.default_rng(self.seed).permutation(len(users))[:QUICK_USERS]
-        some = {users[at]: found.asked[users[at]] for at in kept.tolist()}
-        return replace(found, asked=some)
+        some = {users[at]: found.relevant[users[at]] for at in kept.tolist()}
+        return replace(found, relevant=some)
 
 
 def main() -> None:
@@ -196,7 +196,7 @@ def _lists(met: Any, found: Any) -> dict[str, list[str]]:
     }
 
 
-def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> Evaluation:
+def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> TopNEvaluation:
     def recommend(user: str, met: Sequence[Any]) -> list[str]:
         history = [{"id": each.document} for each in met]
         return [hit.id for hit in collection.recommend(history=history, k=CUT, **options).hits]
@@ -206,7 +206,7 @@ def _evaluated(collection: Collection, protocol: Protocol, **options: Any) -> Ev
     return evaluate(protocol, recommend, catalogue)
 
 
-def _figures(name: str, what: str, found: Evaluation) -> Iterator[Row]:
+def _figures(name: str, what: str, found: TopNEvaluation) -> Iterator[Row]:
     columns, intervals = found.columns(), found.intervals()
     for at, measure in enumerate(MEASURES):
         short = measure.split("@")[0]
@@ -215,7 +215,7 @@ def _figures(name: str, what: str, found: Evaluation) -> Iterator[Row]:
     yield Row(f"{name}.novelty", f"{what}: novelty, bits", found.novelty)
 
 
-def _against(name: str, ours: Evaluation, theirs: Evaluation) -> Row:
+def _against(name: str, ours: TopNEvaluation, theirs: TopNEvaluation) -> Row:
     """The paired difference in nDCG."""
     users = list(ours.by_user)
     one, two = ([each.by_user[user][0] for user in users] for each in (ours, theirs))
@@ -335,7 +335,7 @@ def explanations(bench: Bench) -> Iterator[Row]:
     collection = bench.data.collection("books")
     protocol = bench.protocol(bench.books)
     sums, lowered = [], []
-    for user in protocol.asked:
+    for user in protocol.relevant:
         history = [each.document for each in protocol.histories[user]]
         if len(history) < 2:
             continue

@@ -14,14 +14,14 @@ from attend.cli.common import on_collection, open_collection, show, table
 from attend.cli.evaluate_interactions import evaluate_interactions
 from attend.cli.interactions import InteractionFile, with_interactions
 from attend.collection import Collection
-from attend.measure.compare import EXAMPLES, MEASURE, Version, compare
+from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.plots import draw
 from attend.measure.rankings import (
     MEASURES,
     Evaluation,
     Qrels,
     evaluate,
-    judged,
+    judged_queries,
     read_qrels,
     read_queries,
 )
@@ -35,14 +35,14 @@ _WITH_COMPARE = ("plots", "measure", "examples")
 """Options that say something of a comparison alone."""
 
 
-class VersionType(click.ParamType[Version]):
+class VersionType(click.ParamType[VersionName]):
     """A projection version, or `active`."""
 
     name = "version"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Version:
+    ) -> VersionName:
         if value == "active":
             return "active"
         return click.IntRange(1, 2**63 - 1).convert(value, param, ctx)
@@ -113,7 +113,7 @@ def evaluate_command(
     as_json: bool,
     queries: Path | None,
     qrels: Path | None,
-    versions: tuple[Version, Version] | None,
+    versions: tuple[VersionName, VersionName] | None,
     history: str | None,
     cold: Path | None,
     **given: Any,
@@ -166,7 +166,7 @@ def _evaluate(
     as_json: bool,
     options: dict[str, Any],
 ) -> None:
-    with _progress(len(judged(queries, qrels))) as progress:
+    with _progress(len(judged_queries(queries, qrels))) as progress:
         found = evaluate(collection, queries, qrels, on_progress=progress.update, **options)
     _tell_unknown(found)
     intervals = found.intervals()
@@ -188,12 +188,12 @@ def _compare(
     queries: dict[str, QueryInput],
     qrels: Qrels,
     as_json: bool,
-    versions: tuple[Version, Version],
+    versions: tuple[VersionName, VersionName],
     options: dict[str, Any],
 ) -> None:
     folder = options.pop("plots", None)
     by = options.pop("measure", MEASURE)
-    with _progress(2 * len(judged(queries, qrels))) as progress:
+    with _progress(2 * len(judged_queries(queries, qrels))) as progress:
         found = compare(
             collection, queries, qrels, versions, by=by, on_progress=progress.update, **options
         )
@@ -205,7 +205,9 @@ def _compare(
     show(as_json, comparison_json(found, plots), "\n\n".join([as_text(found), *written]))
 
 
-def _check_options(options: dict[str, Any], versions: tuple[Version, Version] | None) -> None:
+def _check_options(
+    options: dict[str, Any], versions: tuple[VersionName, VersionName] | None
+) -> None:
     if versions is not None and "projection" in options:
         raise click.UsageError("--compare names its versions itself; leave --projection out.")
     alone = [f"--{name}" for name in _WITH_COMPARE if name in options]

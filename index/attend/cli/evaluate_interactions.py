@@ -15,14 +15,16 @@ from attend.cli.interactions import InteractionFile
 from attend.collection import Collection
 from attend.measure.interactions import (
     CUT,
-    Evaluation,
-    History,
     Protocol,
+    RatingErrors,
+    TopNEvaluation,
+    UserHistory,
     evaluate,
+    numbers_by_user,
     protocol_of,
+    rating_errors,
     read_ids,
 )
-from attend.measure.ratings import RatingErrors, numbers_by_user, rating_errors
 from attend.measure.report import bounds, span
 from attend.recommend.answers import Recommended
 from attend.store import Interaction
@@ -47,7 +49,7 @@ def evaluate_interactions(
     protocol = protocol_of(later, earlier, withheld)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
 
-    def recommend(user: str, met: History) -> Sequence[str]:
+    def recommend(user: str, met: UserHistory) -> Sequence[str]:
         history = [{"id": each.document, "value": each.value} for each in met]
         fields: dict[str, Any] = {"history": history, "k": CUT}
         if withheld is not None:
@@ -58,7 +60,7 @@ def evaluate_interactions(
         assert isinstance(found, Recommended)  # as no target was named
         return [hit.id for hit in found.hits]
 
-    with tqdm(total=len(protocol.asked), unit="user", file=sys.stderr) as progress:
+    with tqdm(total=len(protocol.relevant), unit="user", file=sys.stderr) as progress:
         found = evaluate(protocol, recommend, catalogue, progress.update)
     asked = [each for each in later if withheld is None or each.document in withheld]
     raters = numbers_by_user(asked)
@@ -90,7 +92,7 @@ def _stored(collection: Collection) -> list[Interaction]:
 
 
 def _show(
-    found: Evaluation, protocol: Protocol, ratings: RatingErrors | None, as_json: bool
+    found: TopNEvaluation, protocol: Protocol, ratings: RatingErrors | None, as_json: bool
 ) -> None:
     intervals, measures = found.intervals(), found.measures
     if ratings is not None:

@@ -1,32 +1,83 @@
-"""Comparing two projection versions of one collection on the same judged queries."""
+"""Compare two projection versions of one collection on the same judged queries.
+
+The comparison has the measures of both with intervals, the difference and the chance of one as
+large, the reliability of their confidence, and the queries that gained and lost most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from attend.api.learning import FeedbackItem
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.measure.changes import Changes, changes
-from attend.measure.rankings import MEASURES, Qrels, Ranked, judged, measure, rank
-from attend.measure.sides import Side, side
-from attend.measure.statistics import mean_intervals, paired_randomisation
-from attend.types import QueryInput
+from attend.measure.rankings import (
+    MEASURES,
+    Evaluation,
+    Qrels,
+    RankedQueries,
+    judged_queries,
+    measure,
+    rank,
+)
+from attend.measure.statistics import (
+    UNCHANGED,
+    Gains,
+    Interval,
+    Reliability,
+    count_gains,
+    mean_intervals,
+    paired_randomisation,
+    reliability,
+)
+from attend.types import Float64, QueryInput, same_question
 
 MEASURE = "ndcg@10"
-"""By which gains are told unless another is asked for."""
+"""The measure that orders gains and losses by default."""
 
 EXAMPLES = 5
-"""Queries told of those that gained most, and of those that lost most."""
+"""Queries shown of those that gained most, and of those that lost most."""
 
-Version = int | Literal["active"]
+SHOWN = 3
+"""Documents shown of each ranking."""
+
+SNIPPET = 120
+"""Characters shown of a document's text."""
+
+NUMBERS = 4
+"""Numbers shown of a query that is a vector."""
+
+MAX_QUERIES = 500
+"""Queries compared in one request: each is ranked twice, and somebody waits."""
+
+MAX_EXAMPLES = 10_000
+"""Stored examples read for the newest queries."""
+
+VersionName = int | Literal["active"]
+
+
+@dataclass(frozen=True)
+class ComparedVersion:
+    """One of the two versions.
+
+    Attributes:
+        weight: the weight of the best document, against the share of them that is relevant.
+        confidence: the confidence, against the share of queries with a relevant document ranked.
+    """
+
+    ranked: RankedQueries
+    evaluation: Evaluation
+    intervals: Mapping[str, Interval]
+    weight: Reliability
+    confidence: Reliability
 
 
 class Difference(NamedTuple):
-    """A mean difference, its 95 % interval, and how easily chance makes one as large."""
+    """A mean difference, its 95 % interval, and the p-value of one as large by chance."""
 
     mean: float
     low: float
@@ -34,100 +85,254 @@ class Difference(NamedTuple):
     p: float
 
 
+class RankedDocument(NamedTuple):
+    """A document's id, the beginning of its text, and its grade (None: not judged)."""
+
+    id: str
+    text: str
+    grade: float | None
+
+
+class QueryDifference(NamedTuple):
+    """One query's measure and its first documents, before and after.
+
+    `text` is the query for people; of a vector, its first numbers.
+    """
+
+    query: str
+    text: str
+    before: float
+    after: float
+    gain: float
+    documents_before: list[RankedDocument]
+    documents_after: list[RankedDocument]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two versions side by side; every difference and gain is after less before.
 
     Attributes:
-        measure: the one by which changes are told.
+        measure: the measure of the gains.
         differences: measure → difference.
+        most_gained, most_lost: the largest change first.
     """
 
     measure: str
-    before: Side
-    after: Side
+    before: ComparedVersion
+    after: ComparedVersion
     differences: Mapping[str, Difference]
-    changes: Changes
+    gains: Gains
+    most_gained: Sequence[QueryDifference]
+    most_lost: Sequence[QueryDifference]
 
     @property
     def disturbed(self) -> bool:
-        """Whether the collection changed while the two were ranking."""
-        return len({*self.before.ranked.generations, *self.after.ranked.generations}) > 1
+        """Return true if the collection changed while the two were ranking."""
+        return len({*self.before.ranked.revisions, *self.after.ranked.revisions}) > 1
 
 
 def compare(
     collection: Collection,
     queries: Mapping[str, QueryInput],
     qrels: Qrels,
-    versions: tuple[Version, Version],
+    versions: tuple[VersionName, VersionName],
     *,
     by: str = MEASURE,
     examples: int = EXAMPLES,
     on_progress: Callable[[int], object] = lambda queries: None,
     **options: Any,
 ) -> Comparison:
-    """Rank the judged queries with both versions and tell what changed.
+    """Rank the judged queries with both versions and compare the rankings.
 
     Args:
         queries: query id → text or vector (d,).
         versions: before and after, each a projection version or "active".
-        by: a name of MEASURES, by which gains are told.
+        by: the measure of the gains, a name of MEASURES.
         on_progress: called with the number of queries ranked since; each is ranked twice.
         options: fields of `SearchOptions`, the same for both.
 
     Raises:
         InvalidRequest: the measure is not known.
-        UnknownProjection: there is no such version.
+        UnknownProjection: a version does not exist.
         SourceError: no query is judged.
     """
     _check_measure(by)
-    asked = judged(queries, qrels)
+    judged = judged_queries(queries, qrels)
     active = collection.store.state().projection
-    wanted = [active if version == "active" else version for version in versions]
-    for version in wanted:
-        collection.views.current(version)  # one that is not there is told before any is ranked
+    numbers = [active if version == "active" else version for version in versions]
+    for number in numbers:
+        collection.views.current(number)  # an unknown one raises before any query is ranked
     before, after = (
-        rank(collection, asked, on_progress=on_progress, projection=version, **options)
-        for version in wanted
+        rank(collection, judged, on_progress=on_progress, projection=number, **options)
+        for number in numbers
     )
-    return compare_rankings(collection, asked, qrels, (before, after), by=by, examples=examples)
+    return compare_rankings(collection, judged, qrels, (before, after), by=by, examples=examples)
 
 
 def compare_rankings(
     collection: Collection,
     queries: Mapping[str, QueryInput],
     qrels: Qrels,
-    ranked: tuple[Ranked, Ranked],
+    ranked: tuple[RankedQueries, RankedQueries],
     *,
     by: str = MEASURE,
     examples: int = EXAMPLES,
 ) -> Comparison:
-    """As `compare`, of rankings that are there; every query is judged and ranked."""
+    """Compare two rankings, as `compare` does; every query is judged and ranked."""
     _check_measure(by)
     grades = {id: qrels[id] for id in queries}
-    evaluations = [measure(grades, each.run(), collection) for each in ranked]
-    before, after = (each.columns() for each in evaluations)  # (q, m) each
-    # One drawing of queries serves both versions and their difference.
+    evaluations = [measure(grades, version.run(), collection) for version in ranked]
+    before, after = (evaluation.columns() for evaluation in evaluations)  # (q, m) each
+    # The same draws of queries serve both versions and their difference.
     intervals = mean_intervals(np.hstack([before, after, after - before]))
     width = len(MEASURES)
-    differences = {
-        name: Difference(*interval, paired_randomisation(after[:, at], before[:, at]))
-        for at, (name, interval) in enumerate(zip(MEASURES, intervals[2 * width :], strict=True))
-    }
-    place = list(MEASURES).index(by)
+    column = list(MEASURES).index(by)
+    gains = after[:, column] - before[:, column]
+    rising = np.argsort(gains, kind="stable")
+    lost = [row for row in rising if gains[row] < -UNCHANGED][:examples]
+    gained = [row for row in rising[::-1] if gains[row] > UNCHANGED][:examples]
+    values = np.stack([before[:, column], after[:, column]], axis=1)  # (q, 2)
     return Comparison(
         measure=by,
-        before=side(ranked[0], evaluations[0], grades, intervals[:width]),
-        after=side(ranked[1], evaluations[1], grades, intervals[width : 2 * width]),
-        differences=differences,
-        changes=changes(
-            collection, queries, grades, ranked, (before[:, place], after[:, place]), examples
-        ),
+        before=_compared(ranked[0], evaluations[0], grades, intervals[:width]),
+        after=_compared(ranked[1], evaluations[1], grades, intervals[width : 2 * width]),
+        differences={
+            name: Difference(*interval, paired_randomisation(after[:, i], before[:, i]))
+            for i, (name, interval) in enumerate(zip(MEASURES, intervals[2 * width :], strict=True))
+        },
+        gains=count_gains(gains),
+        most_gained=_differences(collection, queries, grades, ranked, values, gained),
+        most_lost=_differences(collection, queries, grades, ranked, values, lost),
     )
+
+
+def compare_judged(
+    collection: Collection,
+    versions: tuple[VersionName, VersionName],
+    items: Sequence[FeedbackItem] | None = None,
+    *,
+    by: str = MEASURE,
+) -> Comparison:
+    """Compare two versions on these judgements, or on the newest examples of the collection.
+
+    A version knows what it learned from: only judgements that are new to both show the better one.
+
+    Args:
+        by: the measure of the gains.
+
+    Raises:
+        InvalidRequest: no query, or too many.
+        UnknownProjection: a version does not exist.
+    """
+    examples = _stored(collection) if items is None else _sent(items)
+    ids: dict[str | bytes, str] = {}
+    queries: dict[str, QueryInput] = {}
+    qrels: dict[str, dict[str, float]] = {}
+    for query, document, label in examples:
+        id = ids.setdefault(same_question(query), str(len(ids) + 1))
+        queries[id] = query
+        qrels.setdefault(id, {})[document] = label
+    if not queries:
+        raise InvalidRequest(
+            "No judged query was given, and none is stored; send items, each a query with the id "
+            "of a document that answers it, or teach some first.",
+            field="items",
+        )
+    if len(queries) > MAX_QUERIES:
+        raise InvalidRequest(
+            f"{len(queries)} queries were given, and at most {MAX_QUERIES} are compared at once; "
+            f"send fewer, or use attend evaluate --compare.",
+            field="items",
+        )
+    return compare(collection, queries, qrels, versions, by=by)
+
+
+def query_text(query: QueryInput) -> str:
+    """Write a query for people.
+
+    >>> query_text("a whale hunt"), query_text([1.0, 0.5]), query_text([0.25] * 9)
+    ('a whale hunt', '[1, 0.5]', '[0.25, 0.25, 0.25, 0.25, …]')
+    """
+    if isinstance(query, str):
+        return query
+    numbers = [f"{number:g}" for number in query[:NUMBERS]]
+    return f"[{', '.join([*numbers, '…'] if len(query) > NUMBERS else numbers)}]"
 
 
 def _check_measure(name: str) -> None:
     if name not in MEASURES:
         raise InvalidRequest(
-            f"{name!r} is no measure; choose of {', '.join(MEASURES)}.", field="measure"
+            f"Unknown measure {name!r}; choose one of {', '.join(MEASURES)}.", field="measure"
         )
+
+
+def _sent(items: Iterable[FeedbackItem]) -> list[tuple[QueryInput, str, float]]:
+    examples = [item.example() for item in items]
+    return [(example.query, example.document, example.weight) for example in examples]
+
+
+def _stored(collection: Collection) -> list[tuple[QueryInput, str, float]]:
+    """Read the newest examples; queries that are vectors are left out, as they have no name."""
+    stored = collection.store.latest_examples(MAX_EXAMPLES)
+    queries = dict.fromkeys(example.query for example in stored if example.query is not None)
+    newest = set(list(queries)[:MAX_QUERIES])
+    return [
+        (example.query, example.document, example.label)
+        for example in stored
+        if example.query is not None and example.query in newest
+    ]
+
+
+def _compared(
+    ranked: RankedQueries, evaluation: Evaluation, qrels: Qrels, intervals: Sequence[Interval]
+) -> ComparedVersion:
+    """Describe one version; `intervals` are in the order of MEASURES."""
+    rankings = ranked.rankings.items()
+    relevant = [[qrels[query].get(id, 0) > 0 for id in r.documents] for query, r in rankings]
+    # A sum of weights leaves 0 to 1 by its last bit.
+    weights = np.clip([ranking.weight for _, ranking in rankings], 0, 1)
+    confidences = np.clip([ranking.confidence for _, ranking in rankings], 0, 1)
+    return ComparedVersion(
+        ranked,
+        evaluation,
+        dict(zip(MEASURES, intervals, strict=True)),
+        weight=reliability(weights, [any(flags[:1]) for flags in relevant]),
+        confidence=reliability(confidences, [any(flags) for flags in relevant]),
+    )
+
+
+def _differences(
+    collection: Collection,
+    queries: Mapping[str, QueryInput],
+    qrels: Qrels,
+    ranked: tuple[RankedQueries, RankedQueries],
+    values: Float64,
+    rows: Sequence[int],
+) -> list[QueryDifference]:
+    """Describe some queries, by their rows in `values` (q, 2)."""
+    ids = list(queries)
+    first = {
+        ids[row]: [version.rankings[ids[row]].documents[:SHOWN] for version in ranked]
+        for row in rows
+    }
+    shown = {id for rankings in first.values() for ranking in rankings for id in ranking}
+    texts = {
+        id: _beginning(document.fields.values() or map(str, document.payload.values()))
+        for id, document in collection.store.find(list(shown)).items()
+    }
+    described = []
+    for row in rows:
+        query, (before, after) = ids[row], values[row].tolist()
+        documents = [
+            [RankedDocument(id, texts.get(id, ""), qrels[query].get(id)) for id in ranking]
+            for ranking in first[query]
+        ]
+        text = query_text(queries[query])
+        described.append(QueryDifference(query, text, before, after, after - before, *documents))
+    return described
+
+
+def _beginning(texts: Iterable[str]) -> str:
+    words = " ".join(" ".join(texts).split())
+    return words if len(words) <= SNIPPET else f"{words[: SNIPPET - 1]}…"

@@ -1,69 +1,86 @@
-"""Recommendations against what users met later: the protocol of top-N evaluation.
+"""Measure recommendations and predictions against what users interacted with later.
 
-Each user with a history is recommended ten of all documents but those of the history, and these
-are compared with what the user met in the test (a full ranking, and no sample of it: Krichene and
-Rendle 2020). Relevance is binary; the ideal list has the ten best places filled with what was
-withheld, or as many as there is. Means are over users.
+Top-N recommendation: each user with a history is recommended ten of all documents but those of the
+history, and these are compared with what the user met in the test (a full ranking, and no sample of
+it: Krichene and Rendle 2020). Relevance is binary; the ideal list has the documents that were
+withheld in its first ten places. Means are over users.
+
+Predictions: the errors against the numbers that users gave later.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection as Group
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.recommend import MAX_TARGETS
+from attend.collection import Collection
 from attend.errors import SourceError
-from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
+from attend.measure.statistics import (
+    Interval,
+    by_group,
+    dcg,
+    mean_interval,
+    mean_intervals,
+    ndcg,
+)
+from attend.recommend.answers import Predicted
 from attend.recommend.history import is_liked
 from attend.store import Interaction
 from attend.types import Float64
+from attend.values import as_number
 
 CUT = 10
 """Documents that are recommended to each user."""
 
 MEASURES = ("ndcg@10", "recall@10")
 
-History = Sequence[Interaction]
+UserHistory = Sequence[Interaction]
 
-Recommend = Callable[[str, History], Sequence[str]]
-"""Of a user and their history: the ids of `CUT` documents, best first."""
+Recommend = Callable[[str, UserHistory], Sequence[str]]
+"""Maps a user and their history to the ids of `CUT` documents, best first."""
+
+# -- recommendations ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Who is asked for, and what would be right.
+    """The users, their histories and the right documents.
 
     Attributes:
-        histories: user → what they met before, of all users: popularity is counted in them.
-        asked: user → ids of the documents that are right; users with a history alone.
+        histories: user → earlier interactions, of all users: popularity is counted in them.
+        relevant: user → ids of the documents that are right; only users with a history.
         candidates: ids that may be recommended; None for every document.
-        without_history: users of the test who have none, or nothing in it that they liked; they
-            are not judged.
+        without_history: users of the test without a history, or with nothing in it that they
+            liked; they are not judged.
         left_out: interactions of the test, but for those of users without history, that could
-            not be right: the user met the document before, or it is no candidate.
+            not be right: the user met the document before, or it is not a candidate.
     """
 
-    histories: Mapping[str, History]
-    asked: Mapping[str, frozenset[str]]
+    histories: Mapping[str, UserHistory]
+    relevant: Mapping[str, frozenset[str]]
     candidates: frozenset[str] | None
     without_history: int
     left_out: int
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What came of it.
+class TopNEvaluation:
+    """The measures of the recommendations of all users.
 
     Attributes:
         by_user: user → values in the order of `MEASURES`.
         coverage: the share of the candidates that is in anybody's ten.
         novelty: bits: how unlikely a recommended document is to be one that a user met, as
-            log2(users / users who met it), the mean over all lists (Zhou et al. 2010). A document
-            that nobody met counts as one that one user did.
+            log2(users / users of the document), the mean over all lists (Zhou et al. 2010). A
+            document without users counts as one with one user.
     """
 
     by_user: Mapping[str, tuple[float, ...]]
@@ -71,65 +88,66 @@ class Evaluation:
     novelty: float
 
     def columns(self) -> Float64:
-        """(users, measures)."""
+        """Return the values (users, measures)."""
         return np.array(list(self.by_user.values()), dtype=np.float64)
 
     @property
     def measures(self) -> dict[str, float]:
-        """name → mean over the users."""
+        """Return name → mean over the users."""
         return dict(zip(MEASURES, self.columns().mean(axis=0).tolist(), strict=True))
 
     def intervals(self) -> dict[str, Interval]:
-        """name → mean with its 95 % bootstrap interval over the users."""
+        """Return name → mean with its 95 % bootstrap interval over the users."""
         return dict(zip(MEASURES, mean_intervals(self.columns()), strict=True))
 
 
 def protocol_of(
     test: Sequence[Interaction],
     history: Sequence[Interaction],
-    cold: Collection[str] | None = None,
+    cold: Group[str] | None = None,
 ) -> Protocol:
-    """Divide interactions into what is known of users and what they are asked for.
+    """Divide interactions into histories and the documents that are right.
 
-    Nothing is right that a user valued at 0 or below.
+    A document that a user valued at 0 or below is not right.
 
     Args:
-        test: what users met later.
-        history: what they met before.
-        cold: ids of withheld documents. They alone are recommended and right, and no history
-            holds them: what nobody met yet is in nobody's.
+        test: later interactions.
+        history: earlier interactions.
+        cold: ids of withheld documents. Only they are recommended and right, and no history
+            holds them: a document that nobody met yet is in no history.
 
     Raises:
-        SourceError: no user of the test has a history and something to be found.
+        SourceError: no user of the test has a history and a document that is right.
     """
     candidates = None if cold is None else frozenset(cold)
-    histories, asked = defaultdict[str, list[Interaction]](list), defaultdict[str, set[str]](set)
-    for each in history:
-        if candidates is None or each.document not in candidates:
-            histories[each.user].append(each)
-    met = {
-        user: {each.document for each in found}
-        for user, found in histories.items()
-        if any(is_liked(each.value) for each in found)
+    histories = defaultdict[str, list[Interaction]](list)
+    for event in history:
+        if candidates is None or event.document not in candidates:
+            histories[event.user].append(event)
+    earlier = {
+        user: {event.document for event in events}
+        for user, events in histories.items()
+        if any(is_liked(event.value) for event in events)
     }
-    pairs = {(each.user, each.document) for each in test if is_liked(each.value)}
+    relevant = defaultdict[str, set[str]](set)
+    pairs = {(event.user, event.document) for event in test if is_liked(event.value)}
     for user, document in pairs:
-        can_be = candidates is None or document in candidates
-        if user in met and document not in met[user] and can_be:
-            asked[user].add(document)
-    users = dict.fromkeys(each.user for each in test)
-    kept = {user: frozenset(asked[user]) for user in users if asked.get(user)}
-    if not kept:
+        possible = candidates is None or document in candidates
+        if user in earlier and document not in earlier[user] and possible:
+            relevant[user].add(document)
+    users = dict.fromkeys(event.user for event in test)
+    judged = {user: frozenset(relevant[user]) for user in users if relevant.get(user)}
+    if not judged:
         raise SourceError(
             f"None of the {len(users)} users of the test has a history and met anything else "
             f"later; do the two files belong together?"
         )
     return Protocol(
         histories=dict(histories),
-        asked=kept,
+        relevant=judged,
         candidates=candidates,
-        without_history=sum(user not in met for user in users),
-        left_out=sum(user in met for user, _ in pairs) - sum(map(len, kept.values())),
+        without_history=sum(user not in earlier for user in users),
+        left_out=sum(user in earlier for user, _ in pairs) - sum(map(len, judged.values())),
     )
 
 
@@ -138,28 +156,28 @@ def evaluate(
     recommend: Recommend,
     catalogue: int,
     on_progress: Callable[[int], object] = lambda users: None,
-) -> Evaluation:
-    """Ask for every user and measure.
+) -> TopNEvaluation:
+    """Recommend to every user and measure.
 
     Args:
-        catalogue: how many documents might be recommended.
+        catalogue: the number of documents that might be recommended.
         on_progress: called with the number of users who were answered since.
     """
     by_user: dict[str, tuple[float, ...]] = {}
     listed: Counter[str] = Counter()
-    for user, right in protocol.asked.items():
+    for user, relevant in protocol.relevant.items():
         documents = list(recommend(user, protocol.histories[user]))[:CUT]
-        by_user[user] = _measured(documents, right)
+        by_user[user] = _measured(documents, relevant)
         listed.update(documents)
         on_progress(1)
-    return Evaluation(by_user, len(listed) / max(1, catalogue), _novelty(protocol, listed))
+    return TopNEvaluation(by_user, len(listed) / max(1, catalogue), _novelty(protocol, listed))
 
 
 def read_ids(path: Path) -> list[str]:
-    """Ids of documents, one in a line.
+    """Read the ids of documents, one in a line.
 
     Raises:
-        SourceError: it cannot be read, or holds none.
+        SourceError: the file cannot be read, or is empty.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -171,26 +189,102 @@ def read_ids(path: Path) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def _measured(documents: Sequence[str], right: Collection[str]) -> tuple[float, float]:
-    """nDCG@10 and recall@10.
+def _measured(documents: Sequence[str], relevant: Group[str]) -> tuple[float, float]:
+    """Return nDCG@10 and recall@10.
 
     >>> ndcg, recall = _measured(["a", "b", "c"], {"b", "x"})
     >>> round(ndcg, 6), recall  # (1 / log2 3) / (1 + 1 / log2 3), 1 / 2
     (0.386853, 0.5)
     """
-    hits = [float(id in right) for id in documents]
-    return float(ndcg(hits, dcg(np.ones(len(right))))), sum(hits) / len(right)
+    hits = [float(id in relevant) for id in documents]
+    return float(ndcg(hits, dcg(np.ones(len(relevant))))), sum(hits) / len(relevant)
 
 
 def _novelty(protocol: Protocol, listed: Counter[str]) -> float:
-    """The mean over everything that was listed, as often as it was."""
+    """Return the mean over all recommendations."""
     users = len(protocol.histories)
-    met = Counter(
+    popularity = Counter(
         document
         for history in protocol.histories.values()
-        for document in {each.document for each in history}
+        for document in {event.document for event in history}
     )
     bits = math.fsum(
-        count * math.log2(users / max(1, met[document])) for document, count in listed.items()
+        count * math.log2(users / max(1, popularity[document]))
+        for document, count in listed.items()
     )
     return bits / max(1, listed.total())
+
+
+# -- predictions ----------------------------------------------------------------------------
+
+
+class RatingErrors(NamedTuple):
+    """The errors (r,) of predictions, and the user (r,) of each."""
+
+    errors: Float64
+    users: Sequence[str]
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Return root mean square and mean absolute error, over ratings."""
+        squares, sizes = self.errors**2, np.abs(self.errors)
+        return {"rmse": float(np.sqrt(squares.mean())), "mae": float(sizes.mean())}
+
+    def intervals(self) -> dict[str, Interval]:
+        """Return name → mean with its 95 % bootstrap interval; draws are of users."""
+        squares = mean_interval(by_group(self.errors**2, self.users))
+        roots = Interval(*(float(np.sqrt(bound)) for bound in squares))
+        return {"rmse": roots, "mae": mean_interval(by_group(np.abs(self.errors), self.users))}
+
+
+def numbers_by_user(later: Iterable[Interaction]) -> dict[str, dict[str, float]]:
+    """Return user → document → number; interactions without a number are left out."""
+    numbers: dict[str, dict[str, float]] = defaultdict(dict)
+    for event in later:
+        if np.isfinite(as_number(event.value)):
+            numbers[event.user][event.document] = as_number(event.value)
+    return dict(numbers)
+
+
+def rating_errors(
+    collection: Collection,
+    histories: Mapping[str, UserHistory],
+    later: Mapping[str, Mapping[str, float]],
+    on_progress: Callable[[int], object] = lambda users: None,
+) -> RatingErrors | None:
+    """Predict the numbers that users gave later from their histories.
+
+    Args:
+        histories: user → earlier interactions.
+        later: user → document → the number given; users without a number in their history are
+            passed over.
+        on_progress: called with the number of users who were done since.
+
+    Returns: None where no user has both a history and a later number.
+
+    Raises:
+        InvalidRequest: a number is out of the range that the model was learned from.
+    """
+    errors: list[Float64] = []
+    users: list[str] = []
+    for user, truth in later.items():
+        history = [
+            {"id": event.document, "value": as_number(event.value)}
+            for event in histories.get(user, ())
+            if np.isfinite(as_number(event.value))
+        ]
+        if history:
+            predicted = _predicted(collection, history, list(truth))
+            errors.append(predicted - np.array([*truth.values()]))
+            users += [user] * len(truth)
+        on_progress(1)
+    return RatingErrors(np.concatenate(errors), users) if errors else None
+
+
+def _predicted(collection: Collection, history: list[dict[str, Any]], ids: list[str]) -> Float64:
+    means: list[float] = []
+    for start in range(0, len(ids), MAX_TARGETS):
+        answer = collection.recommend(history=history, target=ids[start : start + MAX_TARGETS])
+        assert isinstance(answer, Predicted)  # as targets were named
+        means += [as_number(prediction["mean"]) for prediction in answer.predictions]
+    return np.array(means)

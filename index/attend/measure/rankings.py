@@ -1,7 +1,7 @@
-"""Evaluation: rankings against judgements, by the measures of trec_eval.
+"""Measure rankings against judgements, by the measures of trec_eval.
 
-`ir_measures` computes them (github.com/terrierteam/ir_measures); all but nDCG, of which it knows
-whole grades only. Ranking and measuring are apart: whatever gives rankings can be measured.
+`ir_measures` computes all of them (github.com/terrierteam/ir_measures) but nDCG, for which it takes
+whole grades only. Ranking and measuring are separate: rankings of any origin can be measured.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Qrels = Mapping[str, Mapping[str, float]]
 
 
 class Ranking(NamedTuple):
-    """What one query got: documents best first, the best one's weight, and the confidence."""
+    """The documents of one query, best first, the weight of the best, and the confidence."""
 
     documents: tuple[str, ...]
     weight: float
@@ -53,27 +53,24 @@ class Ranking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """What every query got from one projection version.
+class RankedQueries:
+    """The rankings of all queries under one projection version.
 
     Attributes:
         rankings: query id → ranking.
-        generations: the collection's state at the first answer and at the last.
+        revisions: the collection's state at the first answer and at the last.
     """
 
     rankings: Mapping[str, Ranking]
     projection: int
     calibrated: bool
-    generations: tuple[int, int]
+    revisions: tuple[int, int]
 
     def run(self) -> dict[str, dict[str, float]]:
-        """query id → document id → score, by rank.
-
-        What is measured is the list as it was returned, equal scores included.
-        """
+        """Return query id → document id → score by rank: lists are measured in their order."""
         return {
-            query: {id: float(-rank) for rank, id in enumerate(each.documents)}
-            for query, each in self.rankings.items()
+            query: {id: float(-rank) for rank, id in enumerate(ranking.documents)}
+            for query, ranking in self.rankings.items()
         }
 
 
@@ -94,12 +91,12 @@ class Evaluation:
     unknown_documents: int
 
     def columns(self) -> Float64:
-        """Values (queries, measures), in the order of `by_query` and of MEASURES."""
+        """Return the values (queries, measures), in the order of `by_query` and of MEASURES."""
         rows = [[values[name] for name in MEASURES] for values in self.by_query.values()]
         return np.array(rows, dtype=np.float64)
 
     def intervals(self) -> dict[str, Interval]:
-        """name → mean with its 95 % bootstrap interval over the queries."""
+        """Return name → mean with its 95 % bootstrap interval over the queries."""
         return dict(zip(MEASURES, mean_intervals(self.columns()), strict=True))
 
 
@@ -114,22 +111,22 @@ def evaluate(
 
     Raises:
         SourceError: no query is judged.
-        InvalidRequest: a query that the collection cannot be asked.
+        InvalidRequest: a query does not fit the collection.
     """
-    asked = judged(queries, qrels)
-    ranked = rank(collection, asked, **options)
-    return measure({id: qrels[id] for id in asked}, ranked.run(), collection)
+    judged = judged_queries(queries, qrels)
+    ranked = rank(collection, judged, **options)
+    return measure({id: qrels[id] for id in judged}, ranked.run(), collection)
 
 
-def judged(queries: Mapping[str, QueryInput], qrels: Qrels) -> dict[str, QueryInput]:
-    """The queries with a judgement; raises SourceError if there is none."""
-    found = {id: query for id, query in queries.items() if id in qrels}
-    if not found:
+def judged_queries(queries: Mapping[str, QueryInput], qrels: Qrels) -> dict[str, QueryInput]:
+    """Return the queries with a judgement; raise SourceError if no query has one."""
+    judged = {id: query for id, query in queries.items() if id in qrels}
+    if not judged:
         raise SourceError(
             f"None of the {len(queries)} queries has a judgement among the {len(qrels)} queries "
             f"of the qrels; do the two files belong together?"
         )
-    return found
+    return judged
 
 
 def rank(
@@ -138,8 +135,8 @@ def rank(
     *,
     on_progress: Callable[[int], object] = lambda queries: None,
     **options: Any,
-) -> Ranked:
-    """The first DEPTH documents for each query.
+) -> RankedQueries:
+    """Rank the first DEPTH documents for each query.
 
     Args:
         on_progress: called with the number of queries that were answered since.
@@ -148,13 +145,15 @@ def rank(
     _check_widths(queries, collection.settings.dimension)
     ids = list(queries)
     answers: list[Answer] = []
-    for at in range(0, len(ids), MAX_BATCH):
-        batch = [_request(queries[id], options) for id in ids[at : at + MAX_BATCH]]
+    for start in range(0, len(ids), MAX_BATCH):
+        batch = [_request(queries[id], options) for id in ids[start : start + MAX_BATCH]]
         answers += collection.search_many(batch)
         on_progress(len(batch))
     rankings = {id: _ranking(answer) for id, answer in zip(ids, answers, strict=True)}
     first, last = answers[0], answers[-1]
-    return Ranked(rankings, last.projection, last.calibrated, (first.generation, last.generation))
+    return RankedQueries(
+        rankings, last.projection, last.calibrated, (first.generation, last.generation)
+    )
 
 
 def measure(
@@ -162,16 +161,17 @@ def measure(
 ) -> Evaluation:
     """Measure a run (query id → document id → score).
 
-    A grade may be any number; one below 0 counts as 0. Of the measures only nDCG asks how large
-    it is: to the others a document is relevant or not.
+    A grade may be any number; one below 0 counts as 0. Only nDCG uses its size: to the other
+    measures a document is relevant or not.
     """
     import ir_measures
 
     relevance = {
-        query: {id: int(each > 0) for id, each in of.items()} for query, of in qrels.items()
+        query: {id: int(grade > 0) for id, grade in grades.items()}
+        for query, grades in qrels.items()
     }
     names = {ir_measures.parse_measure(MEASURES[name]): name for name in MEASURES if name != GRADED}
-    # A query without an answer is left out by the library: here it counts with zeros.
+    # The library leaves a query without an answer out: here it counts with zeros.
     by_query = {query: dict.fromkeys(MEASURES, 0.0) for query in qrels}
     for metric in ir_measures.iter_calc(list(names), relevance, run):
         by_query[metric.query_id][names[metric.measure]] = metric.value
@@ -180,24 +180,24 @@ def measure(
     means = {
         name: sum(values[name] for values in by_query.values()) / len(by_query) for name in MEASURES
     }
-    relevant = sorted({id for of in relevance.values() for id, grade in of.items() if grade})
+    relevant = sorted({id for flags in relevance.values() for id, flag in flags.items() if flag})
     unknown = len(relevant) - len(collection.store.hashes(relevant))
     return Evaluation(means, by_query, len(by_query), unknown)
 
 
 def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
-    """Queries as they are taught: JSON lines (or another table) with `_id` and `text` or `vector`.
+    """Read queries as `teach` does: a table such as JSON lines with `_id` and `text` or `vector`.
 
     Args:
-        vectors: queries are vectors, be they written as texts.
+        vectors: queries are vectors, also where they are written as texts.
 
     Raises:
-        SourceError: a row is no query, or repeats another's id.
+        SourceError: a row is not a query, or repeats an id.
     """
     queries: dict[str, QueryInput] = {}
     for item in feedback.read_queries(path, vectors=vectors):
         if isinstance(item, RowProblem):
-            raise SourceError(f"{path.parent / item.place} is no query: {item.reason}")
+            raise SourceError(f"{path.parent / item.place} is not a query: {item.reason}")
         place, (id, query) = item
         if id in queries:
             raise SourceError(
@@ -210,7 +210,7 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, float]]:
-    """Judgements: `query document grade` (BEIR, with a header) or TREC's four columns."""
+    """Read judgements: `query document grade` (BEIR, with a header) or TREC's four columns."""
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
     for number, line in _lines(path):
         cells = line.split("\t") if "\t" in line else line.split()
@@ -221,7 +221,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
             qrels[query][document] = _grade(grade)
         except ValueError:
             raise SourceError(
-                f"{path}:{number} is no judgement: expected query id, document id and a number "
+                f"{path}:{number} is not a judgement: expected query id, document id and a number "
                 f"from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}, separated by tabs, but it says "
                 f"{line[:80]!r}."
             ) from None
@@ -243,7 +243,7 @@ def _graded(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
 
 
 def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
-    """Before any is asked, and by name: which of thousands it was, a search does not know."""
+    """Raise InvalidRequest with the id of a query of another width, which a search cannot name."""
     for id, query in queries.items():
         if not isinstance(query, str) and len(query) != width:
             raise InvalidRequest(
@@ -254,13 +254,13 @@ def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
 
 
 def _without_iteration(cells: list[str]) -> list[str]:
-    """TREC's four columns without the second, which nobody uses; ValueError if not four."""
+    """Drop the second of TREC's four columns, which has no use; ValueError if not four."""
     query, _, document, grade = cells
     return [query, document, grade]
 
 
 def _grade(written: str) -> float:
-    """A grade, a whole one as such however it is written; ValueError if it is none."""
+    """Parse a grade, as an int where it is whole; ValueError if it is not a number."""
     number = float(written)
     if not abs(number) <= MAX_WEIGHT:  # true for NaN too
         raise ValueError(written)

@@ -28,6 +28,12 @@ BINS = 10
 CUT = 10
 """Documents of a ranking that nDCG looks at."""
 
+GAIN_BINS = 20
+"""Bins of gains; measures lie within 0 to 1, and so gains within -1 to 1."""
+
+UNCHANGED = 1e-9
+"""A gain nearer to 0 is rounding."""
+
 
 class Interval(NamedTuple):
     """A mean, and the bounds within which the true one lies at the stated level.
@@ -59,6 +65,19 @@ class Reliability(NamedTuple):
 
     bins: list[Bin]
     ece: float
+
+
+class Gains(NamedTuple):
+    """The number of queries that gained and lost; `counts` lie between the `edges`.
+
+    A query without a change is in `unchanged` alone.
+    """
+
+    gained: int
+    lost: int
+    unchanged: int
+    edges: list[float]
+    counts: list[int]
 
 
 def ndcg(gains: ArrayLike, ideal: ArrayLike) -> Float64:
@@ -118,31 +137,18 @@ def paired_randomisation(
         # Sums of the same numbers in another order differ in their last bits.
         return np.asarray(np.round(np.abs(signed.sum(axis=axis)), 12))
 
-    if 2**count <= resamples:
-        exact = permutation_test(
-            (difference,),
-            total,
-            permutation_type="samples",
-            n_resamples=resamples,
-            alternative="greater",
-        )
-        return float(exact.pvalue)
-
     def swapped(size: tuple[int, ...]) -> Float64:
-        return np.asarray(
-            np.where(rng.integers(0, 2, size, dtype=np.bool_), difference, -difference)
-        )
+        signs = rng.integers(0, 2, size, dtype=np.bool_)
+        return np.asarray(np.where(signs, difference, -difference))
 
-    # `permutation_test` would draw the same, but takes ten times as long: it shuffles each pair.
-    drawn = monte_carlo_test(
-        difference,
-        swapped,
-        total,
-        n_resamples=resamples,
-        batch=max(1, BLOCK // count),
-        alternative="greater",
-    )
-    return float(drawn.pvalue)
+    test = {"statistic": total, "n_resamples": resamples, "alternative": "greater"}
+    if 2**count <= resamples:
+        result = permutation_test((difference,), permutation_type="samples", **test)
+    else:
+        # `permutation_test` would draw the same, but shuffles each pair: ten times as long.
+        batch = max(1, BLOCK // count)
+        result = monte_carlo_test(difference, swapped, batch=batch, **test)
+    return float(result.pvalue)
 
 
 def mean_interval(values: ArrayLike, seed: int = SEED, level: float = 0.95) -> Interval:
@@ -235,6 +241,21 @@ def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) ->
     return Reliability(listed, round(calibration_error(predicted, observed, bins=bins), 12))
 
 
+def count_gains(gains: Float64) -> Gains:
+    """Count gains (q), each within -1 to 1, in bins of equal width.
+
+    >>> counted = count_gains(np.array([0.25, 0.0, -1.0]))
+    >>> counted.gained, counted.lost, counted.unchanged, sum(counted.counts)
+    (1, 1, 1, 2)
+    """
+    changed = gains[np.abs(gains) > UNCHANGED]
+    edges = np.round(np.linspace(-1, 1, GAIN_BINS + 1), 12)
+    counts, _ = np.histogram(changed, edges)
+    gained = int((changed > 0).sum())
+    lost = len(changed) - gained
+    return Gains(gained, lost, len(gains) - len(changed), edges.tolist(), counts.tolist())
+
+
 def calibration_error(
     predicted: Float64, correct: Float64, counts: Float64 | None = None, bins: int = BINS
 ) -> float:
@@ -277,10 +298,10 @@ def _bca(values: Float64, seed: int, level: float, resamples: int) -> tuple[Floa
 
     def means(rows: Float64, axis: int) -> Float64:
         """Average the rows (..., r) of the values: (m, ...)."""
-        drawn = rows.reshape(-1, rows.shape[-1]).astype(np.int64)
-        drawn += np.arange(len(drawn))[:, None] * count
+        samples = rows.reshape(-1, rows.shape[-1]).astype(np.int64)
+        samples += np.arange(len(samples))[:, None] * count
         # The number of times that each row was drawn: one product then serves every column.
-        times = np.bincount(drawn.ravel(), minlength=len(drawn) * count).reshape(-1, count)
+        times = np.bincount(samples.ravel(), minlength=len(samples) * count).reshape(-1, count)
         averaged = values.T @ times.T.astype(np.float64) / rows.shape[-1]  # (m, n) @ (n, draws)
         return np.asarray(averaged.reshape(width, *rows.shape[:-1]))
 

@@ -10,8 +10,7 @@ from flask import Response
 from attend import Collection
 from attend.api.learning import CompareRequest, RollbackRequest
 from attend.errors import UnknownProjection
-from attend.measure.compare import Version
-from attend.measure.judged import compare_judged
+from attend.measure.compare import VersionName, compare_judged
 from attend.measure.report import as_json
 from attend.store import StoredProjection
 from attend_service.context import context
@@ -82,7 +81,7 @@ def compare_projections(collection: str, body: CompareRequest) -> Response:
     Without `items` these are the newest examples, which versions may have learned from: then a gain
     says less than the report of the training, whose questions were held out.
     """
-    versions: tuple[Version, Version] = (body.before, body.after or "active")
+    versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
     found = compare_judged(_collection(collection), versions, body.items, by=body.by)
     told = as_json(found)
     del told["plots"]

@@ -16,12 +16,12 @@ from scipy import stats
 from attend.cli import main
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError, UnknownProjection
-from attend.measure.changes import histogram
 from attend.measure.compare import compare, compare_rankings
 from attend.measure.plots import gain_histogram, reliability_diagram
-from attend.measure.rankings import MEASURES, Ranked, Ranking, evaluate
+from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate
 from attend.measure.report import as_json, as_text
 from attend.measure.statistics import (
+    count_gains,
     difference_interval,
     mean_interval,
     mean_intervals,
@@ -234,7 +234,7 @@ def test_differences_are_after_less_before_with_scipys_p(worse):
 
 
 def test_changes_are_told_with_what_was_found(collection, worse):
-    told = worse.changes
+    told = worse
     gains = {
         id: worse.after.evaluation.by_query[id]["ndcg@10"] - values["ndcg@10"]
         for id, values in worse.before.evaluation.by_query.items()
@@ -258,8 +258,8 @@ def test_a_version_beside_itself_changes_nothing(collection):
     found = compare(collection, QUERIES, QRELS, (1, "active"))
     assert {each.p for each in found.differences.values()} == {1.0}
     assert {each[:3] for each in found.differences.values()} == {(0.0, 0.0, 0.0)}
-    assert found.changes.gains.unchanged == 10
-    assert found.changes.most_gained == found.changes.most_lost == []
+    assert found.gains.unchanged == 10
+    assert found.most_gained == found.most_lost == []
     for draw in (reliability_diagram, gain_histogram):
         draw(found).savefig("/dev/null", format="png")
 
@@ -274,10 +274,10 @@ def test_one_query_has_no_interval(collection):
     json.dumps(plain, allow_nan=False)
 
 
-def rankings(version: int, weights, documents, confidences, generation: int = 1) -> Ranked:
+def rankings(version: int, weights, documents, confidences, generation: int = 1) -> RankedQueries:
     found = zip(weights, documents, confidences, strict=True)
     by_query = {f"q{n}": Ranking(tuple(d), w, c) for n, (w, d, c) in enumerate(found)}
-    return Ranked(by_query, version, True, (generation, generation))
+    return RankedQueries(by_query, version, True, (generation, generation))
 
 
 def test_reliability_of_weight_and_of_confidence(collection):
@@ -300,7 +300,7 @@ def test_reliability_of_weight_and_of_confidence(collection):
 
 def test_gains_are_counted_without_those_that_stayed():
     gains = np.array([0.0, 1e-12, 1.0, -1.0, 0.05, -0.05, 0.31, 0.31])
-    found = histogram(gains)
+    found = count_gains(gains)
     assert (found.gained, found.lost, found.unchanged) == (4, 2, 2)
     assert len(found.edges) == len(found.counts) + 1
     assert sum(found.counts) == 6
@@ -321,13 +321,13 @@ def test_pictures_draw_what_was_counted(worse):
     assert after.get_ydata() == pytest.approx([each.observed for each in bins])
     axes = gain_histogram(worse).axes[0]
     drawn = [bar.get_height() for bars in axes.containers for bar in bars]
-    assert drawn == worse.changes.gains.counts
+    assert drawn == worse.gains.counts
     assert axes.get_xlabel() == "ndcg@10 after less before"
     assert axes.get_ylabel() == "Queries"
 
 
 def test_what_cannot_be_compared_is_told(collection):
-    with pytest.raises(InvalidRequest, match=r"'ndcg@7' is no measure; choose of ndcg@10"):
+    with pytest.raises(InvalidRequest, match=r"Unknown measure 'ndcg@7'; choose one of ndcg@10"):
         compare(collection, QUERIES, QRELS, (1, 2), by="ndcg@7")
     asked: list[int] = []
     with pytest.raises(UnknownProjection):

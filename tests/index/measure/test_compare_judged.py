@@ -12,9 +12,8 @@ from attend.api.base import parse
 from attend.api.learning import FeedbackItem
 from attend.errors import InvalidRequest, UnknownProjection
 from attend.feedback import add_feedback
-from attend.measure import judged
-from attend.measure.compare import compare
-from attend.measure.judged import compare_judged
+from attend.measure import compare as comparing
+from attend.measure.compare import compare, compare_judged
 from attend.measure.report import as_json
 from attend.projection import given
 
@@ -53,7 +52,7 @@ def test_without_items_the_stored_ones_are_taken(tmp_path: Path, tiny_encoder_fo
     made = Data(tmp_path).create("texts", encoder=str(tiny_encoder_folder))
     made.upsert([{"id": name, "text": name} for name in ("whale", "rose", "rocket")])
     made.add_projection(given(np.diag(np.arange(32) % 2), np.eye(32), kind="learned"))
-    with pytest.raises(InvalidRequest, match="nothing judged to compare by"):
+    with pytest.raises(InvalidRequest, match="No judged query was given"):
         compare_judged(made, (1, 2))
     said = [("a whale", "whale"), ("a rose", "rose"), ("roses", "rose")]
     add_feedback(made, [{"query": query, "id": id} for query, id in said])
@@ -65,6 +64,6 @@ def test_without_items_the_stored_ones_are_taken(tmp_path: Path, tiny_encoder_fo
 
 
 def test_too_many_are_refused(points: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged, "MAX_QUERIES", 3)
-    with pytest.raises(InvalidRequest, match="4 queries are judged, and at most 3"):
+    monkeypatch.setattr(comparing, "MAX_QUERIES", 3)
+    with pytest.raises(InvalidRequest, match="4 queries were given, and at most 3"):
         compare_judged(points, (1, 2), items(4))

@@ -54,7 +54,7 @@ def test_measures_are_those_of_ir_measures():
 
 def test_who_is_judged_and_by_what():
     protocol = protocol_of(pairs("u:ax v:b w:y x:a"), pairs("u:ab v:b x:b"))
-    assert protocol.asked == {"u": {"x"}, "x": {"a"}}
+    assert protocol.relevant == {"u": {"x"}, "x": {"a"}}
     assert protocol.without_history == 1  # w
     assert protocol.left_out == 2  # what u and v had met before
     assert {each.document for each in protocol.histories["u"]} == {"a", "b"}
@@ -62,7 +62,7 @@ def test_who_is_judged_and_by_what():
 
 def test_withheld_documents_are_in_no_history_and_alone_are_right():
     protocol = protocol_of(pairs("u:cd v:c"), pairs("u:ae v:e"), cold=["c", "e"])
-    assert protocol.asked == {"u": {"c"}}
+    assert protocol.relevant == {"u": {"c"}}
     assert protocol.candidates == {"c", "e"}
     assert [each.document for each in protocol.histories["u"]] == ["a"]
     assert protocol.without_history == 1  # v met nothing but what is withheld
@@ -109,6 +109,6 @@ def test_what_was_valued_at_nothing_is_not_right_and_is_no_history():
     before = [Interaction("u", "a", 5), Interaction("v", "a", 0)]
     after = [Interaction("u", "b", 0), Interaction("u", "c", 3), Interaction("v", "c", 4)]
     protocol = protocol_of(after, before)
-    assert protocol.asked == {"u": {"c"}}
+    assert protocol.relevant == {"u": {"c"}}
     assert protocol.without_history == 1
     assert [each.document for each in protocol.histories["v"]] == ["a"]

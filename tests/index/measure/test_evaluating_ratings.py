@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from attend.cli.main import main
 from attend.collection import Collection
-from attend.measure.ratings import numbers_by_user, rating_errors
+from attend.measure.interactions import numbers_by_user, rating_errors
 from attend.measure.statistics import by_group
 from attend.store import Interaction
 from tests.index.helpers import vector_data
