@@ -210,7 +210,7 @@ def test_a_ranking_says_what_the_search_said(tmp_path, tiny_encoder):
         assert len(ranking.documents) == 7
         assert ranking.weight == pytest.approx(answer.hits[0].weight)
         assert ranking.confidence == answer.confidence
-    assert found.generations == (answer.generation, answer.generation)
+    assert found.revisions == (answer.generation, answer.generation)
     assert (found.projection, found.calibrated) == (answer.projection, answer.calibrated)
 
 
