@@ -284,9 +284,7 @@ def test_what_is_taught_can_be_evaluated(tmp_path):
         assert list(found[id]) == list(row.item.query)
         assert grades[id] == {row.item.document: row.item.weight}
     write_jsonl(queries, [{"_id": "a", "text": "a whale"}])
-    with pytest.raises(
-        SourceError, match=r"queries\.jsonl:1 is not a query: .* a list of finite"
-    ):
+    with pytest.raises(SourceError, match=r"queries\.jsonl:1 is not a query: .* a list of finite"):
         read_queries(queries, vectors=True)
 
 
