@@ -19,7 +19,7 @@ from typing import NamedTuple
 from attend.collection import Collection
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Written
-from attend.source import FieldMap, Located, RowProblem, Source, documents
+from attend.source import FieldMap, RowItem, RowProblem, Source, documents
 from attend.types import Document, OnStage
 
 WINDOW = 256
@@ -185,14 +185,14 @@ class _Build:
             problem = item if isinstance(item, RowProblem) else self._problem_with(item, mapped)
             if problem is not None:
                 self._tell(problem)
-            elif isinstance(item, Located):
+            elif isinstance(item, RowItem):
                 self._ids[item.item.id] = mapped.source.name
                 if self._shard is None or self._shard.takes(item.item.id):
                     yield item.item
                 else:
                     self._on_progress(1)
 
-    def _problem_with(self, row: Located[Document], mapped: Mapped) -> RowProblem | None:
+    def _problem_with(self, row: RowItem[Document], mapped: Mapped) -> RowProblem | None:
         """What this collection, or another source, has against a document."""
         id = row.item.id
         if id in self._ids:

@@ -27,7 +27,7 @@ from attend.feedback import (
     unfit,
 )
 from attend.feedback.clicks import CLIP, ETA
-from attend.source import Columns, Layout, Located, RowProblem, Source, open_source
+from attend.source import Columns, Layout, RowItem, RowProblem, Source, open_source
 from attend.types import Example
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -77,7 +77,7 @@ class Files:
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.queries, self.examples, self.clicks))
 
-    def read(self, vectors: bool) -> Iterator[Located[Example] | RowProblem]:
+    def read(self, vectors: bool) -> Iterator[RowItem[Example] | RowProblem]:
         """All rows of all files, as examples or problems."""
         if self.queries is not None and self.qrels is not None:
             yield from read_judgements(self.queries, self.qrels, vectors=vectors)

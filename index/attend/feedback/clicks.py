@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attend.feedback.reading import clicked_of, example_of, position_of
-from attend.source import Columns, Located, Row, RowProblem, Source, Unusable, read_rows
+from attend.source import Columns, Row, RowItem, RowProblem, Source, Unusable, read_rows
 from attend.types import Example, Json, same_question
 
 ETA = 1.0
@@ -33,7 +33,7 @@ class Tally:
         clicks: the sum of clicks, each over its propensity.
     """
 
-    first: Located[Example]
+    first: RowItem[Example]
     shown: int = 0
     seen: float = 0.0
     clicks: float = 0.0
@@ -69,7 +69,7 @@ def read_clicks(
     clip: float = CLIP,
     negatives: bool = False,
     vectors: bool = False,
-) -> Iterator[Located[Example] | RowProblem]:
+) -> Iterator[RowItem[Example] | RowProblem]:
     """Read the whole log: one example for each query and clicked document, without the bias.
 
     Its position is None, since the weight accounts for the positions already.
@@ -97,12 +97,12 @@ def read_clicks(
         rows += 1
         unclicked += not clicked
         identity = same_question(example.query), example.document
-        first = Located(item.place, example._replace(position=None))
+        first = RowItem(item.place, example._replace(position=None))
         tallies.setdefault(identity, Tally(first)).count(clicked, propensity(position, eta, clip))
     for tally in tallies.values():
         if tally.clicks or negatives:
             place, example = tally.first
-            yield Located(place, example._replace(weight=tally.weight()))
+            yield RowItem(place, example._replace(weight=tally.weight()))
     if unclicked and not negatives:
         yield RowProblem(
             source.name,

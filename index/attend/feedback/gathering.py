@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from attend.errors import SourceError
-from attend.source import Located, RowProblem
+from attend.source import RowItem, RowProblem
 from attend.store import Interaction
 from attend.types import Example, same_question
 
@@ -30,7 +30,7 @@ class Gathered(Generic[Entry]):
 
 
 def gather(
-    items: Iterable[Located[Entry] | RowProblem],
+    items: Iterable[RowItem[Entry] | RowProblem],
     unfit: Callable[[Sequence[Entry]], Mapping[int, Exception]],
     *,
     strict: bool = False,
@@ -58,11 +58,11 @@ def gather(
         if strict and problem.rejects:
             raise SourceError(f"Stopped at {problem} Nothing was stored, because of --strict.")
 
-    rows: list[Located[Entry]] = []
+    rows: list[RowItem[Entry]] = []
     for item in items:
         report(item) if isinstance(item, RowProblem) else rows.append(item)
     errors = unfit([row.item for row in rows])
-    last: dict[tuple[str | bytes, str], Located[Entry]] = {}
+    last: dict[tuple[str | bytes, str], RowItem[Entry]] = {}
     for position, row in enumerate(rows):
         if position in errors:
             report(RowProblem(row.place, str(errors[position])))
@@ -91,7 +91,7 @@ def _is_earlier(entry: Example | Interaction, other: Example | Interaction) -> b
     return entry.time is not None and other.time is not None and entry.time < other.time
 
 
-def _contradiction(earlier: Located[Entry], row: Located[Entry]) -> RowProblem | None:
+def _contradiction(earlier: RowItem[Entry], row: RowItem[Entry]) -> RowProblem | None:
     """Return the problem of a label that a later row of the same pair changes."""
     one, other = earlier.item, row.item
     if not (isinstance(one, Example) and isinstance(other, Example)) or one.weight == other.weight:

@@ -16,7 +16,7 @@ from attend.feedback.reading import (
     query_of,
     vector_query,
 )
-from attend.source import Located, Row, RowProblem, Unusable, open_source, read_rows
+from attend.source import Row, RowItem, RowProblem, Unusable, open_source, read_rows
 from attend.source.cells import document_id, is_unicode, number_of
 from attend.source.columns import matching
 from attend.source.files import JsonLinesFile
@@ -32,7 +32,7 @@ QRELS_SUFFIXES = frozenset({".tsv", ".txt", ".qrels", ".trec", ""})
 
 def read_judgements(
     queries: Path, qrels: Path, *, vectors: bool = False
-) -> Iterator[Located[Example] | RowProblem]:
+) -> Iterator[RowItem[Example] | RowProblem]:
     """Read judgements and the queries that they name.
 
     Grades may be any finite numbers. Queries without a judgement are skipped: one file of
@@ -73,7 +73,7 @@ def read_judgements(
 
 def read_queries(
     path: Path, *, vectors: bool = False
-) -> Iterator[Located[tuple[str, QueryInput]] | RowProblem]:
+) -> Iterator[RowItem[tuple[str, QueryInput]] | RowProblem]:
     """Read the id of each query and the query itself."""
     if path.suffix.lower() in READERS:
         source = open_source(str(path))

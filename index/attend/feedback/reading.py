@@ -6,7 +6,7 @@ columns = label_columns(source)
 gathered = gather(read_labels(source, columns), partial(unfit, collection))
 ```
 
-Each reader yields a `Located` item for every row, or a `RowProblem` that says why it is unusable.
+Each reader yields a `RowItem` item for every row, or a `RowProblem` that says why it is unusable.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from attend.errors import SourceError
 from attend.source import (
     Columns,
     Layout,
-    Located,
     Row,
+    RowItem,
     RowProblem,
     Source,
     Unusable,
@@ -119,7 +119,7 @@ def label_columns(
 
 def read_labels(
     source: Source, columns: Columns, *, vectors: bool = False
-) -> Iterator[Located[Example] | RowProblem]:
+) -> Iterator[RowItem[Example] | RowProblem]:
     """Read a table from the beginning: without a label column each row has weight 1.
 
     Args:
@@ -142,7 +142,7 @@ def example_of(row: Row, columns: Columns, *, vectors: bool) -> Example:
 
 def read_interactions(
     source: Source, columns: Columns
-) -> Iterator[Located[Interaction] | RowProblem]:
+) -> Iterator[RowItem[Interaction] | RowProblem]:
     """Read a table of interactions from the beginning."""
     numeric = "value" in columns.names and _is_numeric(sample(source), columns.names["value"])
 

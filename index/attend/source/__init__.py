@@ -4,7 +4,7 @@
 source = open_source("books.csv")
 rows = sample(source)
 fields = guess(rows, text=("title",), source=source)
-for item in documents(source, fields):  # Located(place, document) | RowProblem(place, reason)
+for item in documents(source, fields):  # RowItem(place, document) | RowProblem(place, reason)
     ...
 ```
 """
@@ -22,8 +22,8 @@ from attend.source.opening import open_source
 from attend.source.rows import (
     LOOKAHEAD_ROWS,
     SAMPLE_ROWS,
-    Located,
     Row,
+    RowItem,
     RowProblem,
     Source,
     Unusable,
@@ -37,8 +37,8 @@ __all__ = [
     "Columns",
     "FieldMap",
     "Layout",
-    "Located",
     "Row",
+    "RowItem",
     "RowProblem",
     "Source",
     "Unusable",

@@ -159,11 +159,11 @@ def _vector(sample: Sequence[Row]) -> str | None:
     return next((name for name in columns if _mostly(sample, name, _is_vector)), None)
 
 
-def _texts(sample: Sequence[Row], kept: set[str | None], id: str | None) -> tuple[str, ...]:
+def _texts(sample: Sequence[Row], used: set[str | None], id: str | None) -> tuple[str, ...]:
     """Return all columns with a name that texts go by, else the one with the longest strings."""
     strings = [name for name in column_names(sample) if _is_prose(sample, name)]
     # A column that is returned is searched only where there is no other: English → French.
-    free = [name for name in strings if name not in kept]
+    free = [name for name in strings if name not in used]
     free = free or [name for name in strings if name != id]
     if not free:
         raise SourceError(
@@ -259,18 +259,18 @@ def guess_columns(source: Source, layout: Layout, **named: str | None) -> Column
     Raises:
         SourceError: a column that is named or required does not exist.
     """
-    chosen = {role: column for role, column in named.items() if column is not None}
-    present = all_columns(list(chosen.values()), sample(source), source)
+    taken = {role: column for role, column in named.items() if column is not None}
+    present = all_columns(list(taken.values()), sample(source), source)
     guessed = []
     for role, names in layout.names.items():
-        free = [column for column in present if column not in chosen.values()]
-        if role not in chosen and (columns := matching(free, names)):
-            chosen[role] = columns[0]
+        free = [column for column in present if column not in taken.values()]
+        if role not in taken and (columns := matching(free, names)):
+            taken[role] = columns[0]
             guessed.append(role)
     for role in layout.required:
-        if role not in chosen:
+        if role not in taken:
             raise SourceError(
                 f"No column of {source.name} looks like the {role}. Choose with "
                 f"{layout.option.format(role)} among {listed(present, limit=40)}."
             )
-    return Columns(layout, chosen, tuple(guessed))
+    return Columns(layout, taken, tuple(guessed))

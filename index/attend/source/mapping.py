@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from attend.source.cells import as_vector, document_id, scalar_columns, text_of, typed
 from attend.source.columns import FieldMap
-from attend.source.rows import Located, Row, RowProblem, Source, Unusable, sample
+from attend.source.rows import Row, RowItem, RowProblem, Source, Unusable, sample
 from attend.types import Document, Json
 
 VECTOR_FIELD = "vector"
 """The key field of a document's own vector."""
 
 
-def documents(source: Source, map: FieldMap) -> Iterator[Located[Document] | RowProblem]:
+def documents(source: Source, map: FieldMap) -> Iterator[RowItem[Document] | RowProblem]:
     """Read the source from its beginning; each row gives a document or a problem.
 
     The problems of the source itself pass through. Ids are unique within the source: of
@@ -29,7 +29,7 @@ def documents(source: Source, map: FieldMap) -> Iterator[Located[Document] | Row
             yield row
             continue
         try:
-            yield Located(row.place, mapper.document(row, number))
+            yield RowItem(row.place, mapper.document(row, number))
         except Unusable as reason:
             yield RowProblem(row.place, str(reason))
 

@@ -52,10 +52,13 @@ READERS: dict[str, Callable[[Path], Source]] = {
 
 
 def open_source(spec: str) -> Source:
-    """Find the reader for a file, a folder, `file.db:table`, or `-` for standard input.
+    """Return the reader for a file, a folder, `file.db:table`, or `-` for standard input.
 
-    Raises SourceError for a path that is not there, a kind that is not readable, a folder
-    with nothing to read, and a table that does not exist. Rows are read only later.
+    Rows are read only later.
+
+    Raises:
+        SourceError: the path does not exist, its kind is not readable, a folder has nothing to
+            read, or a table does not exist.
     """
     if spec == "-":
         return StandardInput()

@@ -52,7 +52,7 @@ class Row:
     cells: Mapping[str, Json]
 
 
-class Located(NamedTuple, Generic[Item]):
+class RowItem(NamedTuple, Generic[Item]):
     """An item read from a row, and the place of that row."""
 
     place: str
@@ -86,14 +86,14 @@ class Source(ABC):
 
 def read_rows(
     rows: Iterable[Row | RowProblem], read: Callable[[Row], Item]
-) -> Iterator[Located[Item] | RowProblem]:
+) -> Iterator[RowItem[Item] | RowProblem]:
     """Apply `read` to every row; a row for which it raises Unusable becomes a problem."""
     for row in rows:
         if isinstance(row, RowProblem):
             yield row
             continue
         try:
-            yield Located(row.place, read(row))
+            yield RowItem(row.place, read(row))
         except Unusable as reason:
             yield RowProblem(row.place, str(reason))
 

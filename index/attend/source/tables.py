@@ -74,16 +74,16 @@ class SqliteTable(Source):
 
 
 def left_out(place: str, column: str) -> RowProblem:
-    """The notice that the bytes of a column are no part of the rows, which are all read."""
+    """Return the notice that the rows are read without a column of bytes."""
     reason = f"The column {column!r} holds bytes, which are not JSON. They are left out."
     return RowProblem(place, reason, rejects=False)
 
 
 def open_table(path: Path, table: str) -> SqliteTable:
-    """Find the table's columns and key.
+    """Open a table with its columns and key.
 
-    Raises SourceError for a file that is no SQLite database, and for a table that is not
-    there, with those that are.
+    Raises:
+        SourceError: the file is no SQLite database, or has no such table; it lists the tables.
     """
     try:
         with closing(connect(path)) as database:
@@ -100,9 +100,8 @@ def open_table(path: Path, table: str) -> SqliteTable:
 
 def _unknown(path: Path, table: str, present: Sequence[str]) -> SourceError:
     there = f"It has {listed(present)}" if present else "It has no tables"
-    asked = f"no table {table!r}" if table else "to be told which table to read"
-    verb = "has" if table else "needs"
-    return SourceError(f"{path} {verb} {asked}. {there}; say {path.name}:TABLE.")
+    fault = f"has no table {table!r}" if table else "needs the name of a table"
+    return SourceError(f"{path} {fault}. {there}; write {path.name}:TABLE.")
 
 
 def _tables(database: sqlite3.Connection) -> list[str]:
@@ -111,7 +110,7 @@ def _tables(database: sqlite3.Connection) -> list[str]:
 
 
 def _columns(database: sqlite3.Connection, table: str) -> tuple[tuple[str, ...], str | None]:
-    """The column names, and the primary key of one column, or rowid, or None."""
+    """Return the column names, and the primary key of one column, or rowid, or None."""
     about = database.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
     names = tuple(name for _, name, *_ in about)
     keys = [name for _, name, *_, position in about if position]
@@ -121,7 +120,7 @@ def _columns(database: sqlite3.Connection, table: str) -> tuple[tuple[str, ...],
 
 
 def _has_rowid(database: sqlite3.Connection, table: str) -> bool:
-    """False for a view, and for a table made WITHOUT ROWID."""
+    """Return false for a view, and for a table created WITHOUT ROWID."""
     kind = "SELECT type FROM sqlite_master WHERE name = ?"
     if database.execute(kind, (table,)).fetchone() != ("table",):
         return False
@@ -133,7 +132,7 @@ def _has_rowid(database: sqlite3.Connection, table: str) -> bool:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection: a source is never changed, nor created by a misspelt name."""
+    """Open read-only: a source is never changed, nor created by a misspelt name."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     # The mapping reports what is not UTF-8 by row; the default would end the whole read.
     database.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -141,7 +140,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def quoted(name: str) -> str:
-    """A SQL identifier, since names cannot be bound as parameters.
+    """Quote a SQL identifier, since names cannot be bound as parameters.
 
     >>> print(quoted('my "new" table'))
     "my ""new"" table"
@@ -199,7 +198,7 @@ class ParquetFile(Source):
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a cell of this type is, or contains, raw bytes."""
+    """Return whether a cell of this type is, or contains, raw bytes."""
     if pa.types.is_dictionary(kind):
         return holds_bytes(kind.value_type)
     if any(is_binary(kind) for is_binary in BINARY_TYPES):
@@ -208,7 +207,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
 
 
 def converter(kind: pa.DataType) -> Convert:
-    """What turns a cell of this type into JSON; vectors and texts pass at no cost."""
+    """Return the function from a cell of this type to JSON; vectors and texts pass at no cost."""
     is_list = any(is_kind(kind) for is_kind in LIST_TYPES)
     inner = kind.value_type if is_list else kind
     # A lone float may be NaN for "missing"; in a list it is a coordinate, checked later.
@@ -223,9 +222,9 @@ def _unchanged(cell: object) -> Json:
 
 
 def to_json(cell: object) -> Json:
-    """A Python value from Arrow as JSON: times in ISO 8601, durations in seconds.
+    """Convert a Python value from Arrow to JSON: times in ISO 8601, durations in seconds.
 
-    NaN becomes null, since data frames write a missing number so.
+    NaN becomes null, since data frames write missing numbers as NaN.
 
     >>> to_json({"on": date(2024, 2, 29), "paid": Decimal("1.50")})
     {'on': '2024-02-29', 'paid': 1.5}

@@ -274,8 +274,8 @@ def test_a_filter_that_is_no_json_is_a_wrong_call(library):
     [
         ([{"id": 1, "text": ""}], ["--text", "text"], "has no usable row"),
         ([{"id": 1, "text": "a"}, {"id": 2}], ["--strict"], "Stopped at rows.jsonl:2"),
-        ([{"id": 1, "text": "a"}], ["--text", "body"], "No field 'body'.*id, text"),
-        ([{"id": 1, "text": "a"}], ["--id", "key"], "No field 'key'"),
+        ([{"id": 1, "text": "a"}], ["--text", "body"], "no column 'body'.*id, text"),
+        ([{"id": 1, "text": "a"}], ["--id", "key"], "no column 'key'"),
         ([{"id": 1, "v": [1, "x"]}], ["--vector", "v"], "has no usable row"),
         ([{"id": 1, "text": "a"}], ["--encoder", "no/such-model"], "'no/such-model'"),
         ([], [], "has no rows"),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from attend.cli.main import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
-from attend.source import Located, guess_columns, open_source
+from attend.source import RowItem, guess_columns, open_source
 from attend.store import Interaction
 from tests.index.helpers import vector_data
 
@@ -122,7 +122,7 @@ def test_labels_are_values_where_most_are_none_of_numbers(tmp_path):
 
 def test_of_a_user_and_item_the_latest_counts():
     def at(time, value):
-        return Located("f:1", Interaction("u", "a", value, time))
+        return RowItem("f:1", Interaction("u", "a", value, time))
 
     for times, kept in (((5.0, 3.0), 0), ((3.0, 5.0), 1), ((5.0, None), 1), ((5.0, 5.0), 1)):
         found = gather([at(time, n) for n, time in enumerate(times)], unfit)

@@ -75,7 +75,7 @@ def test_ids_of_tables_without_a_key(database, table, natural_id, ids):
 def test_an_unknown_table_is_refused_with_those_there_are(database):
     with pytest.raises(SourceError, match=r"no table 'films'.*books, cheap"):
         open_source(f"{database}:films")
-    with pytest.raises(SourceError, match=r"which table to read.*books.*shop\.db:TABLE"):
+    with pytest.raises(SourceError, match=r"needs the name of a table.*books.*shop\.db:TABLE"):
         open_source(str(database))
 
 

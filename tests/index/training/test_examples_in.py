@@ -23,7 +23,7 @@ from attend.feedback import (
     read_judgements,
     read_labels,
 )
-from attend.source import Located, RowProblem, open_source
+from attend.source import RowItem, RowProblem, open_source
 from attend.types import Example
 from tests.index.helpers import write_jsonl
 
@@ -35,7 +35,7 @@ def fit(examples):
 
 def split(items) -> tuple[list[Example], list[RowProblem]]:
     found = list(items)
-    examples = [each.item for each in found if isinstance(each, Located)]
+    examples = [each.item for each in found if isinstance(each, RowItem)]
     return examples, [each for each in found if isinstance(each, RowProblem)]
 
 
@@ -408,10 +408,10 @@ def test_a_log_needs_positions(tmp_path):
 
 def test_of_contradicting_examples_the_last_counts_and_is_reported():
     items = [
-        Located("t:2", Example("q", "a", 1)),
-        Located("t:3", Example("q", "b", 1)),
-        Located("t:4", Example("q", "a", 0)),
-        Located("t:5", Example("q", "b", 1)),
+        RowItem("t:2", Example("q", "a", 1)),
+        RowItem("t:3", Example("q", "b", 1)),
+        RowItem("t:4", Example("q", "a", 0)),
+        RowItem("t:5", Example("q", "b", 1)),
         RowProblem("t:6", "The row fails."),
         RowProblem("t", "A notice.", rejects=False),
     ]
@@ -427,7 +427,7 @@ def test_of_contradicting_examples_the_last_counts_and_is_reported():
 
 
 def test_what_the_collection_refuses_is_a_problem_of_its_row():
-    items = [Located("t:2", Example("q", "a")), Located("t:3", Example("q", "b"))]
+    items = [RowItem("t:2", Example("q", "a")), RowItem("t:3", Example("q", "b"))]
     told: list[RowProblem] = []
     found = gather(items, lambda given: {1: ValueError("No such.")}, on_problem=told.append)
     assert [e.document for e in found.entries] == ["a"]
@@ -439,7 +439,7 @@ def test_what_the_collection_refuses_is_a_problem_of_its_row():
     "items",
     [
         [RowProblem("t:6", "It fails.")],
-        [Located("t:6", Example("q", "a", 1)), Located("t:7", Example("q", "a", 2))],
+        [RowItem("t:6", Example("q", "a", 1)), RowItem("t:7", Example("q", "a", 2))],
     ],
 )
 def test_strict_stops_at_the_first(items):
