@@ -1,3 +1,4 @@
 from attend_service.__main__ import main
 
-main(prog_name="python -m service")
+if __name__ == "__main__":  # worker processes import this module too
+    main(prog_name="python -m service")

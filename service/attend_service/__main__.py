@@ -12,7 +12,6 @@ from attend_service import logs
 from attend_service.configuration import in_force
 from attend_service.flags import with_settings
 from attend_service.listening import CannotServe, Refused, ServerOptions
-from attend_service.processes import run_several
 from attend_service.security.command import keys
 from attend_service.server import run
 from attend_service.settings import MEBIBYTE
@@ -42,8 +41,7 @@ def serve(folder: Path, as_json: bool, config_path: Path | None, **settings: Any
     logs.configure(settings.pop("log_format"), settings.pop("log_level"))
     options = ServerOptions(**settings | {"max_body": settings["max_body"] * MEBIBYTE})
     try:
-        serve_by = run if options.processes == 1 else run_several
-        serve_by(folder, options, lambda address: _announce(address, as_json))
+        run(folder, options, lambda address: _announce(address, as_json))
     except Refused as error:
         raise click.UsageError(str(error)) from None
     except CannotServe as error:

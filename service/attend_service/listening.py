@@ -81,25 +81,37 @@ def check_folder(folder: Path, *, read_only: bool) -> None:
 
 
 @contextmanager
-def listening(options: ServerOptions, folder: Path) -> Iterator[socket.socket]:
-    """A socket that listens: before the data is opened, so that a taken port is told at once."""
+def reserved_port(options: ServerOptions, folder: Path) -> Iterator[tuple[str, int]]:
+    """Hold a port for the workers, before the data is opened: a taken port is reported at once.
+
+    Yields the numeric address and the port. The socket does not listen; each worker's does.
+    """
     try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise CannotServe(f"{options.host!r} is no address of this machine ({error}).") from None
-    family, kind, protocol, _, address = found[0]
-    check_reach(str(address[0]), options, folder)
-    with socket.socket(family, kind, protocol) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen()
-        except OSError as error:
-            raise CannotServe(
-                f"Port {options.port} of {options.host} cannot be had ({error.strerror}). Stop the "
-                f"program that uses it, or choose another with --port."
-            ) from None
-        yield listener
+    family, kind, protocol, _, address = addresses[0]
+    host = str(address[0])
+    check_reach(host, options, folder)
+    try:
+        # Workers share the port, and so could a second server: this one, which does not share,
+        # fails where there is one.
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            alone.listen()
+            port = alone.getsockname()[1]
+        shared = socket.socket(family, kind, protocol)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind((host, port))
+    except OSError as error:
+        raise CannotServe(
+            f"Port {options.port} of {options.host} cannot be had ({error.strerror}). Stop the "
+            f"program that uses it, or choose another with --port."
+        ) from None
+    with shared:
+        yield host, port
 
 
 def check_reach(address: str, options: ServerOptions, folder: Path) -> None:
@@ -121,11 +133,11 @@ def is_near(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSettings:
-    own = listener.getsockname()[0]
-    names = (*LOOPBACK_NAMES, f"[{own}]" if ":" in own else own, *options.trusted_hosts)
+def settings_of(options: ServerOptions, host: str) -> ServiceSettings:
+    """The application's settings, where the server listens on the address `host`."""
+    names = (*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host, *options.trusted_hosts)
     # Elsewhere the server does not know by what names it is known, unless it is told.
-    any_name = not is_near(own) and not options.trusted_hosts
+    any_name = not is_near(host) and not options.trusted_hosts
     for origin in (*options.cors_origins, *options.picture_origins):
         try:
             check_origin(origin)
@@ -136,7 +148,7 @@ def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSetti
         None if any_name else tuple(dict.fromkeys(names)),
         max_collections=options.max_collections,
         # Whoever listens elsewhere with keys is not opened by the removal of the last one.
-        require_keys=options.require_keys or not (is_near(own) or options.allow_remote),
+        require_keys=options.require_keys or not (is_near(host) or options.allow_remote),
         cors_origins=options.cors_origins,
         picture_origins=options.picture_origins,
         recall=options.recall,
@@ -146,6 +158,5 @@ def settings_of(options: ServerOptions, listener: socket.socket) -> ServiceSetti
     )
 
 
-def address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+def address_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,42 +1,54 @@
-"""One process that serves: listen, warm up, answer, and stop without dropping a request."""
+"""The server: one or more worker processes on one port, which granian starts and replaces.
+
+The process that is started holds the port and watches the workers. Each worker is a fresh process
+and no fork, since neither FAISS nor torch survives a fork after first use, and opens the data
+itself. What the workers must agree upon is in the data folder.
+"""
 
 from __future__ import annotations
 
-import logging
+import multiprocessing
+import os
 import socket
+import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
-from flask import Flask
-from threadpoolctl import threadpool_limits
-from waitress.server import TcpWSGIServer, create_server
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
 
-from attend import AttendError, Data
-from attend_service.app import create_app
-from attend_service.channel import Channel
-from attend_service.jobs import Jobs, Trainer
+from attend.encoder.cores import LIMIT
+from attend_service import logs
+from attend_service.jobs import Trainer
 from attend_service.jobs.apart import train_apart
-from attend_service.listening import ServerOptions, address_of, check_folder, listening, settings_of
-from attend_service.loop import Loop
-from attend_service.metrics import Metrics, QueueState, listening_to_stages, metrics_of
-from attend_service.queueing import BoundedDispatcher
-from attend_service.readiness import Readiness
-from attend_service.security.limits import IDLE_SECONDS, MAX_CONNECTIONS, MAX_HEADERS, SlowClients
-from attend_service.settings import MEBIBYTE
-from attend_service.stopping import drain, is_busy, stop_signals
+from attend_service.listening import (
+    CannotServe,
+    ServerOptions,
+    address_of,
+    check_folder,
+    reserved_port,
+    settings_of,
+)
+from attend_service.metrics import SEVERAL
+from attend_service.security.limits import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS
+from attend_service.worker import STOP_SECONDS, Launch, load
 
-log = logging.getLogger("attend")
+CORES = "OMP_NUM_THREADS"
+"""The variable by which torch and FAISS learn how many cores are theirs. Where workers share
+them out, each gives its model larger batches."""
 
-STOP_SECONDS = 10.0
-"""How long a running job may take to heed its cancellation; after that it ends as it is."""
+CONNECT_SECONDS = 0.02
+"""How often a starting server is asked whether it takes connections."""
 
-BLAS_THREADS = 1
-"""Requests use the cores side by side. With more, the threads of small products wait for each
-other by turning in circles, which took half of a server's time."""
-
-RECEIVED = 65_536
-"""Bytes read at once: a query by vector has some ten thousand."""
+LOGS_AS_OURS = {"incremental": True, "handlers": {}, "loggers": {}}
+"""granian's own configuration prints to stdout, where callers expect the address alone."""
 
 
 def run(
@@ -45,106 +57,79 @@ def run(
     announce: Callable[[str], None],
     trainer: Trainer = train_apart,
 ) -> None:
-    """Serve a data folder until SIGTERM or Ctrl-C; then finish what runs, and return.
+    """Serve a data folder until SIGTERM or Ctrl-C; then finish the running requests, and return.
 
-    Requests that run are answered; a job that runs is cancelled.
+    A job that runs is cancelled.
 
     Args:
         announce: called with the server's address once it takes connections.
-        trainer: what the jobs run.
+        trainer: what the jobs run, a function of a module that the workers can import.
 
     Raises:
-        CannotServe: the folder is missing, or the address cannot be had.
-        Refused: other machines could connect without a key, and that was not allowed; or what
-            was given as an origin is none.
+        CannotServe: the folder is missing, the address is not free, or the workers keep ending.
+        Refused: other machines could connect without a key, and that was not allowed; or an
+            origin has the wrong form.
     """
     check_folder(folder, read_only=options.read_only)
-    with listening(options, folder) as listener, stop_signals() as stop:
-        address = address_of(listener)
-        serve(folder, options, listener, stop, trainer, begun=lambda: announce(address))
+    with reserved_port(options, folder) as (host, port), _shared_out(options.processes):
+        settings_of(options, host)  # refuses here, and not in each worker
+        multiprocessing.set_start_method("spawn", force=True)
+        first = multiprocessing.Lock()
+        launch = Launch(folder.absolute(), options, host, trainer, logs.configured(), first)
+        server = Granian(
+            "attend",
+            host,
+            port,
+            interface=Interfaces.RSGI,
+            workers=options.processes,
+            http=HTTPModes.http1,
+            websockets=False,
+            backpressure=MAX_CONNECTIONS,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=int(HEADER_SECONDS * 1000), max_buffer_size=MAX_HEADERS
+            ),
+            log_level=LogLevels.warning,
+            log_dictconfig=LOGS_AS_OURS,
+            workers_kill_timeout=STOP_SECONDS,
+        )
+
+        def announce_start() -> None:
+            _wait_for_worker(host, port)
+            # From now on: a worker that ends before would do so again.
+            server.respawn_failed_workers = True
+            announce(address_of(host, port))
+
+        threading.Thread(target=announce_start, daemon=True).start()
+        try:
+            server.serve(target_loader=cast(Any, partial(load, launch)), wrap_loader=False)
+        except SystemExit:
+            # A worker that a signal to the whole group reached first has not failed.
+            if not server.interrupt_signal:
+                raise CannotServe(
+                    "The worker processes end as soon as they are started; the log has the reason."
+                ) from None
 
 
-def serve(
-    folder: Path,
-    options: ServerOptions,
-    listener: socket.socket,
-    stop: threading.Event,
-    trainer: Trainer = train_apart,
-    *,
-    begun: Callable[[], None] = lambda: None,
-    warm_first: bool = False,
-) -> None:
-    """Serve on a socket that listens, until `stop` is set.
-
-    Args:
-        begun: called once nothing stands in the way any more.
-        warm_first: take no connection before everything is open, for others do meanwhile.
-    """
-    data = Data(
-        folder,
-        cache_bytes=options.cache_mib * MEBIBYTE,
-        read_only=options.read_only,
-        engine=options.engine,
-    )
-    settings, readiness = settings_of(options, listener), Readiness()
-    jobs = Jobs(data, trainer, limit=settings.max_jobs)
-    app = create_app(data, settings, readiness, jobs)
-    server = _server(app, listener, options)
-    begun()
-    warming = threading.Thread(target=_warm, args=[data, readiness, jobs], name="warm")
-    warming.start()
-    if warm_first:
-        warming.join()
-    with listening_to_stages(metrics_of(app)), threadpool_limits(BLAS_THREADS, "blas"):
-        loop = Loop(server)
-        _answer(server, loop, stop, metrics_of(app))
-        readiness.drain()
-        drain(server, loop)
-    idle = not is_busy(server)
-    warming.join()
-    jobs.stop(STOP_SECONDS)
-    # SQLite does not survive a connection that is closed under a thread that uses it.
-    if idle:
-        data.close()
+def _wait_for_worker(host: str, port: int) -> None:
+    """Return once a worker takes connections."""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(CONNECT_SECONDS)
 
 
-def _server(app: Flask, listener: socket.socket, options: ServerOptions) -> TcpWSGIServer:
-    """Waitress, with a queue that has an end and answers that are problems."""
-    dispatcher = BoundedDispatcher(options.threads, options.queue)
-    metrics_of(app).queue = QueueState(lambda: dispatcher.waiting, lambda: dispatcher.refused)
-    server = create_server(
-        app,
-        _dispatcher=dispatcher,
-        sockets=[listener],
-        connection_limit=MAX_CONNECTIONS,
-        channel_timeout=IDLE_SECONDS,
-        max_request_header_size=MAX_HEADERS,
-        # Beyond the application's own limit, which answers in its own words, and yet a limit.
-        max_request_body_size=4 * options.max_body,
-        ident="attend",
-        recv_bytes=RECEIVED,
-    )
-    server.channel_class = Channel
-    # It only tells that requests wait for a thread, as they may.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    return server
-
-
-def _warm(data: Data, readiness: Readiness, jobs: Jobs) -> None:
-    """Open everything, then go on with the jobs that wait since before."""
-    readiness.warm(data)
-    if readiness.now().state == "draining" or data.read_only:
+@contextmanager
+def _shared_out(processes: int) -> Iterator[None]:
+    """Have several workers share the cores, and the figures of `/metrics`."""
+    if processes == 1:
+        yield
         return
-    try:
-        jobs.start()
-    # Searches can be answered all the same.
-    except (AttendError, OSError) as error:
-        log.warning("The jobs cannot be gone on with: %s", error)
-
-
-def _answer(server: TcpWSGIServer, loop: Loop, stop: threading.Event, metrics: Metrics) -> None:
-    slow = SlowClients()
-    while not stop.is_set():
-        loop.turn(0.5)
-        slow.sweep(server.active_channels.values())
-        metrics.tell_others()
+    cores = len(os.sched_getaffinity(0))
+    # All of them for a text that comes alone, unless whoever started the server allows fewer.
+    os.environ[LIMIT] = os.environ.get(LIMIT) or os.environ.get(CORES) or str(cores)
+    os.environ[CORES] = str(max(1, cores // processes))
+    with tempfile.TemporaryDirectory(prefix="attend-metrics-") as folder:
+        os.environ[SEVERAL] = folder
+        yield

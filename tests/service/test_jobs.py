@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from attend_service.jobs.worker import Turn
 from tests.places import ROOT
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_server import Server
+from tests.workers import kill_all
 
 NAMES = ("a", "b", "c", "d")
 
@@ -344,30 +344,11 @@ def test_a_turn_is_one_s_own_until_it_is_given_back(tmp_path: Path) -> None:
         turn.close()
 
 
-SERVER = """
-import sys, time
-from pathlib import Path
-from attend_service.listening import ServerOptions
-from attend_service.server import run
-
-def trainer(collection, *, progress, cancelled, **fields):
-    progress("fit", 0.5)
-    while not Path(sys.argv[1], "may-finish").exists():
-        if cancelled():
-            raise InterruptedError
-        time.sleep(0.01)
-    return {"promoted": False, "reason": "It was let go."}
-
-options = ServerOptions(port=0)
-run(Path(sys.argv[1]), options, lambda address: print(address, flush=True), trainer)
-"""
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     """A server in a process of its own, whose trainings end when a file appears."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(folder)],
+        [sys.executable, "-m", "tests.service.patient_server", str(folder)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -402,8 +383,7 @@ def test_a_killed_server_s_jobs_are_told_and_gone_on_with(tmp_path: Path) -> Non
         # Searches go on meanwhile.
         answer = server.request("POST", "/v1/collections/a/search", {"query": [1, 0]})
         assert answer[1]["hits"][0]["id"] == "x"
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait(LIMIT)
+        kill_all(server.process)
     (tmp_path / "may-finish").touch()
     with serving(tmp_path) as server:
         lost = shown(server, ids[0], "failed")

@@ -18,6 +18,7 @@ from attend import Data
 from attend.feedback import add_feedback
 from attend.verify import verify
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
+from tests.workers import kill_all
 
 DOCUMENTS, QUESTIONS, HALF = 300, 160, 8
 PATH = "/v1/collections/planted"
@@ -184,8 +185,7 @@ def test_a_server_killed_while_it_trains_loses_nothing(folder: Path) -> None:
         before = standing(server)
         id = train(server)
         follow(server, id, is_under_way)
-        server.process.kill()
-        server.process.wait(LIMIT)
+        kill_all(server.process)
     with running(folder) as server:
         wait_until_ready(server)
         job = follow(server, id, is_over)[-1]

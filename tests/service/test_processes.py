@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from attend import Data
-from attend_service.listening import CannotServe, ServerOptions
-from attend_service.processes import run_several
+from tests.places import ROOT
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
+from tests.workers import workers_of
 
 COUNT = 2
 SEARCH = "/v1/collections/books/search"
@@ -50,14 +51,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def pids(server: Server) -> list[int]:
-    """Of the serving processes; empty once the supervisor is gone."""
-    found = subprocess.run(
-        ["pgrep", "-f", "-P", str(server.process.pid), "attend_service.processes.child"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [int(line) for line in found.stdout.split()]
+    return workers_of(server.process)
 
 
 def is_alive(pid: int) -> bool:
@@ -138,10 +132,23 @@ def test_they_end_where_their_supervisor_is_killed(books: Path) -> None:
         until(lambda: not any(map(is_alive, before)))
 
 
-def test_processes_that_cannot_live_are_given_up(
-    books: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attend_service.processes.supervisor.MODULE", "attend_service.nothing")
-    options = ServerOptions(port=0, processes=COUNT)
-    with pytest.raises(CannotServe, match="end as soon as they are started"):
-        run_several(books, options, lambda _address: None)
+BROKEN = """
+from pathlib import Path
+import sys
+from attend_service.listening import ServerOptions
+from attend_service.server import run
+
+def train():  # which no worker can import: this text is no module
+    pass
+
+run(Path(sys.argv[1]), ServerOptions(port=0, processes=2), print, train)
+"""
+
+
+def test_workers_that_cannot_live_are_given_up(books: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(books)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "end as soon as they are started" in done.stderr.splitlines()[-1]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from waitress import wasyncore
-from waitress.server import create_server
 
-from attend import Data
-from attend_service.app import create_app
-from attend_service.channel import Channel
 from attend_service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
-from attend_service.loop import Loop
 from attend_service.security.keys import FILE, KeyFile
-from attend_service.security.limits import MAX_HEADERS, SlowClients
+from attend_service.security.limits import MAX_HEADERS
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
@@ -112,10 +103,10 @@ def test_headers_have_a_limit(tmp_path: Path) -> None:
         assert status(place, "/healthz", fits)[0] == 200
         code, sentence = status(place, "/healthz", large)
         assert code == 431
-        assert str(MAX_HEADERS) in json.loads(sentence)["detail"]
-        odd = {"Transfer-Encoding": "gzip"}
-        code, sentence = status(place, "/healthz", odd)
-        assert (code, json.loads(sentence)["status"]) == (501, 501)
+        assert f"{MAX_HEADERS:,}" in json.loads(sentence)["detail"]
+        assert status(place, "/healthz", {"Transfer-Encoding": "gzip"}) == (400, "")
+        # granian itself refuses what no buffer of that size holds, without a body.
+        assert status(place, "/healthz", {"X-Filler": "x" * 5 * MAX_HEADERS}) == (431, "")
 
 
 def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
@@ -144,18 +135,8 @@ def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
         check_reach("127.0.0.1", ServerOptions(), tmp_path)
 
 
-class Listener:
-    """A socket, as far as the settings ask it."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def getsockname(self) -> Place:
-        return self.address, 8000
-
-
 def settings_at(address: str, **options: Any) -> Any:
-    return settings_of(ServerOptions(**options), Listener(address))  # type: ignore[arg-type]
+    return settings_of(ServerOptions(**options), address)
 
 
 def test_a_server_elsewhere_is_not_opened_by_the_removal_of_its_last_key() -> None:
@@ -170,74 +151,3 @@ def test_a_server_on_loopback_answers_to_its_own_names_alone() -> None:
     assert settings_at(ELSEWHERE).trusted_hosts is None
     named = settings_at(ELSEWHERE, trusted_hosts=("a.example",)).trusted_hosts
     assert {"a.example", ELSEWHERE} <= set(named)
-
-
-# -- slow clients -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hurried(tmp_path: Path) -> Iterator[Place]:
-    """A server that waits half a second for headers, and a second for a request."""
-    data = Data(tmp_path)
-    server = create_server(create_app(data), host="127.0.0.1", port=0, threads=1)
-    server.channel_class = Channel
-    slow, stop = SlowClients(0.5, 1.0), threading.Event()
-
-    turns = Loop(server)
-
-    def loop() -> None:
-        while not stop.is_set():
-            turns.turn(0.05)
-            slow.sweep(server.active_channels.values())
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    yield "127.0.0.1", server.effective_port
-    stop.set()
-    thread.join()
-    server.task_dispatcher.shutdown()
-    wasyncore.close_all(server._map)
-    data.close()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Filler: ",
-        b"POST /v1/collections HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n",
-        b"POST /v1/collections HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        b"5000\r\n",
-    ],
-    ids=["headers", "body", "chunks"],
-)
-def test_a_byte_now_and_then_keeps_no_connection(hurried: Place, head: bytes) -> None:
-    with socket.create_connection(hurried, timeout=0.1) as client:
-        client.sendall(head)
-        answer = b""
-        until = time.monotonic() + LIMIT
-        while time.monotonic() < until:
-            try:
-                client.sendall(b"x")
-                received = client.recv(10_000)
-            except TimeoutError:
-                continue
-            except OSError:  # closed, and what was sent since is thrown back
-                break
-            if not received:
-                break
-            answer += received
-        assert time.monotonic() < until
-    assert answer.startswith(b"HTTP/1.0 408" if b"GET" in head else b"HTTP/1.1 408")
-    assert b"application/problem+json" in answer
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["status"] == 408
-    assert b"did not arrive in time" in answer
-    assert status(hurried, "/healthz")[0] == 200
-
-
-def test_a_connection_may_rest_between_requests(hurried: Place) -> None:
-    connection = http.client.HTTPConnection(*hurried, timeout=LIMIT)
-    for _ in range(2):
-        connection.request("GET", "/healthz")
-        assert connection.getresponse().read() == b'{"status":"alive"}'
-        time.sleep(2.2)
-    connection.close()

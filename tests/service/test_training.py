@@ -18,6 +18,7 @@ from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_api import get, post
 from tests.service.test_jobs import reached
 from tests.service.test_server import running, wait_until_ready
+from tests.workers import kill_all
 
 BOOKS = "/v1/collections/books"
 FEEDBACK = f"{BOOKS}/feedback"
@@ -354,7 +355,7 @@ def test_feedback_over_a_socket_outlives_the_server(tmp_path: Any) -> None:
         wait_until_ready(server)
         said = server.request("POST", FEEDBACK, item(label=1))
         assert said == (200, {"added": 1, "replaced": 0, "examples": 1})
-        server.process.kill()
+        kill_all(server.process)
     with running(tmp_path) as server:
         assert server.request("GET", FEEDBACK)[1] == {"examples": 1, "questions": 1}
         deleted = server.request("DELETE", FEEDBACK, {"documents": ["whale"]})

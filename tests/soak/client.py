@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.places import ROOT
+from tests.workers import kill_all, workers_of
 
 LOADED = "The encoder was loaded in seconds:"
 LIMIT = 60.0
@@ -99,8 +100,8 @@ class Server:
         client.close()
 
     def memory(self) -> int:
-        """Resident bytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        """Resident bytes of the worker."""
+        status = Path(f"/proc/{workers_of(self.process)[0]}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
@@ -113,9 +114,8 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; the process is gone when this returns."""
-        self.process.kill()
-        self.process.wait()
+        """SIGKILL; the processes are gone when this returns."""
+        kill_all(self.process)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

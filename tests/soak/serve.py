@@ -47,7 +47,6 @@ def rotate(collection: Collection, *, progress: Any, cancelled: Any, **fields: A
 @click.option("--json", is_flag=True)
 def main(data: Path, port: int, json: bool) -> None:
     """As `python -m service --json`."""
-    encoder.load = _timed(encoder.load)
     run(data, ServerOptions(port=port), _announce, trainer=rotate)
 
 
@@ -62,6 +61,10 @@ def _timed(load: Callable[[str], Encoder]) -> Callable[[str], Encoder]:
             print(f"{LOADED} {time.monotonic() - began:.3f}", file=sys.stderr, flush=True)
 
     return loaded
+
+
+# The worker processes import this module, and load the encoders.
+encoder.load = _timed(encoder.load)
 
 
 def _announce(address: str) -> None:

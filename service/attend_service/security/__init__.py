@@ -6,7 +6,6 @@ access.py    the need of each operation against the key of each request
 origins.py   what pages of other origins may do: nothing, unless listed
 headers.py   what every response tells browsers
 limits.py    how large, how deep, how slow, how many
-refusals.py  what is refused before the application sees it
 command.py   attend keys
 ```
 """

@@ -5,18 +5,11 @@ SECURITY.md lists them all.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
-from weakref import WeakKeyDictionary
-
 from flask import request
-from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
 from werkzeug.exceptions import RequestURITooLarge
 
 from attend import Data
 from attend.errors import Conflict, InvalidRequest
-from attend_service.security.refusals import TooSlow
 
 MAX_QUERY_STRING = 16_384
 """Bytes after the question mark."""
@@ -29,16 +22,17 @@ MAX_DEPTH = 64
 what walks such a tree in Python not far beyond."""
 
 MAX_CONNECTIONS = 1000
-"""Of one server; more wait for their turn outside."""
+"""Of one worker process; more wait until one of them is closed."""
 
-IDLE_SECONDS = 60
-"""After which a connection is closed on which nothing moves."""
+IDLE_SECONDS = 60.0
+"""In which a client must take the next part of a long answer."""
 
 HEADER_SECONDS = 30.0
-"""In which a request's headers are to be there."""
+"""In which a request's headers must arrive, since the connection began or the answer before them;
+so a connection without a request is closed too."""
 
 REQUEST_SECONDS = 300.0
-"""In which the whole of a request is to be there: 64 MiB at 2 Mbit a second."""
+"""In which a body must arrive: 64 MiB at 2 Mbit a second."""
 
 RESERVED = frozenset(
     {"con", "prn", "aux", "nul"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
@@ -107,47 +101,6 @@ def check_new_name(data: Data, name: str, field: str = "collection") -> None:
 
 
 _CONTAINERS = frozenset({list, dict})
-
-
-class SlowClients:
-    """Ends requests that take too long to arrive: a byte now and then keeps no connection."""
-
-    def __init__(
-        self, header_seconds: float = HEADER_SECONDS, request_seconds: float = REQUEST_SECONDS
-    ) -> None:
-        self._header_seconds = header_seconds
-        self._request_seconds = request_seconds
-        self._begun: WeakKeyDictionary[HTTPRequestParser, float] = WeakKeyDictionary()
-        self._next = 0.0
-
-    def sweep(self, channels: Iterable[HTTPChannel]) -> None:
-        """To be called from the loop that receives; looks about once a second."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + 1.0
-        for channel in list(channels):
-            arriving = channel.request
-            if arriving is not None and self._is_late(arriving, now):
-                _turn_away(channel, arriving)
-
-    def _is_late(self, arriving: HTTPRequestParser, now: float) -> bool:
-        has_headers = arriving.headers_finished
-        seconds = self._request_seconds if has_headers else self._header_seconds
-        return now - self._begun.setdefault(arriving, now) > seconds
-
-
-def _turn_away(channel: HTTPChannel, arriving: HTTPRequestParser) -> None:
-    """Answer as if the request had ended here; waitress closes after an error."""
-    with channel.requests_lock:
-        if not arriving.headers_finished:
-            arriving.parse_header(b"GET / HTTP/1.0\r\n")
-        arriving.error = TooSlow("The request did not arrive in time; send it faster.")
-        arriving.completed = True
-        channel.request = None
-        channel.requests.append(arriving)
-        if len(channel.requests) == 1:
-            channel.server.add_task(channel)
 
 
 def _is_deeper(given: object, limit: int) -> bool:
