@@ -39,8 +39,8 @@ from scale_index import hnswlib, learned, ours, start
 from threadpoolctl import threadpool_limits
 
 from attend.attention import Block, Blocks, attend_many, mechanism
-from attend.keys import DenseVectors, Segment, Snapshot
-from attend.keys.segment import FlatVectors
+from attend.keys import Delta, Segment, Snapshot
+from attend.keys.vectors import FlatVectors
 from attend.types import Float32
 
 KEYS, QUICK_KEYS = 1_000_000, 200_000
@@ -130,10 +130,9 @@ def ratios(figures: dict) -> dict[str, float]:
 
 def attention(vectors: Float32, queries: Float32) -> dict[str, float]:
     """Seconds of exact attention over all keys, beside those of the product alone."""
-    ids, none = np.arange(len(vectors)), np.empty(0, np.int64)
-    fresh = Segment.of(DenseVectors(np.empty((0, WIDTH), np.float32)), none, none)
+    ids = np.arange(len(vectors))
     held = np.asarray(vectors)
-    snapshot = Snapshot((Segment.of(FlatVectors(held), ids, ids), fresh), 0, 0, 0)
+    snapshot = Snapshot(Segment.of(FlatVectors(held), ids, ids), Delta.empty(WIDTH), 0, 0, 0)
     by_dot = mechanism(scorer_name="dot", d_k=WIDTH, normalized=True)
     blocks = Blocks(
         lambda: (

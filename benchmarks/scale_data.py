@@ -14,7 +14,7 @@ from common import data_set, progress
 
 from attend.encoder import DEFAULT, load
 from attend.keys.measuring import share_found
-from attend.keys.segment import FlatVectors
+from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Int64
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384

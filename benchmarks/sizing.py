@@ -28,7 +28,7 @@ from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
 from attend.keys import Origin, Progress, PublishedIndexes, Wanted
 from attend.keys.choose import FETCHED, share_found
-from attend.keys.segment import FlatVectors
+from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Float64, Int64
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import progress
 
-from attend.keys.segment import FlatVectors
+from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Int64
 
 NEAREST = 10

@@ -101,6 +101,26 @@ class KeyTable:
         places, present = locate(self.rows, np.unique(rows))
         return places[present]
 
+    def owners(self, ids: Int64) -> Int64:
+        """Return the places (ascending) of the documents of those of the keys that are here."""
+        ascending, order = self._by_id
+        positions, present = locate(ascending, ids)
+        positions = positions[present] if order is None else order[positions[present]]
+        return np.unique(np.searchsorted(self.starts, positions, side="right") - 1)
+
+    @cached_property
+    def _by_id(self) -> tuple[Int64, Int64 | None]:
+        """The ids in ascending order, and their positions; None where they ascend already."""
+        if (np.diff(self.ids) > 0).all():
+            return self.ids, None
+        order = np.argsort(self.ids)
+        return self.ids[order], order
+
+    @cached_property
+    def most_keys(self) -> int:
+        """The number of keys of the document that has most."""
+        return int(self.counts.max(initial=0))
+
     def with_vectors(self, vectors: Floats) -> KeyTable:
         """The same documents and ids with other vectors (m, …)."""
         return replace(self, vectors=vectors)

@@ -273,7 +273,7 @@ def _other_keys(collection: Collection, version: int) -> Iterator[str]:
         for batch in batches:
             stored += len(batch.ids)
             yield from _differences(view, batch)
-    held = sum(len(segment.living_keys().ids) for segment in view.keys.segments)
+    held = sum(segment.living_keys for segment in view.keys.segments)
     if stored < held:
         yield f"The index holds {held} living keys, but the database {stored}."
 

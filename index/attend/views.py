@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
-from attend.keys import DenseVectors, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
+from attend.keys import Delta, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
 from attend.projection import RAW_KEYS, Projection, identity
 from attend.store import ROLES, Role, State, Store, TooFarBehind
 from attend.tuning import Tuning
@@ -172,18 +172,18 @@ class Views:
 
     def has_fresh(self) -> bool:
         """Whether the active version's keys are other than those last published."""
-        base, delta = self.current().keys.segments
-        return bool(delta.keys) or base.living < len(base.rows)
+        keys = self.current().keys
+        return bool(keys.delta.living or keys.published.removed)
 
     def told(self, view: View) -> dict[str, Json]:
         """How a view's keys are searched, in figures."""
-        base, delta = view.keys.segments
+        keys = view.keys
         return {
-            **{name: told for name, told in view.keys.index.items() if name != "points"},
-            "exact": view.keys.promises() == 1,
-            "published": view.keys.generation,
-            "keys": base.keys,
-            "fresh": delta.keys,
+            **{name: told for name, told in keys.index.items() if name != "points"},
+            "exact": keys.promises() == 1,
+            "published": keys.generation,
+            "keys": keys.published.keys,
+            "fresh": keys.delta.living_keys,
         }
 
     def discard(self, version: int | None = None) -> None:
@@ -274,7 +274,7 @@ class Views:
     def _load(self, made: Version) -> View:
         base = self._load_published(made)
         fresh = self._store.state().last_key - base.last_key
-        if fresh > _bearable(base.segments[0]) and not self._read_only:
+        if fresh > _bearable(base.published) and not self._read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
                 self._write(made)
@@ -304,9 +304,10 @@ class Views:
         view = None if slot is None else slot.view
         if view is None:
             return False  # it is written when it is opened
-        base, delta = view.keys.segments
-        coming = self._store.state().last_key - view.keys.last_key
-        return delta.keys + coming > _bearable(base) or _is_hollow(base)
+        keys = view.keys
+        coming = self._store.state().last_key - keys.last_key
+        fresh = keys.delta.living_keys + coming
+        return fresh > _bearable(keys.published) or _is_hollow(keys.published)
 
     def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> View:
         made = self._version(version)
@@ -351,14 +352,14 @@ class Views:
                 self._published(made).discard()
             loaded = None
         if loaded is None:
-            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
+            return _unpublished(made)
         segment, manifest = loaded
         if manifest.last_removal < self._store.forgotten():
             log.info("The index of version %d is too old, and is built again.", made.number)
-            return Snapshot((_empty(made), _empty(made)), 0, 0, 0)
-        segments = (segment, _empty(made))
+            return _unpublished(made)
         return Snapshot(
-            segments,
+            segment,
+            Delta.empty(made.width),
             manifest.last_key,
             manifest.last_removal,
             manifest.generation,
@@ -427,13 +428,10 @@ def _bearable(base: Segment) -> int:
 
 
 def _is_hollow(base: Segment) -> bool:
-    """Whether so many keys are masked that they are not worth their place."""
-    if base.living == len(base.rows):
-        return False
-    dead = int(base.table.counts[~base.alive].sum())
-    return dead > max(MERGE_KEYS, (base.keys - dead) // DEAD_SHARE)
+    """Return whether too many keys are removed to be worth their place."""
+    return base.removed_keys > max(MERGE_KEYS, base.living_keys // DEAD_SHARE)
 
 
-def _empty(made: Version) -> Segment:
-    none = np.empty(0, dtype=np.int64)
-    return Segment.of(DenseVectors(np.empty((0, made.width), dtype=np.float32)), none, none)
+def _unpublished(made: Version) -> Snapshot:
+    """Return a state without any keys."""
+    return Snapshot(Delta.empty(made.width), Delta.empty(made.width), 0, 0, 0)

@@ -142,7 +142,7 @@ def test_where_searching_has_other_keys_the_untrained_version_keeps_the_embeddin
     moved = Projection("given", 4, np.ones(1), w_k=np.eye(4)[None] * 2, normalize_keys=True)
     collection.activate(collection.add_projection(moved))
     view = collection.views.current(role="recommend")
-    held = np.concatenate([each.living_keys().vectors for each in view.keys.segments])
+    held = np.concatenate([each.living_table().vectors for each in view.keys.segments])
     np.testing.assert_allclose(held, embeddings(collection))
     collection.upsert([{"id": "new", "vector": [0, 1, 0, 0]}])
     assert collection.views.current(role="recommend").keys.documents == 31

@@ -20,7 +20,7 @@ import numpy as np
 from attend.keys import quantising
 from attend.keys.measuring import NEAREST, tuned
 from attend.keys.quantised import Point, QuantisedVectors
-from attend.keys.segment import FlatVectors, Vectors
+from attend.keys.vectors import FlatVectors, Vectors
 from attend.types import Float32, Json, OnStage
 
 log = logging.getLogger("attend")

@@ -53,7 +53,7 @@ def nearest(
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
     short = [at for at, each in enumerate(found) if each is None]
     scanned = _scanned(segment, queries[short], allowed, wanted)
-    named = [segment.rows[next(scanned) if each is None else each] for each in found]
+    named = [next(scanned) if each is None else each for each in found]
     return Proposed(named, 1.0 if len(short) == len(queries) else promised)
 
 
@@ -65,7 +65,7 @@ def _fetched(
     fetch: int,
     recall: float | None,
 ) -> list[Int64 | None]:
-    """Ordinals of the `wanted` best documents by the `fetch` best keys; None for too few."""
+    """Rows of the `wanted` best documents by the `fetch` best keys; None for too few."""
     keys = segment.allowed_keys(allowed)
     step = max(1, min(QUERIES, FETCHED // fetch))
     found = []
@@ -88,28 +88,32 @@ def _first(segment: Segment, ordinals: Int64, scores: Float32, wanted: int) -> I
         return None
     # The worst key that was fetched may have equals that were not.
     more = len(ordinals) == len(scores) and scores[np.sort(places)[wanted - 1]] == scores[-1]
-    return None if more else _best(documents, scores[places], wanted)
+    return None if more else _best(segment.rows[documents], scores[places], wanted)
 
 
-def _best(ordinals: Int64, scores: Float32, wanted: int) -> Int64:
-    """The `wanted` documents of the largest scores; of equals those that come first.
+def _best(rows: Int64, scores: Float32, wanted: int) -> Int64:
+    """The `wanted` documents of the largest scores; of equals those of the lowest rows.
 
     Equals are common: one question is an example of all that answers it.
     """
     last = kth_largest(scores, wanted)
     kept: Bool = scores > last
-    kept[np.flatnonzero(scores == last)[: wanted - np.count_nonzero(kept)]] = True
-    return ordinals[kept]
+    equal = np.flatnonzero(scores == last)
+    room = wanted - np.count_nonzero(kept)
+    if room < len(equal):
+        equal = equal[np.argsort(rows[equal], kind="stable")[:room]]
+    kept[equal] = True
+    return rows[kept]
 
 
 def _scanned(
     segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
 ) -> Iterator[Int64]:
-    """Ordinals of the `wanted` best documents for each query, by the product with all keys."""
+    """Rows of the `wanted` best documents for each query, by the product with all keys."""
     ordinals = np.arange(len(segment.rows))
     if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
         ordinals = np.flatnonzero(allowed)
-    largest = int(segment.table.counts.max())
+    largest = segment.table.most_keys
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
     for at in range(0, len(queries), step):
         part = queries[at : at + step]
@@ -120,4 +124,55 @@ def _scanned(
         best = np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
-        yield from (_best(ordinals, scores, wanted) for scores in best)
+        rows = segment.rows[ordinals]
+        yield from (_best(rows, scores, wanted) for scores in best)
+
+
+NONE = -1
+"""No row: those of documents begin at 1."""
+
+
+class Near(NamedTuple):
+    """Documents near each query, best first, by the scores that the index itself has of them.
+
+    `NONE` fills up where there are too few, with a score of -inf.
+    """
+
+    rows: Int64  # (q, k)
+    scores: Float32  # (q, k) inner products with the best key, of quantised keys by their bytes
+
+
+def near_in(
+    segment: Segment,
+    queries: Float32,
+    rows: Int64 | None,
+    keys: int,
+    recall: float | None,
+    roughly: bool,
+) -> Near:
+    """Those of one segment, by so many keys or all that it has."""
+    of_keys = segment.allowed_keys(segment.allowed(rows))
+    k = min(keys, segment.keys if of_keys is None else int(np.count_nonzero(of_keys)))
+    if not k:
+        return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
+    step = max(1, min(QUERIES, FETCHED // k))
+    search = segment.vectors.propose if roughly else segment.vectors.search
+    found = [
+        search(queries[at : at + step], k, of_keys, recall) for at in range(0, len(queries), step)
+    ]
+    scores, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+    near = np.where(positions >= 0, segment.rows[segment.table.ordinals[positions]], NONE)
+    if segment.keys > len(segment.rows):
+        near[_repeated(near)] = NONE
+    scores[near == NONE] = -np.inf
+    return Near(near, scores)
+
+
+def _repeated(rows: Int64) -> Bool:
+    """Where a row stands a second time among those of its query (q, k)."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ascending = np.take_along_axis(rows, order, axis=1)
+    found = np.zeros(rows.shape, dtype=bool)
+    again = ascending[:, 1:] == ascending[:, :-1]
+    np.put_along_axis(found, order[:, 1:], again, axis=1)
+    return found

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
-from attend.keys.segment import FlatVectors, Nearest, Selector
+from attend.keys.vectors import FlatVectors, Nearest, Selector
 from attend.types import Bool, Float32, Float64, Int64
 
 KEY_BYTES = 32

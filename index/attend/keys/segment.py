@@ -1,234 +1,183 @@
-"""A segment: an immutable run of keys, searched exactly or by FAISS.
+"""A segment: an immutable run of documents with their keys, and an index of these.
 
-Inside a segment a key is a position and a document an ordinal; the ids that the rest of
-the package speaks of stand beside them in arrays. A document's keys lie side by side.
+Inside a segment a key is a position and a document a place; the rows and ids that the rest of the
+package speaks of stand beside them in a table. A document's keys lie side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Self
 
-import faiss
 import numpy as np
 
-from attend.arrays import top
 from attend.key_table import KeyTable
-from attend.types import Bool, Float32, Int64
-
-
-class Nearest(NamedTuple):
-    """Keys found for each query, best first; `-1` fills up where there were too few."""
-
-    scores: Float32  # (q, k)
-    positions: Int64  # (q, k)
-
+from attend.keys.vectors import Vectors
+from attend.types import Bool, Int64
 
 BLOCK_KEYS = 8192
 """Keys in one block of a scan: 12 MB at 384 dimensions, which the cache hierarchy likes."""
 
 FEW = 8
-"""Rows that are fewer than one document in so many are looked up, not marked among all."""
+"""Rows that are fewer than one document in eight are looked up, not marked among all."""
+
+NEVER = np.iinfo(np.int32).max
 
 
-class Vectors(Protocol):
-    """Key vectors that can be searched by inner product, and read."""
+class Removals:
+    """The moments at which documents were removed, shared by all states of a segment.
 
-    def search(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        """The k allowed keys with the largest inner product. queries (q, d); allowed (n,).
+    A state sees the removals up to its own moment, so that a new removal costs no copy and
+    disturbs no reader of an older state.
+    """
 
-        `recall` is the share of the true ones that is to be found; None for what was promised.
-        """
+    def __init__(self, documents: int) -> None:
+        self._moments = np.full(documents, NEVER, dtype=np.int32)
+        self.last = 0
 
-    def propose(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        """About the k nearest: of many, few are worth ordering better than the codes do."""
+    def alive(self, documents: int, moment: int) -> Bool:
+        """Return which of the first documents (n,) were not removed up to a moment."""
+        alive: Bool = self._moments[:documents] > moment
+        return alive
 
-    def promises(self, recall: float | None) -> float:
-        """The share that a search finds which was asked for so much: 1 where it is exact."""
+    def living(self, places: Int64, moment: int) -> Int64:
+        """Return those of the places that were not removed up to a moment."""
+        return places[self._moments[places] > moment]
 
-    def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
-        """Whether a search for so many keys costs less than the product with `keys` of them."""
+    def remove(self, places: Int64) -> None:
+        """Remove documents at the next moment."""
+        self._moments[places] = self.last + 1
+        self.last += 1
 
-    def all(self) -> Float32:
-        """(n, d), a view where possible; not to be written to."""
+    def up_to(self, moment: int) -> Removals:
+        """Return the removals up to a moment, for a state of its own."""
+        removals = Removals(len(self._moments))
+        removals.last = moment
+        earlier = self._moments <= moment
+        removals._moments[earlier] = self._moments[earlier]
+        return removals
 
-
-class Exact:
-    """What exact kinds have in common: they find everything, and read everything for it."""
-
-    FETCH_SHARE = 8
-    """A fetch of more than one key in so many costs as much as a scan, which finds documents."""
-
-    CROWDED = 32
-    """Queries at once, times keys a document, from which on a scan is faster than fetches: it
-    reads the keys once for many queries, and ranks documents instead of thousands of keys."""
-
-    def __init__(self, vectors: Float32) -> None:
-        self.vectors = vectors
-
-    def propose(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        return self.search(queries, k, allowed, recall)
-
-    def search(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        raise NotImplementedError
-
-    def promises(self, recall: float | None) -> float:
-        return 1.0
-
-    def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
-        few = fetch * self.FETCH_SHARE < len(self.vectors)
-        return few and queries * per_document < self.CROWDED
-
-    def all(self) -> Float32:
-        return self.vectors
+    def reserve(self, documents: int) -> None:
+        """Make room for so many documents."""
+        if documents > len(self._moments):
+            more = np.full(max(documents, 2 * len(self._moments)), NEVER, dtype=np.int32)
+            more[: len(self._moments)] = self._moments
+            self._moments = more
 
 
-class FlatVectors(Exact):
-    """FAISS's exact inner products over a matrix that may lie in a mapped file."""
-
-    def search(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        n, width = self.vectors.shape
-        found = Nearest(
-            np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-        )
-        masked = None if allowed is None else Selector(allowed)
-        faiss.knn_inner_product(
-            faiss.swig_ptr(queries),
-            faiss.swig_ptr(self.vectors),
-            width,
-            len(queries),
-            n,
-            k,
-            faiss.swig_ptr(found.scores),
-            faiss.swig_ptr(found.positions),
-            None if masked is None else masked.faiss,
-        )
-        return found
-
-
-class Selector:
-    """A mask over positions (n,) as FAISS takes it; keep it while the call lasts."""
-
-    def __init__(self, allowed: Bool) -> None:
-        # FAISS points into these bits: both must outlive the call.
-        self._bits = np.packbits(allowed, bitorder="little")
-        self.faiss = faiss.IDSelectorBitmap(len(allowed), faiss.swig_ptr(self._bits))
-
-
-class DenseVectors(Exact):
-    """A plain matrix: for the delta, which changes too often to be indexed."""
-
-    def search(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
-        if len(self.vectors) == 0:
-            nothing = (len(queries), 0)
-            return Nearest(np.empty(nothing, np.float32), np.empty(nothing, np.int64))
-        scores = queries @ self.vectors.T  # (q, d) @ (d, n) -> (q, n)
-        if allowed is not None:
-            scores[:, ~allowed] = -np.inf
-        positions = top(scores, k)
-        ordered = np.take_along_axis(scores, positions, axis=1)
-        positions[np.isneginf(ordered)] = -1
-        return Nearest(ordered, positions)
-
-
-def largest_block(most_keys: int) -> int:
-    """Keys that a block may have: it ends with a whole document, of at most so many keys."""
-    return BLOCK_KEYS + most_keys
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
-    """Documents with their keys, in the order (document row, key id), and their index.
+    """Documents with their keys, in the order (document row, key id), and an index of the keys.
 
     Attributes:
-        table: the documents with their keys.
+        table: the documents with their keys, removed ones too.
         vectors: the index of the table's keys.
-        alive: (n,) false where the document has been deleted or has newer keys elsewhere.
+        removals, moment: which of the documents are removed.
+        removed, removed_keys: the number of these documents, and of their keys.
     """
 
     table: KeyTable
     vectors: Vectors
-    alive: Bool
+    removals: Removals = field(repr=False)
+    moment: int = 0
+    removed: int = 0
+    removed_keys: int = 0
 
     @classmethod
     def of(cls, vectors: Vectors, key_ids: Int64, documents: Int64) -> Segment:
         """Make a segment from the document row of each key, (m,) ascending."""
         table = KeyTable.of_keys(vectors.all(), key_ids, documents)
-        return cls(table, vectors, np.ones(len(table), dtype=bool))
+        return Segment(table, vectors, Removals(len(table)))
 
     @property
     def rows(self) -> Int64:
-        """(n,) document rows."""
+        """(n,) the documents' rows, removed ones too."""
         return self.table.rows
 
     @property
     def keys(self) -> int:
-        """The number of keys, of dead documents too."""
+        """The number of keys, of removed documents too."""
         return len(self.table.ids)
 
-    @cached_property
+    @property
     def living(self) -> int:
-        """The number of documents alive."""
-        return int(np.count_nonzero(self.alive))
+        """The number of documents that are not removed."""
+        return len(self.table) - self.removed
 
-    def released(self, removed: Int64, documents: Int64) -> tuple[Segment, KeyTable]:
-        """Let go of the documents that lost a key of `removed`, or are among `documents`.
+    @property
+    def living_keys(self) -> int:
+        """The number of keys of these documents."""
+        return self.keys - self.removed_keys
 
-        Returns: the segment with these documents masked, and what is left of their keys.
+    @cached_property
+    def alive(self) -> Bool:
+        """(n,) false where the document has been deleted or has newer keys elsewhere."""
+        return self.removals.alive(len(self.table), self.moment)
+
+    def released(self, removed: Int64, rows: Int64) -> tuple[Self, KeyTable]:
+        """Let go of the documents that lost one of the keys `removed`, or are among `rows`.
+
+        Costs as much as the change, whatever the size of the segment.
+
+        Returns: the segment without these documents, and what is left of their keys.
         """
-        touched = self.table.places(documents)
-        if len(removed):
-            lost = np.isin(self.table.ids, removed)
-            touched = np.union1d(touched, self.table.ordinals[lost])
-        touched = touched[self.alive[touched]]
-        left = self.table.some(touched)
+        touched = np.union1d(self.find(rows), self.owners(removed))
+        touched = self.removals.living(touched, self.moment)
         if not len(touched):
-            return self, left
-        alive = self.alive.copy()
-        alive[touched] = False
-        kept = np.isin(left.ids, removed, invert=True)
-        remaining = KeyTable.of_keys(left.vectors[kept], left.ids[kept], left.documents[kept])
-        return replace(self, alive=alive), remaining
+            return self, self.table.some(touched)
+        lost = self.table.some(touched)
+        stays = np.isin(lost.ids, removed, invert=True)
+        left = KeyTable.of_keys(lost.vectors[stays], lost.ids[stays], lost.documents[stays])
+        shared = self.removals.last == self.moment
+        removals = self.removals if shared else self.removals.up_to(self.moment)
+        removals.remove(touched)
+        segment = replace(
+            self,
+            removals=removals,
+            moment=removals.last,
+            removed=self.removed + len(touched),
+            removed_keys=self.removed_keys + len(lost.ids),
+        )
+        return segment, left
 
-    def living_keys(self) -> KeyTable:
-        """The living documents with their keys."""
+    def find(self, rows: Int64) -> Int64:
+        """Return the places of those of the rows that are here, removed or not."""
+        return self.table.places(rows)
+
+    def owners(self, ids: Int64) -> Int64:
+        """Return the places of the documents of those of the keys that are here."""
+        return self.table.owners(ids)
+
+    def living_table(self) -> KeyTable:
+        """Return the living documents with their keys."""
         return self.table.some(np.flatnonzero(self.alive))
 
     def allowed(self, rows: Int64 | None) -> Bool | None:
-        """(n,) documents alive and among `rows` (ascending); None where that is all of them."""
+        """Return which documents (n,) are alive and among `rows`; None where all are."""
         if rows is None:
-            return None if self.living == len(self.rows) else self.alive
-        return self.alive & np.isin(self.rows, rows, assume_unique=True)
-
-    def blocks(self, places: Int64) -> Iterator[KeyTable]:
-        """Documents (ascending places) with their keys, in blocks of about `BLOCK_KEYS` keys."""
-        return self.table.blocks(BLOCK_KEYS, places)
+            return self.alive if self.removed else None
+        return self.alive & np.isin(self.rows, rows)
 
     def allowed_keys(self, allowed: Bool | None) -> Bool | None:
-        """(m,) the keys of documents (n,) that are allowed; None for all."""
+        """Return which keys (m,) are of documents (n,) that are allowed; None for all."""
         if allowed is None or self.table.single:
             return allowed
         return allowed[self.table.ordinals]
 
     def places(self, rows: Int64 | None) -> Int64:
-        """Places of the living documents of `rows` (ascending; all if None), ascending."""
+        """Return the places (ascending) of the living documents of `rows`; of all if None."""
         if rows is not None and len(rows) * FEW < len(self.rows):
-            places = self.table.places(rows)
-            return places[self.alive[places]]
+            return self.removals.living(self.find(rows), self.moment)
         allowed = self.allowed(rows)
         return np.arange(len(self.rows)) if allowed is None else np.flatnonzero(allowed)
+
+    def blocks(self, places: Int64) -> Iterator[KeyTable]:
+        """Return documents (ascending places) in blocks of about `BLOCK_KEYS` keys."""
+        return self.table.blocks(BLOCK_KEYS, places)
+
+
+def largest_block(most_keys: int) -> int:
+    """Return how many keys a block has at most, where no document has more than `most_keys`."""
+    return BLOCK_KEYS + most_keys

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from attend.key_table import KeyTable
 from attend.keys.choose import FLAT
-from attend.keys.near import Near, near_in
-from attend.keys.nearest import Proposed, nearest
-from attend.keys.segment import DenseVectors, Segment, largest_block
+from attend.keys.delta import Delta
+from attend.keys.nearest import Near, Proposed, near_in, nearest
+from attend.keys.segment import Segment, largest_block
 from attend.types import Float32, Int64, Json
 
 DRAWN = 32_768
@@ -37,19 +37,25 @@ class Snapshot:
     """Segments and the state of the database that they mirror.
 
     Attributes:
-        segments: disjoint in living documents; the published one first, then the delta.
+        published, delta: disjoint in living documents.
         last_key, last_removal: how far of the database is in here.
         generation: number of the published index, 0 where none is published.
         index: which kind it is, and why (`attend.keys.choose`).
     """
 
-    segments: tuple[Segment, ...]
+    published: Segment
+    delta: Delta
     last_key: int
     last_removal: int
     generation: int
     index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
     scans = True
     """Whether all keys may be scored for one search, where that is cheap."""
+
+    @property
+    def segments(self) -> tuple[Segment, Segment]:
+        """The published segment and the delta."""
+        return self.published, self.delta
 
     @property
     def keys(self) -> int:
@@ -70,7 +76,7 @@ class Snapshot:
     @cached_property
     def most_keys(self) -> int:
         """Of one document."""
-        return max(int(segment.table.counts.max(initial=0)) for segment in self.segments)
+        return max(segment.table.most_keys for segment in self.segments)
 
     @cached_property
     def _filled(self) -> Sequence[Segment]:
@@ -190,26 +196,30 @@ class Snapshot:
 
         A document lies whole in one segment, so that each is scored once and with all its keys.
         """
-        released = [segment.released(removed, added.rows) for segment in self.segments]
-        base, delta = (segment for segment, _ in released)
-        parts = [added, *(left for _, left in released)]
-        if any(len(part.ids) for part in parts):
-            delta = _sorted([delta.living_keys(), *parts])
-        return Snapshot((base, delta), last_key, last_removal, self.generation, self.index)
+        published, left = self.published.released(removed, added.rows)
+        delta, fresh_left = self.delta.newest().released(removed, added.rows)
+        moved = [table for table in (added, left, fresh_left) if len(table)]
+        if moved:
+            delta = delta.extended(_merged(moved))
+        return replace(
+            self, published=published, delta=delta, last_key=last_key, last_removal=last_removal
+        )
 
 
-def _sorted(parts: Sequence[KeyTable]) -> Segment:
-    filled = [part for part in parts if len(part.ids)]
+def _merged(filled: Sequence[KeyTable]) -> KeyTable:
+    """Return the keys of all tables, in the order (document row, key id)."""
+    if len(filled) == 1:
+        return filled[0]
     vectors, ids, documents = (
         np.concatenate([getattr(part, name) for part in filled])
         for name in ("vectors", "ids", "documents")
     )
     order = np.lexsort((ids, documents))
-    return Segment.of(DenseVectors(vectors[order]), ids[order], documents[order])
+    return KeyTable.of_keys(vectors[order], ids[order], documents[order])
 
 
 def _united(rows: Sequence[Int64]) -> Int64:
-    """Rows that are ascending in each, as one ascending list of different ones."""
+    """Return different rows of all, ascending."""
     if len(rows) == 1:
-        return rows[0]
+        return np.sort(rows[0])
     return np.unique(np.concatenate(rows or [np.empty(0, dtype=np.int64)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,13 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.key_table import KeyTable
-from attend.keys import DenseVectors, Segment, Snapshot
+from attend.keys import Delta, Segment, Snapshot
 from attend.keys import nearest as nearest_module
-from attend.keys.segment import BLOCK_KEYS, Exact, FlatVectors
+from attend.keys.segment import BLOCK_KEYS
+from attend.keys.vectors import DenseVectors, Exact, FlatVectors
 
 
 def flat(vectors) -> FlatVectors:
     return FlatVectors(np.ascontiguousarray(vectors))
+
+
+def only(segment: Segment) -> Snapshot:
+    """A snapshot without fresh keys."""
+    return Snapshot(segment, Delta.empty(segment.table.vectors.shape[1]), 0, 0, 0)
 
 
 NONE = np.empty(0, dtype=np.int64)
@@ -49,17 +55,18 @@ class Case:
         self.queries = rng.normal(size=(3, self.width)).astype(np.float32)
 
     def snapshot(self) -> Snapshot:
-        segments = [
-            self._segment(make, part)
-            for make, part in ((flat, ~self.in_delta), (DenseVectors, self.in_delta))
-        ]
-        return Snapshot(tuple(segments), 0, 0, 0)
+        published = self._table(~self.in_delta)
+        segment = Segment.of(flat(published.vectors), published.ids, published.documents)
+        # In the order in which they came, which is not that of their rows.
+        fresh = self._table(self.in_delta)
+        came = fresh.some(np.random.default_rng(self.seed).permutation(len(fresh)))
+        dead = self.ids[np.isin(self.of, self.rows[~self.alive])]
+        snapshot = Snapshot(segment, Delta.holding(came), 0, 0, 0)
+        return snapshot.advanced(self._table(self.rows < 0), dead, 0, 0)
 
-    def _segment(self, make, part) -> Segment:
+    def _table(self, part) -> KeyTable:
         member = np.isin(self.of, self.rows[part])
-        segment = Segment.of(make(self.keys[member]), self.ids[member], self.of[member])
-        dead = self.ids[np.isin(self.of, self.rows[part & ~self.alive])]
-        return segment.released(dead, NONE)[0]
+        return KeyTable.of_keys(self.keys[member], self.ids[member], self.of[member])
 
     def passing(self, filtered: bool):
         return self.alive & self.chosen if filtered else self.alive
@@ -179,7 +186,7 @@ def test_equal_keys_are_all_found():
     """A thousand equal scores: which of them come first is nobody's promise, but none is lost."""
     case = np.ones((1000, 4), dtype=np.float32)
     segment = Segment.of(flat(case), np.arange(1000), np.arange(1000))
-    snapshot = Snapshot((segment,), 0, 0, 0)
+    snapshot = only(segment)
     found = snapshot.search(case[:1, None], None, 1000).rows[0]
     assert found.tolist() == list(range(1000))
 
@@ -208,7 +215,7 @@ def test_of_equal_documents_the_first_are_found(monkeypatch, fetched):
     order = np.argsort(of, kind="stable")
     taught = of[order] % 3 == 1
     keys[taught] = [2, 0, 0, 0, 0, 0]
-    snapshot = Snapshot((Segment.of(flat(keys), np.arange(len(of)), of[order]),), 0, 0, 0)
+    snapshot = only(Segment.of(flat(keys), np.arange(len(of)), of[order]))
     query = np.eye(6, dtype=np.float32)[:1, None]
     for wanted in (1, 7, 30, 66):
         assert snapshot.search(query, None, wanted).rows[0].tolist() == list(
@@ -225,7 +232,7 @@ def test_a_document_of_many_near_keys_does_not_hide_the_others(monkeypatch, fetc
     keys = np.concatenate([np.full((500, 2), 9.0), np.eye(2), -np.eye(2)]).astype(np.float32)
     of = np.array([1] * 500 + [2, 3, 4, 5])
     vectors = Counted(keys)
-    snapshot = Snapshot((Segment.of(vectors, np.arange(504), of),), 0, 0, 0)
+    snapshot = only(Segment.of(vectors, np.arange(504), of))
     queries = np.array([[[-1, -2]], [[1, 0.5]], [[-2, -1]]], dtype=np.float32)
     found = snapshot.search(queries, None, 2).rows
     assert [each.tolist() for each in found] == [[4, 5], [1, 2], [4, 5]]
@@ -245,7 +252,7 @@ def test_no_more_documents_are_candidates_than_were_asked_for(monkeypatch, fetch
     keys = keys.astype(np.float32)
     vectors = Counted(keys)
     of = np.repeat(np.arange(documents), each)
-    snapshot = Snapshot((Segment.of(vectors, np.arange(len(of)), of),), 0, 0, 0)
+    snapshot = only(Segment.of(vectors, np.arange(len(of)), of))
     queries = rng.normal(size=(100, 1, 8)).astype(np.float32)
     for query, found in zip(queries, snapshot.search(queries, None, 50).rows, strict=True):
         products = (keys.astype(float) @ query[0]).reshape(documents, each).max(axis=1)
@@ -259,7 +266,7 @@ def test_equal_in_rounding_are_candidates_too():
     """Float32 takes the best two for equal: both are candidates, for who scores them again."""
     keys = np.array([[1, 0], [1, 2e-8], [0.5, 0]] + [[0, 0]] * 97, dtype=np.float32)
     of = np.arange(100)
-    snapshot = Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0)
+    snapshot = only(Segment.of(flat(keys), of, of))
     found = snapshot.search(np.array([[[1, 1]]], dtype=np.float32), None, 1).rows[0]
     assert {0, 1, 2} <= set(found.tolist())
 
@@ -272,7 +279,7 @@ def test_the_memory_of_a_search_is_bounded_whatever_the_batch(monkeypatch, fetch
     rng = np.random.default_rng(4)
     of = np.repeat(np.arange(300), 200)
     keys = rng.normal(size=(len(of), 4)).astype(np.float32)
-    snapshot = Snapshot((Segment.of(flat(keys), np.arange(len(of)), of),), 0, 0, 0)
+    snapshot = only(Segment.of(flat(keys), np.arange(len(of)), of))
 
     def peak(count: int) -> int:
         queries = rng.normal(size=(count, 1, 4)).astype(np.float32)
@@ -293,7 +300,7 @@ def test_blocks_are_of_bounded_size_and_cut_no_document(keys_each):
     of = np.repeat(np.arange(documents), keys_each)
     vectors = np.arange(len(of), dtype=np.float32)[:, None]
     segment = Segment.of(DenseVectors(vectors), np.arange(len(of)), of)
-    blocks = list(Snapshot((segment,), 0, 0, 0).blocks(None))
+    blocks = list(only(segment).blocks(None))
     assert sum(len(block) for block in blocks) == documents
     assert all(len(block.ids) < BLOCK_KEYS + 2 * keys_each for block in blocks)
     for block in blocks:
@@ -303,7 +310,7 @@ def test_blocks_are_of_bounded_size_and_cut_no_document(keys_each):
 
 def test_each_head_finds_its_own_best():
     keys = np.array([[9, 0], [0, 9], [5, 5], [1, 1]], dtype=np.float32)
-    snapshot = Snapshot((Segment.of(flat(keys), np.arange(4), np.arange(4)),), 0, 0, 0)
+    snapshot = only(Segment.of(flat(keys), np.arange(4), np.arange(4)))
     heads = np.array([[[1, 0], [0, 1]]], dtype=np.float32)  # (1, 2, 2)
     assert {0, 1} <= set(snapshot.search(heads, None, 1).rows[0].tolist())
 
@@ -312,8 +319,8 @@ def test_what_was_read_outlives_the_snapshot():
     """FAISS's memory must not be freed under a reader whose snapshot was swapped out."""
     keys = np.random.default_rng(0).normal(size=(5000, 32)).astype(np.float32)
     of = np.arange(5000)
-    blocks = [next(Snapshot((Segment.of(flat(keys), of, of),), 0, 0, 0).blocks(None)).vectors]
-    blocks += [next(Snapshot((Segment.of(flat(-keys), of, of),), 0, 0, 0).blocks(None)).vectors]
+    blocks = [next(only(Segment.of(flat(keys), of, of)).blocks(None)).vectors]
+    blocks += [next(only(Segment.of(flat(-keys), of, of)).blocks(None)).vectors]
     np.testing.assert_array_equal(blocks[0], keys)
     np.testing.assert_array_equal(blocks[1], -keys)
 
@@ -333,7 +340,7 @@ def test_a_snapshot_follows_keys_that_come_and_go_one_by_one(steps, seed):
     """Each step takes some keys away and gives documents, old and new, some more."""
     rng = np.random.default_rng(seed)
     held = {id: (id % 7 + 1, rng.normal(size=3).astype(np.float32)) for id in range(1, 30)}
-    snapshot = Snapshot((segment_of(held, flat), segment_of({}, DenseVectors)), 0, 0, 4)
+    snapshot = Snapshot(segment_of(held), Delta.empty(3), 0, 0, 4)
     last = 30
     for at, (gone, documents) in enumerate(steps):
         removed = np.array(sorted(gone), dtype=np.int64)  # some of them were never here
@@ -357,9 +364,9 @@ def keys_of(held) -> KeyTable:
                 np.array([held[id][0] for id in order], dtype=np.int64))  # fmt: skip
 
 
-def segment_of(held, make) -> Segment:
+def segment_of(held) -> Segment:
     keys = keys_of(held)
-    return Segment.of(make(keys.vectors), keys.ids, keys.documents)
+    return Segment.of(flat(keys.vectors), keys.ids, keys.documents)
 
 
 def found_in(snapshot: Snapshot) -> dict[int, tuple[int, list[float]]]:
@@ -376,7 +383,7 @@ def found_in(snapshot: Snapshot) -> dict[int, tuple[int, list[float]]]:
 
 def test_a_change_that_touches_nothing_here_keeps_the_segments():
     held = {id: (id, np.ones(3, dtype=np.float32)) for id in range(1, 5)}
-    snapshot = Snapshot((segment_of(held, flat), segment_of({}, DenseVectors)), 0, 0, 0)
+    snapshot = Snapshot(segment_of(held), Delta.empty(3), 0, 0, 0)
     after = snapshot.advanced(keys_of({}), np.array([99]), 7, 8)
     assert after.segments == snapshot.segments
     assert (after.last_key, after.last_removal) == (7, 8)
@@ -385,5 +392,68 @@ def test_a_change_that_touches_nothing_here_keeps_the_segments():
 def test_the_width_of_keys_is_known_where_the_published_ones_are_none():
     none = Segment.of(flat(np.empty((0, 9), dtype=np.float32)), NONE, NONE)
     held = {1: (1, np.ones(3, dtype=np.float32))}
-    assert Snapshot((none, segment_of(held, DenseVectors)), 0, 0, 0).width == 3
-    assert Snapshot((none, none), 0, 0, 0).width == 9
+    assert Snapshot(none, Delta.holding(keys_of(held)), 0, 0, 0).width == 3
+    assert Snapshot(none, Delta.empty(9), 0, 0, 0).width == 9
+
+
+# -- the delta -------------------------------------------------------------------------------
+
+
+def one(row: int, id: int) -> KeyTable:
+    return keys_of({id: (row, np.full(3, id, dtype=np.float32))})
+
+
+def test_a_write_beside_fresh_keys_copies_none_of_them():
+    """Its keys are written behind those that are there, in the same memory."""
+    held = {id: (id, np.ones(3, dtype=np.float32)) for id in range(1, 5)}
+    snapshot = Snapshot(segment_of(held), Delta.empty(3), 0, 0, 0)
+    moved = 0
+    for id in range(5, 1005):  # one in ten replaces an earlier one
+        row, removed = (id - 3, [id - 3]) if id % 10 == 0 else (id, [])
+        after = snapshot.advanced(one(row, id), np.array(removed, dtype=np.int64), id, id)
+        before = snapshot.delta.table
+        for name in ("rows", "starts", "vectors", "ids"):
+            mine, theirs = getattr(after.delta.table, name), getattr(before, name)
+            if name == "vectors" and not np.shares_memory(mine, theirs):
+                moved += len(theirs)
+        assert np.shares_memory(after.published.table.vectors, snapshot.published.table.vectors)
+        assert after.published.removals is snapshot.published.removals
+        snapshot = after
+    # A buffer of twice the size is taken now and then: each key is copied once or twice in all.
+    assert moved <= 2 * 1000
+    assert snapshot.documents == 4 + 900
+
+
+def test_the_readers_of_an_older_state_are_undisturbed():
+    held = {id: (id, np.ones(3, dtype=np.float32)) for id in range(1, 5)}
+    states = [Snapshot(segment_of(held), Delta.empty(3), 0, 0, 0)]
+    seen = [found_in(states[0])]
+    for id in range(5, 40):
+        removed = np.array([id - 4], dtype=np.int64)
+        states.append(states[-1].advanced(one(1 + id % 7, id), removed, id, id))
+        seen.append(found_in(states[-1]))
+    for then, past in zip(seen, states, strict=True):
+        # Without what the state remembers of the reading before.
+        now = replace(past, published=replace(past.published), delta=replace(past.delta))
+        assert found_in(now) == then
+        for row in {row for row, _ in then.values()}:
+            assert now.lookup(np.array([row])).rows.tolist() == [row]
+
+
+def test_two_states_after_one_know_nothing_of_each_other():
+    held = {id: (id, np.ones(3, dtype=np.float32)) for id in range(1, 5)}
+    start = Snapshot(segment_of(held), Delta.empty(3), 0, 0, 0).advanced(one(9, 9), NONE, 9, 0)
+    first = start.advanced(one(1, 11), np.array([1]), 11, 1)
+    second = start.advanced(one(2, 12), np.array([2, 9]), 12, 1)
+    assert sorted(found_in(start)) == [1, 2, 3, 4, 9]
+    assert sorted(found_in(first)) == [2, 3, 4, 9, 11]
+    assert sorted(found_in(second)) == [1, 3, 4, 12]
+
+
+def test_a_document_that_is_written_again_and_again_does_not_fill_the_delta():
+    snapshot = only(segment_of({1: (1, np.ones(3, dtype=np.float32))}))
+    for id in range(2, 10_000):
+        snapshot = snapshot.advanced(one(1, id), np.array([id - 1]), id, id)
+    assert snapshot.delta.keys < 3000
+    assert snapshot.delta.living_keys == 1
+    assert found_in(snapshot) == {9999: (1, [9999.0] * 3)}

@@ -512,4 +512,4 @@ def test_an_interrupted_publication_leaves_the_index_before_it(tmp_path, vectors
     assert not list((collection.folder / "keys").glob("*/writing-*"))
     check(collection, vectors, np.arange(KEYS) < 4000, queries[:20])
     collection.publish()
-    assert collection.views.current().keys.segments[0].keys == 4000
+    assert collection.views.current().keys.published.keys == 4000

@@ -13,7 +13,7 @@ from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.data import Data
 from attend.keys import nearest, segment
-from attend.keys.segment import Exact
+from attend.keys.vectors import Exact
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import Queries, attend
