@@ -19,7 +19,7 @@ from attend.collection import Collection
 from attend.data import Data
 from attend.engines.capabilities import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
-from attend.exchange import save
+from attend.exchange import save_backup
 from attend.feedback import add_feedback
 from attend.training import train
 from tests.milvus.contract import WIDTH
@@ -37,7 +37,7 @@ PROBES: dict[str, Probe] = {
     "recommend": lambda data, c, path: c.recommend(positive=["d0"], k=1),
     "examples": lambda data, c, path: add_feedback(c, [{"query": QUERY, "id": "d0"}]),
     "train": lambda data, c, path: train(c),
-    "snapshots": lambda data, c, path: save(data, path),
+    "snapshots": lambda data, c, path: save_backup(data, path),
 }
 """By capability: what takes it. What it raises else (too few examples to train) is no refusal."""
 

@@ -25,7 +25,7 @@ from flask.testing import FlaskClient
 
 from attend import Data
 from attend.errors import ReadOnly
-from attend.exchange import restore
+from attend.exchange import restore_backup
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.settings import ServiceSettings
@@ -75,7 +75,7 @@ def test_what_is_downloaded_is_what_the_command_restores(
     books: FlaskClient, tmp_path: Path
 ) -> None:
     other = Data(tmp_path / "other")
-    restore(io.BytesIO(snapshot_of(books)), other)
+    restore_backup(io.BytesIO(snapshot_of(books)), other)
     assert other.names() == ["books"]
     other.close()
 
@@ -96,8 +96,8 @@ def test_an_index_that_was_sent_is_not_read(roomy: FlaskClient, data: Data) -> N
 @pytest.mark.parametrize(
     ("sent", "media", "status", "said"),
     [
-        (b"nothing of the kind", TAR, 422, "no snapshot"),
-        (b"", TAR, 422, "no snapshot"),
+        (b"nothing of the kind", TAR, 422, "not a backup"),
+        (b"", TAR, 422, "not a backup"),
         (b"{}", "application/json", 415, "sent as application/x-tar"),
         (b"x" * 200_000, TAR, 413, "larger than"),
     ],

@@ -1,4 +1,4 @@
-"""`attend export` and `import`: a version for other libraries, or a whole snapshot."""
+"""`attend export` and `import`: a version for other libraries, or a backup of everything."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from attend.cli.common import Bar, on_collection, open_collection, open_data, sh
 from attend.collection import Collection
 from attend.data import Data
 from attend.exchange import (
-    Contents,
+    BackupContents,
     Imported,
-    Leftover,
+    MissingPart,
     Sides,
     export_model,
     export_weights,
     import_projection,
-    restore,
-    save,
+    restore_backup,
+    save_backup,
 )
 
 FORMS = ("--sentence-transformers", "--safetensors", "--snapshot")
-"""What can be written; exactly one is asked for at a time."""
+"""The forms of an export, of which a call has exactly one."""
 
 
 @click.command("export")
@@ -48,8 +48,8 @@ FORMS = ("--sentence-transformers", "--safetensors", "--snapshot")
     type=click.Path(dir_okay=False, path_type=Path),
     help="File for everything: all collections, or the one that --collection names.",
 )
-@click.option("--without-index", is_flag=True, help="A smaller snapshot, slower to restore.")
-@click.option("--force", is_flag=True, help="Replace what is there, with all it holds.")
+@click.option("--without-index", is_flag=True, help="A smaller backup, slower to restore.")
+@click.option("--force", is_flag=True, help="Replace an existing file or folder.")
 def export_command(
     folder: Path,
     collection: str,
@@ -62,11 +62,11 @@ def export_command(
     without_index: bool,
     force: bool,
 ) -> None:
-    """Write a version's matrices for other libraries, or a snapshot of everything.
+    """Write a version's matrices for other libraries, or a backup of everything.
 
-    A snapshot is of one moment, and may be taken while a server writes. Of a version, key
-    offsets, example keys, the lexical bias, the scale and the null key cannot travel: they are
-    named with their figures.
+    A backup is of one moment, and a server may write meanwhile. Key offsets, example keys, the
+    lexical bias, the scale and the null key of a version are not exported: they are listed with
+    their figures.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def export_command(
       attend export --data library --snapshot library.tar
     """
     if sum(each is not None for each in (model, weights, snapshot)) != 1:
-        raise click.UsageError(f"Give one of {', '.join(FORMS)}: what is to be written.")
+        raise click.UsageError(f"Give one of {', '.join(FORMS)}: the file or folder to write.")
     if snapshot is not None:
         names = [collection] if _is_given("collection") else None
         _save(open_data(folder, precision), snapshot, names, as_json, not without_index, force)
@@ -91,7 +91,7 @@ def export_command(
 
 def _write_model(
     opened: Collection, target: Path, version: int | None, force: bool
-) -> tuple[dict[str, Any], str, list[Leftover]]:
+) -> tuple[dict[str, Any], str, list[MissingPart]]:
     done = export_model(opened, target, version=version, force=force)
     result = {
         "projection": done.version,
@@ -109,7 +109,7 @@ def _write_model(
 
 def _write_weights(
     opened: Collection, target: Path, version: int | None, force: bool
-) -> tuple[dict[str, Any], str, list[Leftover]]:
+) -> tuple[dict[str, Any], str, list[MissingPart]]:
     done = export_weights(opened, target, version=version, force=force)
     result = {
         "projection": done.version,
@@ -128,12 +128,12 @@ def _save(
     force: bool,
 ) -> None:
     with Bar() as bar:
-        done = save(data, target, names, indexes=indexes, force=force, on_progress=bar)
+        done = save_backup(data, target, names, indexes=indexes, force=force, on_progress=bar)
     text = f"{_counted(done)} are in {target} ({done.size:,} bytes)."
     show(as_json, {"snapshot": str(target), **done.json()}, text)
 
 
-def _counted(contents: Contents) -> str:
+def _counted(contents: BackupContents) -> str:
     listed = ", ".join(
         f"{name} ({figures['documents']} documents)"
         for name, figures in contents.collections.items()
@@ -147,7 +147,7 @@ def _is_given(option: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _told(left: list[Leftover]) -> str:
+def _told(left: list[MissingPart]) -> str:
     lines = [f"  {'*' if each.in_use else ' '} {each.sentence()}" for each in left]
     return "\n".join(["What cannot travel (* is in use here):", *lines])
 
@@ -158,7 +158,7 @@ def _told(left: list[Leftover]) -> str:
 @click.option(
     "--snapshot",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A snapshot, of which all collections are made, or the one that --collection names.",
+    help="A backup: restore all its collections, or the one that --collection names.",
 )
 @click.option("--query-only", is_flag=True, help="As W_Q alone; keys stay the embeddings.")
 @click.option("--document-only", is_flag=True, help="As W_K alone; queries stay the embeddings.")
@@ -174,10 +174,10 @@ def import_command(
     document_only: bool,
     activate: bool,
 ) -> None:
-    """Store W_Q and W_K from SOURCE as a version, or restore a snapshot.
+    """Store W_Q and W_K from SOURCE as a version, or restore a backup.
 
-    A version answers only with --activate. A snapshot is read and checked whole before any of it
-    is seen, and replaces no collection that is there.
+    A version answers only with --activate. A backup is read and checked before any of it is
+    visible, and replaces no existing collection.
 
     SOURCE is the folder of a sentence-transformers Dense layer, of its Router or of a whole model
     with one of them after its encoder, or a projection's safetensors. Pickles are not read.
@@ -189,7 +189,7 @@ def import_command(
       attend import --data other --snapshot library.tar
     """
     if (source is None) == (snapshot is None):
-        raise click.UsageError("Give either SOURCE or --snapshot: what is to be read.")
+        raise click.UsageError("Give either SOURCE or --snapshot: the file or folder to read.")
     if snapshot is not None:
         names = [collection] if _is_given("collection") else None
         _restore(open_data(folder, precision), snapshot, names, as_json)
@@ -202,13 +202,13 @@ def import_command(
 
 def _restore(data: Data, source: Path, names: list[str] | None, as_json: bool) -> None:
     with open(source, "rb") as file, Bar() as bar:
-        done = restore(file, data, names, on_progress=bar)
+        done = restore_backup(file, data, names, on_progress=bar)
     told = replace(done, collections=_only(done, names))
     text = f"{_counted(told)} are in {data.folder}, as of {done.created}."
     show(as_json, {"data": str(data.folder), **told.json()}, text)
 
 
-def _only(done: Contents, names: list[str] | None) -> dict[str, Any]:
+def _only(done: BackupContents, names: list[str] | None) -> dict[str, Any]:
     return {name: done.collections[name] for name in names or done.collections}
 
 

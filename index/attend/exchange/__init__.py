@@ -16,23 +16,22 @@ them were read and compared with their checksums.
 
 from __future__ import annotations
 
-from attend.exchange.contents import Contents
-from attend.exchange.exporting import ModelExport, WeightsExport, export_model, export_weights
+from attend.exchange.backup import BackupContents, save_backup
+from attend.exchange.export import ModelExport, WeightsExport, export_model, export_weights
 from attend.exchange.importing import Imported, Sides, import_projection
-from attend.exchange.leftovers import Leftover
-from attend.exchange.restoring import restore
-from attend.exchange.saving import save
+from attend.exchange.layers import MissingPart
+from attend.exchange.restore import restore_backup
 
 __all__ = [
-    "Contents",
+    "BackupContents",
     "Imported",
-    "Leftover",
+    "MissingPart",
     "ModelExport",
     "Sides",
     "WeightsExport",
     "export_model",
     "export_weights",
     "import_projection",
-    "restore",
-    "save",
+    "restore_backup",
+    "save_backup",
 ]

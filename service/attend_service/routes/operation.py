@@ -13,7 +13,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 
 from attend import Data
 from attend.errors import Damaged, InvalidRequest
-from attend.exchange import restore, save
+from attend.exchange import restore_backup, save_backup
 from attend_service.context import context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
 from attend_service.operations import Operations
@@ -44,7 +44,7 @@ def take_snapshot(collection: str) -> Response:
     name = data.collection(collection).name
     folder = _staging(data)
     try:
-        contents = save(data, folder / "snapshot.tar", [name])
+        contents = save_backup(data, folder / "snapshot.tar", [name])
         file = open(folder / "snapshot.tar", "rb")  # noqa: SIM115 # the response closes it
     finally:
         # An open file stays until it is closed, whatever becomes of this process.
@@ -68,7 +68,9 @@ def restore_snapshot(collection: str) -> Response:
     data = context().data
     check_new_collection(data, collection, context().settings.max_collections)
     try:
-        contents = restore(cast(BinaryIO, request.stream), data, into=collection, indexes=False)
+        contents = restore_backup(
+            cast(BinaryIO, request.stream), data, into=collection, indexes=False
+        )
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error

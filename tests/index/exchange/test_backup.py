@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from attend.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
-from attend.exchange import restore, save, saving
+from attend.exchange import backup, restore_backup, save_backup
 from attend.verify import verify
 from tests.index.helpers import vector_data
 
@@ -56,14 +56,14 @@ def answers(collection):
 def restored(source, folder, names=None, **options):
     other = vector_data(folder)
     with open(source, "rb") as file:
-        contents = restore(file, other, names, **options)
+        contents = restore_backup(file, other, names, **options)
     return other, contents
 
 
 def test_everything_is_there_again(data, tmp_path):
     told = []
     target = tmp_path / "all.tar"
-    saved = save(data, target, on_progress=lambda *each: told.append(each))
+    saved = save_backup(data, target, on_progress=lambda *each: told.append(each))
     other, contents = restored(target, tmp_path / "other")
     assert contents == saved
     assert other.names() == ["books", "films"]
@@ -80,11 +80,11 @@ def test_everything_is_there_again(data, tmp_path):
 
 def test_one_collection_without_its_index_under_another_name(data, tmp_path):
     target = tmp_path / "one.tar"
-    saved = save(data, target, ["novels"], indexes=False)
+    saved = save_backup(data, target, ["novels"], indexes=False)
     assert list(saved.files) == ["collections/books/documents.db"]
     assert saved.aliases == {}
     with open(target, "rb") as file:
-        restore(file, data, into="copy")
+        restore_backup(file, data, into="copy")
     assert data.names() == ["books", "copy", "films"]
     assert answers(data.collection("copy"))[0] == answers(data.collection("books"))[0]
     data.collection("copy").upsert(documents(1, 99))
@@ -93,7 +93,7 @@ def test_one_collection_without_its_index_under_another_name(data, tmp_path):
 
 def test_it_is_of_one_moment_while_others_write(data, tmp_path, monkeypatch):
     """A writer adds documents in pairs; a snapshot never has one without the other."""
-    monkeypatch.setattr(saving, "PAGES", 1)
+    monkeypatch.setattr(backup, "PAGES", 1)
     books, stop = data.collection("books"), threading.Event()
 
     def write():
@@ -108,7 +108,7 @@ def test_it_is_of_one_moment_while_others_write(data, tmp_path, monkeypatch):
     writer.start()
     try:
         for at in range(8):
-            save(data, tmp_path / f"{at}.tar", ["books"])
+            save_backup(data, tmp_path / f"{at}.tar", ["books"])
             other, contents = restored(tmp_path / f"{at}.tar", tmp_path / f"other{at}")
             collection = other.collection("books")
             ids = collection.ids()
@@ -123,19 +123,25 @@ def test_it_is_of_one_moment_while_others_write(data, tmp_path, monkeypatch):
 
 def test_nothing_is_overwritten(data, tmp_path):
     target = tmp_path / "all.tar"
-    save(data, target)
+    save_backup(data, target)
     before = target.read_bytes()
     with pytest.raises(Conflict, match="add --force"):
-        save(data, target)
+        save_backup(data, target)
     assert target.read_bytes() == before
-    with open(target, "rb") as file, pytest.raises(CollectionExists, match="'books' already"):
-        restore(file, data)
-    with open(target, "rb") as file, pytest.raises(CollectionExists, match="'novels' already"):
-        restore(file, data, ["films"], into="novels")
+    with (
+        open(target, "rb") as file,
+        pytest.raises(CollectionExists, match="'books' exists already"),
+    ):
+        restore_backup(file, data)
+    with (
+        open(target, "rb") as file,
+        pytest.raises(CollectionExists, match="'novels' exists already"),
+    ):
+        restore_backup(file, data, ["films"], into="novels")
     with pytest.raises(UnknownCollection):
-        save(data, tmp_path / "none.tar", ["nothing"])
+        save_backup(data, tmp_path / "none.tar", ["nothing"])
     assert not (tmp_path / "none.tar").exists()
-    save(data, target, force=True)
+    save_backup(data, target, force=True)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_nothing_is_overwritten(data, tmp_path):
     [(["x"], None, "has no collection 'x'; it has books, films"), (None, "y", "has 2 collections")],
 )
 def test_what_is_not_in_it_is_told(data, tmp_path, names, into, said):
-    save(data, tmp_path / "all.tar")
+    save_backup(data, tmp_path / "all.tar")
     with pytest.raises(InvalidRequest, match=said):
         restored(tmp_path / "all.tar", tmp_path / "other", names, into=into)
 
@@ -209,27 +215,27 @@ def no_database(members):
 HOSTILE = {
     "a flipped bit": (flip, "its checksum differs"),
     "a missing file": (lambda m: m.pop(), "ends without 1 of its files"),
-    "an unannounced file": (lambda m: m.append(["x", b"", tarfile.REGTYPE]), "unannounced"),
-    "a file twice": (lambda m: m.append(list(m[-1])), "unannounced or twice"),
-    "a link": (lambda m: m[-1].__setitem__(2, tarfile.SYMTYPE), "unannounced"),
-    "a hard link": (lambda m: m[-1].__setitem__(2, tarfile.LNKTYPE), "unannounced"),
-    "a device": (lambda m: m[-1].__setitem__(2, tarfile.CHRTYPE), "unannounced"),
-    "a shorter file": (lambda m: m[-1].__setitem__(1, m[-1][1][:-1]), "bytes in the snapshot, but"),
+    "an unannounced file": (lambda m: m.append(["x", b"", tarfile.REGTYPE]), "unlisted"),
+    "a file twice": (lambda m: m.append(list(m[-1])), "twice or unlisted"),
+    "a link": (lambda m: m[-1].__setitem__(2, tarfile.SYMTYPE), "unlisted"),
+    "a hard link": (lambda m: m[-1].__setitem__(2, tarfile.LNKTYPE), "unlisted"),
+    "a device": (lambda m: m[-1].__setitem__(2, tarfile.CHRTYPE), "unlisted"),
+    "a shorter file": (lambda m: m[-1].__setitem__(1, m[-1][1][:-1]), "bytes in the backup, but"),
     "a way out": (
         lambda m: manifest(m, files=lambda files: files | {ESCAPE: [0, ""]}),
-        "which no collection has",
+        "which does not belong to a collection",
     ),
     "an absolute path": (
         lambda m: manifest(m, files=lambda files: files | {"/etc/x": [0, ""]}),
-        "which no collection has",
+        "which does not belong to a collection",
     ),
     "a name that is a path": (
         lambda m: manifest(m, collections=lambda c: c | {"../x": {}}),
-        "which none can be",
+        "not a valid name",
     ),
     "an alias that is a path": (
         lambda m: manifest(m, aliases=lambda a: {"a": "../../etc"}),
-        "which none can be",
+        "not a valid name",
     ),
     "no database": (
         lambda m: manifest(m, collections=lambda c: c | {"x": {}}),
@@ -247,7 +253,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_is_not_as_it_was_saved_is_refused_whole(data, tmp_path, case):
     change, said = HOSTILE[case]
-    save(data, tmp_path / "all.tar")
+    save_backup(data, tmp_path / "all.tar")
     rewritten(tmp_path / "all.tar", tmp_path / "bad.tar", change)
     with pytest.raises(Damaged, match=said):
         restored(tmp_path / "bad.tar", tmp_path / "other")
@@ -256,7 +262,7 @@ def test_what_is_not_as_it_was_saved_is_refused_whole(data, tmp_path, case):
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
 def test_half_of_a_snapshot_is_refused(data, tmp_path, share):
-    save(data, tmp_path / "all.tar")
+    save_backup(data, tmp_path / "all.tar")
     content = (tmp_path / "all.tar").read_bytes()
     half = tmp_path / "half.tar"
     half.write_bytes(content[: int(len(content) * share)])
@@ -268,9 +274,9 @@ def test_half_of_a_snapshot_is_refused(data, tmp_path, share):
 def test_compressed_archives_are_not_read(data, tmp_path):
     import gzip
 
-    save(data, tmp_path / "all.tar")
+    save_backup(data, tmp_path / "all.tar")
     (tmp_path / "all.tgz").write_bytes(gzip.compress((tmp_path / "all.tar").read_bytes()))
-    with pytest.raises(Damaged, match="no snapshot"):
+    with pytest.raises(Damaged, match="not a backup"):
         restored(tmp_path / "all.tgz", tmp_path / "other")
 
 
@@ -290,7 +296,7 @@ def test_the_commands(data, tmp_path):
     assert vector_data(other).names() == ["films"]
     clash = invoke("import", "--data", other, "--snapshot", target)
     assert clash.exit_code == 1
-    assert "'films' already, and nothing was restored" in clash.stderr
+    assert "'films' exists already, and nothing was restored" in clash.stderr
     assert vector_data(other).names() == ["films"]
     assert invoke("import", "--data", other).exit_code == 2
     both = invoke("export", "--data", folder, "--snapshot", target, "--safetensors", "x")

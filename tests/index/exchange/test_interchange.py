@@ -24,7 +24,7 @@ from attend.encoder import load
 from attend.encoder.loading import DEFAULT_SHA256
 from attend.errors import AttendError, Conflict, Damaged, EncoderMismatch, InvalidRequest
 from attend.exchange import export_model, export_weights, import_projection
-from attend.exchange.pair import Layer, chained, pair_of, projection_of
+from attend.exchange.layers import LinearLayer, chained, pair_of, projection_of
 from attend.projection import Projection, given, identity
 from attend.store import NewExample, Question
 from attend.tuning import Tuning
@@ -310,7 +310,7 @@ def test_a_failed_export_leaves_what_was_there(
     target = tmp_path / "pair"
     export_model(collection, target)
     before = snapshot(target)
-    monkeypatch.setattr("attend.exchange.encoders.difference", lambda *_: 0.5)
+    monkeypatch.setattr("attend.exchange.export.score_difference", lambda *_: 0.5)
     with pytest.raises(Conflict, match="scores otherwise"):
         export_model(collection, target, force=True)
     assert snapshot(target) == before
@@ -593,7 +593,7 @@ def test_a_pair_is_its_projection(d: int, out: int, seed: int, parts: set[str]) 
 @examples_of(widths=st.lists(st.integers(1, 6), min_size=2, max_size=5), seed=st.integers(0, 99))
 def test_a_chain_is_one_layer(widths: list[int], seed: int) -> None:
     layers = [
-        Layer(
+        LinearLayer(
             matrix(seed + at, out, taken).astype(np.float32),
             matrix(seed + 10 + at, out).astype(np.float32) if at % 2 else None,
             False,
@@ -610,7 +610,10 @@ def test_a_chain_is_one_layer(widths: list[int], seed: int) -> None:
 
 
 def test_length_one_between_two_matrices_is_refused() -> None:
-    dense, norm = Layer(np.eye(2, dtype=np.float32), None, False), Layer(None, None, True)
+    dense, norm = (
+        LinearLayer(np.eye(2, dtype=np.float32), None, False),
+        LinearLayer(None, None, True),
+    )
     with pytest.raises(InvalidRequest, match="normalise before"):
         chained([dense, norm, dense], unit=True)
     with pytest.raises(InvalidRequest, match="normalise before"):
