@@ -22,11 +22,19 @@ from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
 from attend.recommend.predicting import Predictor
 from attend.revising import revised
+from attend.search.answer import Answering, attention_options, facets_of
 from attend.search.answers import Answer, Facets, Matrix
+from attend.search.attend import attend
+from attend.search.encode import QueryEncoder
+from attend.search.matrix import attention_matrix, searches_of
 from attend.search.paging import cursor as cursor_of
 from attend.search.paging import fingerprint, place
-from attend.search.searching import Found, Searcher
+from attend.search.schedule import Answered, Scheduler, Search, made_of, queries_of, texts_of
+from attend.search.stable import until_stable
+from attend.search.values import ValueTypes
+from attend.search.words import score_words, word_weight
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
+from attend.timings import timed
 from attend.types import Document, Json, OnStage
 
 log = logging.getLogger("attend")
@@ -77,17 +85,20 @@ class Collection:
         self.folder, self.settings, self.store, self.views = parts[:4]
         self.capabilities = parts.capabilities
         self.checks = parts.checks
+        self._select = parts.select
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder)
-        self._searcher = Searcher(self.store, self.settings, parts.select, self.encoder)
-        histories = Histories(self.store, self._searcher.asking)
+        self._queries = QueryEncoder(self.store, self.settings, self.encoder)
+        self._types = ValueTypes(self.store, self.settings)
+        self._scheduler = Scheduler(self._answer, self._queries)
+        histories = Histories(self.store, self._queries)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
 
     def close(self) -> None:
         self.store.close()
 
-    # -- asking -----------------------------------------------------------------------------
+    # -- searches ---------------------------------------------------------------------------
 
     def search(self, query: str | Sequence[float] | Mapping[str, Any], **options: Any) -> Answer:
         """Attend to the documents that a query speaks to.
@@ -104,11 +115,45 @@ class Collection:
 
     def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
         """Answer requests together: one encoder call, and one search per set of options."""
-        return self._searcher.search_many(requests)
+        return [answered.answer for answered in self._scheduler.answer(requests)]
 
-    def found(self, requests: Sequence[SearchRequest]) -> list[Found]:
-        """Answers with their measures, to be merged with other collections' answers."""
-        return self._searcher.found(requests)
+    def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]:
+        """Answer requests, and give the attention behind each answer too."""
+        return self._scheduler.answer(requests)
+
+    def _answer(self, searches: Sequence[Search]) -> list[Answered]:
+        """Answer searches of one set of options, whose queries are encoded, over one snapshot."""
+        options = searches[0].request
+
+        def read() -> list[Answered]:
+            with timed("search"):
+                view, rows, contents = self._select(options, made_of(searches))
+                weight = word_weight(options.lexical, view.made.tuning)
+                words = score_words(self.store, texts_of(searches), weight)
+            with timed("attend"):
+                queries = queries_of(searches, view.made, words)
+                attention = attend(view, self.settings, queries, attention_options(options), rows)
+            with timed("fetch"):
+                facets = facets_of(self.store, options)
+                answering = Answering(searches, attention, rows, contents, self._types)
+                return answering.answers(facets)
+
+        return until_stable(read)
+
+    def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
+        """Return logits and weights of every query over every document that may be attended to.
+
+        With documents as queries (`{"id": …}`) this is self-attention: `exclude_self` does not
+        apply.
+
+        Raises:
+            InvalidRequest: the requests differ in more than their queries.
+            LimitExceeded: the matrix has more cells than are sent at once.
+        """
+        searches = searches_of(requests, self._queries)
+        return until_stable(
+            lambda: attention_matrix(searches, self.settings, self._select, self.store)
+        )
 
     @overload
     def recommend(self, *, target: None = None, **fields: Any) -> Recommended: ...
@@ -136,10 +181,6 @@ class Collection:
         if request.target is not None:
             return self._predictor.predict(request)
         return self._recommender.next_items(request)
-
-    def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
-        """Logits and weights of every query over every document; see `Searcher.matrix`."""
-        return self._searcher.matrix(requests)
 
     # -- documents --------------------------------------------------------------------------
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from attend.attention.logits import Allowed, block_logits, only, score_keys, without
-from attend.attention.reduce import POOLS
+from attend.attention.logits import Allowed, Block, block_logits, only, pieces, score_keys, without
+from attend.attention.mechanism import POOLS, Mechanism, default_scale, mechanism, resolve_scale
 from attend.attention.scorers import SCORERS, Additive, score, scorer
-from attend.attention.settings import Mechanism, default_scale, mechanism, resolve_scale
 from attend.attention.softmax import (
     Partition,
     Softmax,
@@ -15,9 +14,8 @@ from attend.attention.softmax import (
     partition,
     softmax,
 )
-from attend.attention.streamed import Blocks, Weights, attend_all, attend_many, weights_by_block
-from attend.attention.top import Logits, attend_logits, attend_top, check_attend, weighed
-from attend.attention.types import Attended, Block, pieces
+from attend.attention.streamed import Blocks, Weights, attend_many, weights_by_block
+from attend.attention.top import Attended, Logits, attend_logits, weighed
 
 __all__ = [
     "POOLS",
@@ -32,12 +30,9 @@ __all__ = [
     "Partition",
     "Softmax",
     "Weights",
-    "attend_all",
     "attend_logits",
     "attend_many",
-    "attend_top",
     "block_logits",
-    "check_attend",
     "default_scale",
     "join",
     "log_mix",

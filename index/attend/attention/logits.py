@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attend.attention.reduce import by_document
-from attend.attention.settings import Mechanism
-from attend.attention.types import Block, check_block
+from attend.attention.mechanism import Mechanism, by_document
 from attend.errors import InvalidRequest
 from attend.types import Bool, Floats, Int64
 
@@ -19,6 +18,20 @@ Allowed: TypeAlias = Callable[[Int64], Bool]
 
 LARGEST = 1e100
 """Beyond any logit that means something, and far from overflow at any temperature."""
+
+
+class Block(NamedTuple):
+    """Some documents with all their keys; blocks of one reading share no document."""
+
+    documents: Int64
+    """(n,) row ids, each once."""
+    starts: Int64
+    """(n,) where each document's keys begin in `keys`; they are contiguous."""
+    keys: Floats
+    """(m, Hk, d), Hk being 1 (shared by all heads), H, or what divides H (by runs of heads)."""
+    bias: Floats | None = None
+    """Added to the documents' logits, such as a lexical term: (n,) or (q, n) in every head, or
+    (q, H, n) by head."""
 
 
 def only(ids: Int64) -> Allowed:
@@ -116,3 +129,43 @@ def _per_query(name: str, array: NDArray[Any], queries: int, documents: int) -> 
             f"{documents} documents; send ({documents},) or ({queries}, {documents})."
         )
     return np.atleast_2d(array)[:, None, :]
+
+
+def pieces(block: Block, most: int) -> Iterator[Block]:
+    """A block without a bias in pieces of about `most` keys; a document is never cut."""
+    if len(block.keys) <= most:
+        yield block
+        return
+    ends = np.append(block.starts[1:], len(block.keys))
+    cuts = [0, *(np.flatnonzero(np.diff(ends // most)) + 1).tolist(), len(ends)]
+    for first, last in pairwise(cuts):
+        begin = block.starts[first]
+        yield Block(
+            block.documents[first:last],
+            block.starts[first:last] - begin,
+            block.keys[begin : ends[last - 1]],
+        )
+
+
+def check_block(block: Block, heads: int, width: int) -> None:
+    """Raise InvalidRequest for a block whose parts disagree.
+
+    numpy reduces over starts that do not ascend without complaint, and wrongly.
+    """
+    documents, starts, keys, _ = block
+    if keys.ndim != 3 or not keys.shape[1] or heads % keys.shape[1] or keys.shape[2] != width:
+        raise InvalidRequest(
+            f"Keys of shape {keys.shape} do not fit queries of {heads} heads and {width} "
+            f"dimensions; send (m, Hk, {width}), Hk dividing {heads}."
+        )
+    if documents.ndim != 1 or starts.shape != documents.shape:
+        raise InvalidRequest(
+            f"Starts of shape {starts.shape} were given for documents of shape "
+            f"{documents.shape}; send one start for each document."
+        )
+    edges = np.concatenate([starts, [len(keys)]])
+    if edges[0] != 0 or (np.diff(edges) < 1).any():
+        raise InvalidRequest(
+            f"The starts of {len(starts)} documents do not divide {len(keys)} keys; they must "
+            f"begin at 0 and ascend, and each document needs a key."
+        )

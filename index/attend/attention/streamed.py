@@ -13,11 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attend.attention.logits import Allowed, block_logits, check_queries
-from attend.attention.settings import Mechanism
+from attend.attention.logits import Allowed, Block, block_logits, check_queries
+from attend.attention.mechanism import Mechanism
 from attend.attention.softmax import Partition, cooled, join, summed, weigh, weigh_one
-from attend.attention.top import Logits, mixed, rank, scores, unmasked, weighed
-from attend.attention.types import Attended, Block
+from attend.attention.top import Attended, Logits, mixed, rank, scores, unmasked, weighed
 from attend.errors import InvalidRequest
 from attend.types import Float64, Floats, Int64
 
@@ -64,23 +63,6 @@ class _Read(NamedTuple):
     """The block with its logits, where there is but one, which need not be scored again."""
     shares: tuple[Partition, Floats] | None
     """Of that block its own partition (q, H) and the exponentials in it (q, H, n)."""
-
-
-def attend_all(
-    query: Floats,
-    blocks: Iterable[Block],
-    mechanism: Mechanism,
-    keep: int,
-    *,
-    allowed: Allowed | None = None,
-    shift: Floats | None = None,
-) -> Attended:
-    """Attention of one query (H, d) over every document, of which the `keep` best are listed.
-
-    As `attend_many`, with a shift of (H,).
-    """
-    moved = None if shift is None else shift[None]
-    return attend_many(query[None], blocks, mechanism, keep, allowed=allowed, shift=moved)[0]
 
 
 def attend_many(

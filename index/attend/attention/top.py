@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from attend.attention.logits import Allowed, block_logits
-from attend.attention.settings import Mechanism
+from attend.attention.mechanism import Mechanism
 from attend.attention.softmax import Partition, cooled, log_mix, mix, partition, weigh, weigh_one
-from attend.attention.types import Attended, Block
-from attend.errors import InvalidRequest
 from attend.types import Float64, Floats, Int64
 
 
@@ -24,30 +20,35 @@ class Logits(NamedTuple):
     """(H, n)"""
 
 
-def attend_top(
-    query: Floats,
-    blocks: Iterable[Block],
-    mechanism: Mechanism,
-    attend: int,
-    *,
-    allowed: Allowed | None = None,
-    shift: Floats | None = None,
-) -> Attended:
-    """Attention of one query (H, d) over the `attend` best documents of the candidates.
+class Attended(NamedTuple):
+    """What one query attends to, best first."""
 
-    Candidates are scored in float64 whatever their precision: there are few, and they
-    decide the answer. `shift` is (H,). Raises InvalidRequest for an `attend` below one,
-    and for a document in two blocks.
-    """
-    check_attend(attend)
-    one, moved = query[None].astype(np.float64), None if shift is None else shift[None]
-    parts = [
-        Logits(
-            block.documents, block_logits(one, block, mechanism, allowed=allowed, shift=moved)[0]
-        )
-        for block in blocks
-    ]
-    return attend_logits(_joined(parts, mechanism.heads), mechanism, attend)
+    documents: Int64
+    """(n,) row ids; of a streamed attention only the `keep` best."""
+    scores: Float64
+    """(n,) the logit for one head, log weight for several; higher is better."""
+    logits: Float64
+    """(H, n)"""
+    weights: Float64
+    """(n,) mixed over heads by their gates."""
+    head_weights: Float64
+    """(H, n) each head's own softmax."""
+    partition: Partition
+    """(H,) each head's sum of exp(logit / temperature), null included."""
+    null_weight: float
+    """The weight of "nothing here answers that"; 0 without a null key."""
+    total_documents: int
+    """How many documents share the weights, listed or not; 0 if all were masked."""
+
+    @property
+    def log_partition(self) -> Float64:
+        """(H,) log of each head's sum; -inf if all was masked and there is no null."""
+        return self.partition.log
+
+    @property
+    def confidence(self) -> float:
+        """One less the null's weight; 0 where there was nothing to attend to."""
+        return 1 - self.null_weight if self.total_documents else 0.0
 
 
 def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None = None) -> Attended:
@@ -118,26 +119,6 @@ def unmasked(candidates: Logits) -> Logits:
     """The candidates that no mask took out."""
     kept = ~np.isneginf(candidates.z).all(axis=0)
     return Logits(candidates.documents[kept], candidates.z[:, kept])
-
-
-def check_attend(attend: int) -> None:
-    """Raise InvalidRequest unless `attend` is a whole number of at least one."""
-    if isinstance(attend, bool) or not isinstance(attend, int | np.integer) or attend < 1:
-        raise InvalidRequest(
-            f"attend is {attend!r}; send a whole number of at least 1, or 'all'.", field="attend"
-        )
-
-
-def _joined(parts: list[Logits], heads: int) -> Logits:
-    documents = np.concatenate([part.documents for part in parts] or [np.zeros(0, np.int64)])
-    if len(np.unique(documents)) != len(documents):
-        raise InvalidRequest(
-            "A document stands among the candidates twice, and would weigh twice; give all "
-            "keys of a document together."
-        )
-    return Logits(
-        documents, np.concatenate([part.z for part in parts] or [np.zeros((heads, 0))], 1)
-    )
 
 
 def _whole(z: Floats, mechanism: Mechanism) -> Partition:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from attend.company import Company
+from attend.coalesce import Coalescer
 from attend.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
 from attend.encoder.cores import IdleCores, limit, using
 from attend.encoder.passages import Passage, PassageSplitter
@@ -88,7 +88,7 @@ class SentenceEncoder:
         self._most_cores = limit(self._cores) if model.device.type == "cpu" else 1
         self._idle = IdleCores()
         # Texts of callers that come at once share a call; a batch on each core.
-        self._company: Company[Part, Float32] = Company(
+        self._coalescer: Coalescer[Part, Float32] = Coalescer(
             self._run_together,
             lambda part: sum(cost(text, self.window) for text in part.texts),
             TOKENS_PER_BATCH,
@@ -151,7 +151,7 @@ class SentenceEncoder:
 
     def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
         with collecting() as spent:
-            return self._company.join(part.task, part), spent
+            return self._coalescer.join(part.task, part), spent
 
     def _run_together(self, parts: Sequence[Part]) -> list[Float32]:
         """Parts of one task, in one call of the model."""

@@ -17,8 +17,8 @@ from attend.api.search import MapRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.search.answers import Answer
-from attend.search.asking import Asking
-from attend.search.titles import title_of
+from attend.search.encode import QueryEncoder
+from attend.search.explain import display_title
 from attend.store import KeyBatch, StoredDocument
 from attend.types import Float64, Floats, Json
 from attend.values import only
@@ -115,7 +115,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     points = [
         Point(
             document.id,
-            title_of(document),
+            display_title(document),
             places[document.row],
             before.get(document.row),
             weights.get(document.id),
@@ -233,8 +233,8 @@ def _query(
             "blend, or one of the parts.",
             field="query",
         )
-    asking = Asking(collection.store, collection.settings, collection.encoder)
-    embedding = asking.asked([query])[0].embeddings[0]
+    encoder = QueryEncoder(collection.store, collection.settings, collection.encoder)
+    embedding = encoder.encode([query])[0].embeddings[0]
     (place,) = _pairs(plane(_as_key(now, embedding)))
     (before,) = [None] if was is None else _pairs(plane(_as_key(was, embedding)))
     return QueryPoint(place, before)

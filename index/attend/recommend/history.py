@@ -10,7 +10,7 @@ import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.search.asking import Asking
+from attend.search.encode import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_number
@@ -111,9 +111,9 @@ class History:
 class Histories:
     """Reads histories as requests name them."""
 
-    def __init__(self, store: CollectionStore, asking: Asking) -> None:
+    def __init__(self, store: CollectionStore, queries: QueryEncoder) -> None:
         self._store = store
-        self._asking = asking
+        self._queries = queries
 
     def of(self, request: RecommendRequest, most: int | None = None) -> History:
         """The history of a request.
@@ -145,7 +145,7 @@ class Histories:
 
     def embeddings(self, given: Sequence[ExampleItem]) -> Float32:
         """Examples or targets as embeddings (n, d); texts meet the encoder in one call."""
-        asked = self._asking.asked([query_of(each) for each in given])
+        asked = self._queries.encode([query_of(each) for each in given])
         return np.concatenate([each.embeddings for each in asked])
 
     def _stored(self, request: RecommendRequest) -> list[Part]:
@@ -163,8 +163,8 @@ class Histories:
         """(p, d): documents by their rows, examples as queries, facts by text or by documents."""
         rows = np.array([part.row for part in parts], dtype=np.int64)
         documents = np.flatnonzero(rows)
-        found = np.empty((len(parts), self._asking.dimension), dtype=np.float32)
-        found[documents] = self._asking.embeddings_of(rows[documents])
+        found = np.empty((len(parts), self._queries.dimension), dtype=np.float32)
+        found[documents] = self._queries.embed_documents(rows[documents])
         others = {at: parts[at].given for at in np.flatnonzero(rows == NO_ROW).tolist()}
         asked = {at: each for at, each in others.items() if isinstance(each, ExampleItem)}
         said = {
@@ -186,8 +186,8 @@ class Histories:
         rows = self._store.matching(compile_filter({fact.field: fact.value}))
         if len(rows):
             spread = rows[np.linspace(0, len(rows) - 1, min(len(rows), OF_FACT)).astype(int)]
-            return self._asking.unit(self._asking.embeddings_of(spread).mean(axis=0))
-        if self._asking.takes_text:
+            return self._queries.unit(self._queries.embed_documents(spread).mean(axis=0))
+        if self._queries.takes_text:
             text = f"{fact.field}: {fact.value}"
             return ExampleItem.model_construct(id=None, text=text, vector=None)
         raise InvalidRequest(

@@ -17,11 +17,10 @@ from attend.recommend.answers import Recommendation, Recommended
 from attend.recommend.history import Histories, History
 from attend.recommend.reorder import diverse, penalised, reserved
 from attend.search.attend import MAX_RANKED, Attention, Queries, attend, weigh_documents
-from attend.search.explaining import Vanished, because
+from attend.search.explain import display_title, explain_parts
 from attend.search.plan import AttentionOptions
 from attend.search.scoring import Scoring
-from attend.search.searching import until_whole
-from attend.search.titles import title_of
+from attend.search.stable import Vanished, until_stable
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64
@@ -92,7 +91,7 @@ class Recommender:
                 "history, positive examples or facts as well.",
                 field="negative",
             )
-        return until_whole(lambda: self._next(request, history, started))
+        return until_stable(lambda: self._next(request, history, started))
 
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
@@ -219,7 +218,7 @@ class Recommender:
             raise Vanished
         parts = [part.name for part in asked.history.parts if part.weight > 0]
         explain = asked.request.explain
-        told = because(scoring, found, at, parts) if explain else [None] * len(at)
+        told = explain_parts(scoring, found, at, parts) if explain else [None] * len(at)
         return [
             Recommendation(
                 id=(document := documents[row]).id,
@@ -228,7 +227,7 @@ class Recommender:
                 value=document.value,
                 payload=document.payload if fields is None else only(document.payload, fields),
                 because=why,
-                title=title_of(document) if asked.request.title else None,
+                title=display_title(document) if asked.request.title else None,
             )
             for place, row, why in zip(at.tolist(), found.documents[at].tolist(), told, strict=True)
         ]

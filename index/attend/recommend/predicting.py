@@ -14,8 +14,8 @@ from attend.recommend.answers import Predicted
 from attend.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from attend.recommend.target import NONE, Prediction, Targets, Valued, predicted
 from attend.recommend.trained import Models, Trained
-from attend.search.explaining import MAX_SHARES, Vanished
-from attend.search.searching import until_whole
+from attend.search.explain import MAX_SHARES
+from attend.search.stable import Vanished, until_stable
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
 from attend.views import UNTRAINED, Views
@@ -62,7 +62,7 @@ class Predictor:
         """
         started = time.perf_counter()
         # From the start again, if a document goes meanwhile: it is in no history then.
-        trained, chosen, history, made = until_whole(lambda: self._resolved(request))
+        trained, chosen, history, made = until_stable(lambda: self._resolved(request))
         missing = Missing([*history.missing.ids, *chosen.missing], history.missing.user)
         _check_size(request, made)
         return Predicted(

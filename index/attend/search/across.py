@@ -3,7 +3,7 @@
 Logits of two collections can be compared where both are made alike: by the same encoder,
 projection, scorer, scale, temperature and tuning. Then the weight of a document is its share of
 one softmax over everything that the collections attend to, each with its own `attend` best.
-Where scales differ there is no such softmax, and each collection's answer stands alone.
+Where scales differ no such softmax exists, and each collection's answer stands alone.
 """
 
 from __future__ import annotations
@@ -15,19 +15,84 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from attend.api.search import AcrossRequest, SearchRequest
+from attend.attention import softmax
 from attend.search.answers import Answer, Hit, hit_json
 from attend.search.listing import group_key
-from attend.search.measure import Shares, shares_of
-from attend.search.searching import Found
+from attend.search.schedule import Answered
+from attend.settings import Settings
 
 
-class Searched(Protocol):
-    """What this asks of a collection."""
+class LogitScale(NamedTuple):
+    """One answer's attention, as a share of a larger one.
+
+    Attributes:
+        name: the same for the same scale of logits; None where there is no single one, as with
+            several heads or where keys were moved by what their own collection learned.
+        total: log of the sum of exp(logit / temperature) over the attended; -inf without any.
+        null: the no-answer score over the temperature; None without one.
+    """
+
+    name: str | None
+    total: float
+    null: float | None
+
+
+class Shares(NamedTuple):
+    """Several attentions as one softmax over all that they attend to."""
+
+    of: list[float]
+    confidence: float
+
+
+def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
+    """Return the scale of the logits behind an answer."""
+    scoring, attended = answered.attention.scoring, answered.attention.attended[answered.place]
+    mechanism, version = scoring.mechanism, scoring.view.made
+    if mechanism.heads > 1 or version.moved:
+        return LogitScale(None, -math.inf, None)
+    tau = mechanism.temperature
+    name = (
+        settings.encoder,
+        settings.scorer,
+        settings.normalize,
+        version.projection.fingerprint,
+        version.tuning,
+        mechanism.scorer_name,
+        mechanism.scale.tolist(),
+        tau,
+    )
+    total = float(attended.log_partition[0])
+    if attended.total_documents == 0 or attended.null_weight >= 1:
+        total = -math.inf
+    elif attended.null_weight > 0:
+        total += math.log1p(-attended.null_weight)
+    null = mechanism.null_logit
+    return LogitScale(repr(name), total, None if null is None else float(null[0]) / tau)
+
+
+def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
+    """Return each attention's share of one softmax over all; None where their scales differ.
+
+    The no-answer score counts once: that nothing here answers is said of all together.
+    """
+    names = {scale.name for scale in scales}
+    if len(names) != 1 or None in names:
+        return None
+    null = -math.inf if scales[0].null is None else scales[0].null
+    weights = softmax([scale.total for scale in scales], null_logit=null).weights
+    return Shares(weights.tolist(), float(weights.sum()))
+
+
+class Searchable(Protocol):
+    """A collection that answers searches."""
 
     @property
     def name(self) -> str: ...
 
-    def found(self, requests: Sequence[SearchRequest]) -> list[Found]: ...
+    @property
+    def settings(self) -> Settings: ...
+
+    def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]: ...
 
 
 class FarHit(NamedTuple):
@@ -64,7 +129,7 @@ class Across:
         return plain | {"hits": hits, "answers": answers}
 
 
-def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Across:
+def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> Across:
     """Ask several collections the same, and merge what they attend to by weight if that is sound.
 
     Raises:
@@ -73,8 +138,9 @@ def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Ac
     started = time.perf_counter()
     by_name = {each.name: each for each in collections}  # two aliases may be of one
     asked = request.of_each()
-    found = {name: each.found([asked])[0] for name, each in by_name.items()}
-    shares = shares_of([each.measure() for each in found.values()])
+    found = {name: each.answer([asked])[0] for name, each in by_name.items()}
+    scales = [logit_scale(each, by_name[name].settings) for name, each in found.items()]
+    shares = shares_of(scales)
     return Across(
         hits=[] if shares is None else _merged(found, shares, request),
         merged=shares is not None,
@@ -85,7 +151,7 @@ def search_across(collections: Sequence[Searched], request: AcrossRequest) -> Ac
     )
 
 
-def _merged(found: Mapping[str, Found], shares: Shares, request: AcrossRequest) -> list[FarHit]:
+def _merged(found: Mapping[str, Answered], shares: Shares, request: AcrossRequest) -> list[FarHit]:
     """The page of all hits together, by score: on one scale it orders as the weight does."""
     hits = [
         _far(name, hit, _rescaled(each, share))
@@ -120,7 +186,7 @@ def _far(name: str, hit: Hit, factor: float) -> FarHit:
     return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=own))
 
 
-def _rescaled(found: Found, share: float) -> float:
+def _rescaled(found: Answered, share: float) -> float:
     """What a weight of one collection is multiplied by: its share, without its own null key."""
     own = found.answer.confidence
     return share / own if own > 0 else 0.0

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attend.search.highlighting import Span
 from attend.store import Facet
 from attend.types import Json
 
@@ -27,7 +26,7 @@ class Highlight(NamedTuple):
     start: int
     stop: int
     passage: str | None
-    spans: list[Span]
+    spans: list[tuple[int, int]]
 
 
 class Mass(NamedTuple):

@@ -1,17 +1,22 @@
-"""Which of the attended documents are listed: from a score, one of each group, page by page."""
+"""Listing: which of the attended documents a page shows, one of each group, page by page."""
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from attend.api.search import SearchOptions
+from attend.api.search import SearchRequest
 from attend.attention import Attended
-from attend.search.paging import cursor, place
+from attend.search.paging import cursor, fingerprint, place
 from attend.types import Float64, Int64, Json
+
+PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
+"""Options of the page, which may change from one page to the next."""
 
 
 @dataclass(frozen=True)
@@ -20,86 +25,95 @@ class Groups:
 
     Attributes:
         labels: (n,) each document's value; None where it has none.
-        of: (n,) the number of each document's group.
+        numbers: (n,) the number of each document's group.
         leaders: (g,) the position of the best document of each group, best first.
         sizes: (g,) its documents among the attended that are ranked.
-        weights: (g,) their weights together.
+        weights: (g,) the sum of their weights.
     """
 
     labels: Sequence[Json]
-    of: Int64
+    numbers: Int64
     leaders: Int64
     sizes: Int64
     weights: Float64
 
+    @classmethod
+    def of(cls, labels: Sequence[Json], weights: Float64) -> Groups:
+        """Group documents, best first; one without a label is a group of its own."""
+        known: dict[str, int] = {}
+        keys = (group_key(label, rank) for rank, label in enumerate(labels))
+        numbers = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        leaders = np.unique(numbers, return_index=True)[1].astype(np.int64)
+        sizes = np.bincount(numbers, minlength=len(known)).astype(np.int64)
+        sums = np.bincount(numbers, weights, len(known)).astype(np.float64)
+        return cls(labels, numbers, leaders, sizes, sums)
+
+    def extra(self, rank: int) -> dict[str, Any]:
+        """Return what a hit says of its group."""
+        number = int(self.numbers[rank])
+        return {
+            "group": self.labels[rank],
+            "group_size": int(self.sizes[number]),
+            "group_weight": float(self.weights[number]),
+        }
+
+
+def group_key(label: Json, rank: int) -> str:
+    """Return the same key for what is one group.
+
+    It is JSON, in which 1 and true are two values, and objects with the same members one.
+    """
+    return f"#{rank}" if label is None else json.dumps(label, sort_keys=True)
+
 
 @dataclass(frozen=True)
-class Listed:
+class Listing:
     """A page of the attended.
 
     Attributes:
-        at: (k,) positions among the attended, best first.
+        ranks: (k,) positions among the attended, best first.
         next: the cursor of the following page; None on the last.
     """
 
-    at: Int64
+    ranks: Int64
     next: str | None
     groups: Groups | None = None
 
 
 def listed(
-    found: Attended, options: SearchOptions, asked: str, labels: Sequence[Json] | None = None
-) -> Listed:
-    """The page that the options ask for.
+    attended: Attended, request: SearchRequest, version: int, labels: Sequence[Json] | None
+) -> Listing:
+    """Return the page that a request wants of its attended documents.
 
     Args:
-        asked: the fingerprint of what was asked, which cursors carry.
+        version: the projection that answers; a cursor belongs to one.
         labels: each attended document's value of `group_by`; None where nothing is grouped.
 
     Raises:
-        InvalidRequest: a cursor of something else.
+        InvalidRequest: a cursor of another request.
     """
-    groups = None if labels is None else grouped(labels, found.weights)
-    at = np.arange(len(found.documents)) if groups is None else groups.leaders
-    if options.min_score is not None:
-        at = at[found.scores[at] >= options.min_score]
-    if options.cursor is not None:
-        score, row = place(options.cursor, asked, 2)
-        at = at[_after(found.scores[at], found.documents[at], score, row)]
-    page = at[options.offset : options.offset + options.k]
-    if not len(page) or len(at) <= options.offset + options.k:
-        return Listed(page, None, groups)
+    groups = None if labels is None else Groups.of(labels, attended.weights)
+    ranks = np.arange(len(attended.documents)) if groups is None else groups.leaders
+    if request.min_score is not None:
+        ranks = ranks[attended.scores[ranks] >= request.min_score]
+    if request.cursor is not None:
+        score, row = place(request.cursor, _fingerprint(request, version), 2)
+        scores, rows = attended.scores[ranks], attended.documents[ranks]
+        # Of equal scores the lower row comes first.
+        ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
+    page = ranks[request.offset : request.offset + request.k]
+    if not len(page) or len(ranks) <= request.offset + request.k:
+        return Listing(page, None, groups)
     last = page[-1]
-    end = (float(found.scores[last]), int(found.documents[last]))
-    return Listed(page, cursor(asked, end), groups)
+    end = (float(attended.scores[last]), int(attended.documents[last]))
+    return Listing(page, cursor(_fingerprint(request, version), end), groups)
 
 
-def grouped(labels: Sequence[Json], weights: Float64) -> Groups:
-    """Documents, best first, by their labels; one without is a group of its own."""
-    numbers: dict[str, int] = {}
-    of = np.array(
-        [numbers.setdefault(group_key(label, at), len(numbers)) for at, label in enumerate(labels)],
-        dtype=np.int64,
-    )
-    leaders = np.unique(of, return_index=True)[1].astype(np.int64)
-    return Groups(
-        labels=labels,
-        of=of,
-        leaders=leaders,
-        sizes=np.bincount(of, minlength=len(numbers)).astype(np.int64),
-        weights=np.bincount(of, weights, len(numbers)).astype(np.float64),
-    )
-
-
-def group_key(label: Json, at: int) -> str:
-    """The same for what is one group.
-
-    It is JSON, in which 1 and true are two values, and objects with the same members one.
-    """
-    return f"#{at}" if label is None else json.dumps(label, sort_keys=True)
-
-
-def _after(scores: Float64, rows: Int64, score: float, row: float) -> np.ndarray:
-    """Which rank after a place; of equal scores the lower row comes first."""
-    after: np.ndarray = (scores < score) | ((scores == score) & (rows > row))
-    return after
+def _fingerprint(request: SearchRequest, version: int) -> str:
+    """Return what a cursor belongs to: the request but for the page, and the version."""
+    vector = request.query.vector
+    if vector is None:
+        return fingerprint(str(version), request.model_dump_json(exclude=PAGE))
+    # As JSON a vector takes more time than most searches for it.
+    options = request.model_dump_json(exclude=PAGE | {"query"})
+    return fingerprint(str(version), options, array("d", vector).tobytes())

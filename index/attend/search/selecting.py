@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from attend.api.search import Mask, SearchOptions
-from attend.search.asking import known
+from attend.search.encode import rows_by_id
 from attend.store import CollectionStore, Store, compile_filter
 from attend.types import Int64
 from attend.views import View, Views
@@ -49,7 +49,7 @@ class Selecting:
         mask, rows = options.mask or Mask(), None
         if options.filter:
             rows = self._store.matching(compile_filter(options.filter))
-        named = known(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
         masked = {named[id] for id in mask.exclude}
         if mask.only is None:
             masked |= set(own)

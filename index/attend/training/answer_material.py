@@ -13,7 +13,7 @@ from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.learn.answers.targets import Answers, Targets
 from attend.learn.data import twins
-from attend.search.value_types import KEY, TYPE_SAMPLE, check_path, declared, value_of
+from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_type, value_of
 from attend.store import StoredDocument
 from attend.training.gather import memory_of
 from attend.types import Int64, Json
@@ -105,7 +105,7 @@ def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDoc
     while block := store.scroll(documents[-1].row if documents else 0, BLOCK):
         documents += block
     check_path(path, documents)
-    type = declared(collection.settings, path)
+    type = declared_type(collection.settings, path)
     if type is not None:
         return documents, type
     return documents, infer([value_of(each, path) for each in store.sample(TYPE_SAMPLE)])

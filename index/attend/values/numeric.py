@@ -6,7 +6,7 @@ import numpy as np
 
 from attend.types import Float64, Json
 from attend.values.blend import Blend, Block
-from attend.values.conform import as_matrix, as_number, is_numbers
+from attend.values.conform import as_matrix, as_numbers, is_numbers
 from attend.values.moments import Moments, merge, moments
 
 
@@ -20,7 +20,7 @@ class NumberBlend(Blend):
         self._moments: Moments | None = None
 
     def _take(self, block: Block) -> None:
-        numbers = np.fromiter(map(as_number, block.values), np.float64, len(block.values))
+        numbers = as_numbers(block.values)
         self._moments = _with(self._moments, numbers[:, None], block.weights)
 
     def _covered(self) -> float:

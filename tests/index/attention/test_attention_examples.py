@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attend.attention import Block, attend_all, attend_top, block_logits, mechanism, softmax
+from attend.attention import Block, block_logits, mechanism, softmax
 from attend.projection import given, identity, split_heads
+from tests.index.attention.single import attend_all, attend_top
 
 CAR = np.array(
     [

@@ -6,7 +6,8 @@ import tracemalloc
 
 import numpy as np
 
-from attend.attention import Block, Blocks, attend_all, mechanism
+from attend.attention import Block, Blocks, mechanism
+from tests.index.attention.single import attend_all
 
 WIDTH, ROWS = 32, 2000
 

@@ -14,13 +14,12 @@ from attend.attention import (
     Additive,
     Attended,
     Block,
-    attend_all,
     attend_many,
-    attend_top,
     mechanism,
     weights_by_block,
 )
 from attend.errors import InvalidRequest
+from tests.index.attention.single import attend_all, attend_top
 
 SCORERS = ("dot", "cosine", "laplace", "additive")
 
@@ -309,9 +308,8 @@ def test_a_block_that_disagrees_is_refused(block: Block, sentence: str):
 
 def test_what_would_weigh_twice_is_refused():
     how = mechanism(d_k=2, normalized=False)
-    for attend in (attend_all, attend_top):
-        with pytest.raises(InvalidRequest, match="weigh twice"):
-            attend(np.ones((1, 2)), [plain(1), plain(1)], how, 5)
+    with pytest.raises(InvalidRequest, match="weigh twice"):
+        attend_all(np.ones((1, 2)), [plain(1), plain(1)], how, 5)
 
 
 def test_a_wrong_call_is_refused():
@@ -325,8 +323,5 @@ def test_a_wrong_call_is_refused():
         attend_all(query, [plain(2)], one, 5, shift=np.ones(3))
     with pytest.raises(InvalidRequest, match="mask of shape"):
         attend_all(query, [plain(2)], one, 5, allowed=lambda _: np.ones(5, bool))
-    for attend in (0, -1, 1.5, True, "some"):
-        with pytest.raises(InvalidRequest, match="attend is"):
-            attend_top(query, [plain(2)], one, attend)
     with pytest.raises(InvalidRequest, match="keep is -1"):
         attend_all(query, [plain(2)], one, -1)

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import special
 
 from attend.attention import POOLS, log_mix, mix, softmax
-from attend.attention.reduce import by_document, pool
+from attend.attention.mechanism import by_document, pool_of
 from attend.errors import InvalidRequest
 
 finite = st.floats(-1e3, 1e3)
@@ -79,7 +79,7 @@ ORACLES = {"max": np.max, "sum": special.logsumexp}
 def test_a_pool_reduces_each_documents_keys(name: str, counts: list[int], seed: int):
     z = np.random.default_rng(seed).normal(size=(2, 3, sum(counts))) * 100
     edges = np.cumsum([0, *counts])
-    found = by_document(z, edges[:-1], pool(name))
+    found = by_document(z, edges[:-1], pool_of(name))
     parts = [ORACLES[name](z[..., a:b], axis=-1) for a, b in pairwise(edges)]
     np.testing.assert_allclose(found, np.stack(parts, axis=-1), atol=1e-10)
 

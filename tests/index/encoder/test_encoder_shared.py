@@ -72,9 +72,8 @@ def test_what_comes_during_a_call_shares_the_next(tiny_encoder_folder: Path) -> 
         asked = [pool.submit(encoder.encode_queries, [text]) for text in sentences(20)]
         for _ in range(encoder._cores):
             assert begun.acquire(timeout=LIMIT)
-        waiting = encoder._company._lines["query"].waiting
         for _ in range(int(LIMIT * 1000)):
-            if len(waiting) == 20 - encoder._cores:
+            if encoder._coalescer.waiting("query") == 20 - encoder._cores:
                 break
             threading.Event().wait(0.001)
         may_go_on.set()

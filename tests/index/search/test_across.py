@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attend.errors import InvalidRequest, UnknownCollection
 from attend.projection import identity
-from attend.search.measure import Measure, shares_of
+from attend.search.across import LogitScale, shares_of
 from tests.index.helpers import vector_data
 
 WIDTH = 3
@@ -130,10 +130,10 @@ def test_what_cannot_be_asked_of_several(data, names, options, error, said):
 )
 @settings(deadline=None)
 def test_shares_are_one_softmax_with_one_null(masses, null):
-    shares = shares_of([Measure("same", mass, null) for mass in masses])
+    shares = shares_of([LogitScale("same", mass, null) for mass in masses])
     parts = np.exp(np.array([*masses, -np.inf if null is None else null], dtype=np.longdouble))
     expected = parts / parts.sum() if parts.sum() else parts
     assert shares.of == pytest.approx(expected[:-1].astype(float).tolist())
     assert shares.confidence == pytest.approx(float(expected[:-1].sum()))
-    assert shares_of([Measure("same", 0.0, null), Measure("other", 0.0, null)]) is None
-    assert shares_of([Measure(None, 0.0, null)] * 2) is None
+    assert shares_of([LogitScale("same", 0.0, null), LogitScale("other", 0.0, null)]) is None
+    assert shares_of([LogitScale(None, 0.0, null)] * 2) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.projection import identity
-from attend.search.highlighting import HIGHLIGHTER
+from attend.search.explain import word_spans
 from attend.search.paging import cursor, fingerprint, place
 from tests.index.helpers import vector_data
 from tests.index.world import World
@@ -230,7 +230,7 @@ def test_vectors_have_no_passage(many):
 )
 @settings(max_examples=200, deadline=None)
 def test_spans_lie_in_the_text_and_hold_its_words(words, text):
-    (spans,) = HIGHLIGHTER.spans([" ".join(words)], [text])
+    (spans,) = word_spans([" ".join(words)], [text])
     wanted = {word.lower() for word in words}
     assert all(text[start:stop].lower() in wanted for start, stop in spans)
     edges = [edge for span in spans for edge in span]

@@ -17,7 +17,7 @@ from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import Versions
 from attend.errors import InvalidRequest
 from attend.keys import Snapshot, Wanted
-from attend.search.asking import known
+from attend.search.encode import rows_by_id
 from attend.search.selecting import Selected
 from attend.store import Role, compile_filter
 from attend.types import Json, OnStage
@@ -73,7 +73,7 @@ class RemoteViews:
                 field="projection",
             )
         mask = options.mask or Mask()
-        named = known(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
         exclude = {named[id] for id in mask.exclude} | (set(own) if mask.only is None else set())
         only = None if mask.only is None else [named[id] for id in mask.only]
         given = options.filter

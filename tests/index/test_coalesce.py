@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from attend import Data
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.company import Company
+from attend.coalesce import Coalescer
 from attend.timings import collecting
 
 WAIT = 30.0
@@ -42,20 +42,19 @@ class Gate:
 
 
 def sent(
-    pool: ThreadPoolExecutor, company: Company[int, int], key: str, *given: int
+    pool: ThreadPoolExecutor, coalescer: Coalescer[int, int], key: str, *given: int
 ) -> list[Future[int]]:
     """Joins in this order: each waits in line before the next one comes."""
     found = []
     for each in given:
-        before = waiting(company, key)
-        found.append(pool.submit(company.join, key, each))
-        until(lambda before=before: waiting(company, key) > before)  # type: ignore[misc]
+        before = waiting(coalescer, key)
+        found.append(pool.submit(coalescer.join, key, each))
+        until(lambda before=before: waiting(coalescer, key) > before)  # type: ignore[misc]
     return found
 
 
-def waiting(company: Company[int, int], key: str) -> int:
-    line = company._lines.get(key)
-    return -1 if line is None else len(line.waiting)
+def waiting(coalescer: Coalescer[int, int], key: str) -> int:
+    return coalescer.waiting(key)
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -69,33 +68,33 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_who_comes_while_one_works_is_answered_together_first_in_first_out() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: 1, 3)
+    coalescer = Coalescer(gate, lambda each: 1, 3)
     with ThreadPoolExecutor(8) as pool:
-        found = sent(pool, company, "a", 1)
+        found = sent(pool, coalescer, "a", 1)
         gate.enter()
-        found += sent(pool, company, "a", 2, 3, 4, 5)
+        found += sent(pool, coalescer, "a", 2, 3, 4, 5)
         for _ in range(3):
             gate.open.release()
         assert [each.result(WAIT) for each in found] == [10, 20, 30, 40, 50]
     assert gate.calls == [[1], [2, 3, 4], [5]]
-    assert company._lines == {}
+    assert coalescer.waiting("a") == -1
 
 
 def test_so_many_work_at_once_and_the_others_wait() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: 1, 8, at_once=2)
+    coalescer = Coalescer(gate, lambda each: 1, 8, leaders=2)
     with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(company.join, "a", each) for each in (1, 2)]
+        found = [pool.submit(coalescer.join, "a", each) for each in (1, 2)]
         gate.enter()
         gate.enter()
-        found += sent(pool, company, "a", 3, 4)
+        found += sent(pool, coalescer, "a", 3, 4)
         gate.open.release()  # one of the two goes on with both
         gate.enter()
         assert gate.calls[2:] == [[3, 4]]
         gate.open.release(2)
         assert [each.result(WAIT) for each in found] == [10, 20, 30, 40]
     assert sorted(gate.calls[:2]) == [[1], [2]]
-    assert company._lines == {}
+    assert coalescer.waiting("a") == -1
 
 
 @given(
@@ -108,20 +107,20 @@ def test_everyone_gets_its_own(lots: list[list[int]], most: int, at_once: int) -
         assert len(parts) == 1 or sum(map(len, parts)) <= most
         return [[10 * each for each in part] for part in parts]
 
-    company: Company[list[int], list[int]] = Company(run, len, most, at_once)
+    coalescer: Coalescer[list[int], list[int]] = Coalescer(run, len, most, at_once)
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda at: company.join(at % 2, lots[at]), range(len(lots)))
+        found = pool.map(lambda at: coalescer.join(at % 2, lots[at]), range(len(lots)))
         assert list(found) == [[10 * each for each in part] for part in lots]
-    assert company._lines == {}
+    assert coalescer.waiting("a") == -1
 
 
 def test_a_part_larger_than_the_limit_goes_alone() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: each, 5)
+    coalescer = Coalescer(gate, lambda each: each, 5)
     with ThreadPoolExecutor(8) as pool:
-        found = sent(pool, company, "a", 1)
+        found = sent(pool, coalescer, "a", 1)
         gate.enter()
-        found += sent(pool, company, "a", 9, 2, 3)
+        found += sent(pool, coalescer, "a", 9, 2, 3)
         for _ in range(3):
             gate.open.release()
         assert [each.result(WAIT) for each in found] == [10, 90, 20, 30]
@@ -130,9 +129,9 @@ def test_a_part_larger_than_the_limit_goes_alone() -> None:
 
 def test_other_keys_do_not_wait() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: 1, 8)
+    coalescer = Coalescer(gate, lambda each: 1, 8)
     with ThreadPoolExecutor(8) as pool:
-        found = sent(pool, company, "a", 1) + sent(pool, company, "b", 2)
+        found = sent(pool, coalescer, "a", 1) + sent(pool, coalescer, "b", 2)
         gate.enter()
         gate.enter()  # both work at once
         gate.open.release(2)
@@ -142,33 +141,33 @@ def test_other_keys_do_not_wait() -> None:
 
 def test_an_error_is_of_the_one_whose_it_is() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: 1, 8)
+    coalescer = Coalescer(gate, lambda each: 1, 8)
     with ThreadPoolExecutor(8) as pool:
-        found = sent(pool, company, "a", 1)
+        found = sent(pool, coalescer, "a", 1)
         gate.enter()
-        found += sent(pool, company, "a", 2, 13, 4)
+        found += sent(pool, coalescer, "a", 2, 13, 4)
         gate.open.release(5)
         assert [found[at].result(WAIT) for at in (0, 1, 3)] == [10, 20, 40]
         with pytest.raises(ValueError, match="13 is refused"):
             found[2].result(WAIT)
     assert gate.calls == [[1], [2, 13, 4], [2], [13], [4]]
-    assert company._lines == {}
+    assert coalescer.waiting("a") == -1
 
 
 def test_everyone_learns_where_the_time_went() -> None:
     gate = Gate()
-    company = Company(gate, lambda each: 1, 8)
+    coalescer = Coalescer(gate, lambda each: 1, 8)
 
     def joined(given: int) -> dict[str, float]:
         with collecting() as spent:
-            company.join("a", given)
+            coalescer.join("a", given)
         return spent
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(joined, 1)
         gate.enter()
         second = pool.submit(joined, 2)
-        until(lambda: waiting(company, "a") == 1)
+        until(lambda: waiting(coalescer, "a") == 1)
         gate.open.release(2)
         alone, waited = first.result(WAIT)["queue"], second.result(WAIT)["queue"]
     assert 0 <= alone < waited

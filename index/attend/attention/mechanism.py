@@ -1,19 +1,18 @@
-"""The settings of one attention, checked once: scorer, scale, pool, temperature, heads."""
+"""A mechanism: the checked settings of one attention, and the logit of a document from its keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attend.attention.reduce import Pool, pool
 from attend.attention.scorers import Additive, Scorer, scorer
 from attend.attention.softmax import check_temperature
 from attend.errors import InvalidRequest
-from attend.types import Float64
+from attend.types import Float64, Floats, Int64
 
 Scale: TypeAlias = float | str | Sequence[float] | Float64 | None
 """A number, one for each head, 'sqrt' (1/sqrt(d_k)), 'none' (1), or None for the default."""
@@ -22,9 +21,47 @@ NORMALIZED_SCALE = 20.0
 """1/sqrt(384) on unit vectors, whose products lie within -1 and 1, is nearly uniform."""
 
 
+Pool: TypeAlias = Callable[[Floats, Int64], Floats]
+
+
+def best(logits: Floats, starts: Int64) -> Floats:
+    """Return each document's best key: (..., m) -> (..., n)."""
+    return np.maximum.reduceat(logits, starts, axis=-1)
+
+
+def log_sum_exp(logits: Floats, starts: Int64) -> Floats:
+    """Return log sum exp over each document's keys: as if each key were attended to by itself."""
+    counts = np.diff(starts, append=logits.shape[-1])
+    peak = best(logits, starts)  # (..., n)
+    # A document whose keys are all at -inf has no peak to subtract, and stays there.
+    safe = np.where(np.isneginf(peak), 0, peak)
+    shares = np.exp(logits - np.repeat(safe, counts, axis=-1))  # (..., m)
+    with np.errstate(divide="ignore"):
+        return safe + np.log(np.add.reduceat(shares, starts, axis=-1))
+
+
+POOLS: Mapping[str, Pool] = {"max": best, "sum": log_sum_exp}
+
+
+def pool_of(name: str) -> Pool:
+    """Return the reduction of that name; raises InvalidRequest naming the known ones."""
+    if name not in POOLS:
+        raise InvalidRequest(
+            f"{name!r} is no pool; choose one of {', '.join(POOLS)}.", field="pool"
+        )
+    return POOLS[name]
+
+
+def by_document(logits: Floats, starts: Int64, pool: Pool) -> Floats:
+    """Reduce (..., m) to (..., n); the same array where every document has one key."""
+    if len(starts) == logits.shape[-1]:
+        return logits
+    return pool(logits, starts)
+
+
 @dataclass(frozen=True, eq=False)
 class Mechanism:
-    """How queries of H heads weigh documents; made by `mechanism`, which checks it.
+    """Settings by which queries of H heads weigh documents; `mechanism` checks and makes it.
 
     A snapshot holds one: it is immutable and shared between threads.
     """
@@ -58,7 +95,7 @@ def mechanism(
     null_logit: ArrayLike | None = None,
     additive: Additive | None = None,
 ) -> Mechanism:
-    """A Mechanism from names and numbers; raises InvalidRequest for any that is unsound.
+    """Make a mechanism from names and numbers; raises InvalidRequest for any that is unsound.
 
     `d_k` is the width of a projected key (before folding) and `normalized` whether
     queries and keys have length one: both only choose the default scale. The number of
@@ -69,7 +106,7 @@ def mechanism(
         scorer_name=scorer_name,
         score=scorer(scorer_name, additive),
         scale=_scales(scale, default_scale(scorer_name, normalized, d_k), d_k, head_gates.size),
-        pool=pool(pool_name),
+        pool=pool_of(pool_name),
         temperature=check_temperature(temperature),
         gates=head_gates,
         null_logit=None if null_logit is None else _null(null_logit, head_gates.size),
@@ -77,7 +114,7 @@ def mechanism(
 
 
 def default_scale(scorer_name: str, normalized: bool, d_k: int) -> float:
-    """The untrained scale: what keeps logits of that scorer neither flat nor one-hot.
+    """Return the untrained scale: what keeps logits of that scorer neither flat nor one-hot.
 
     20 for cosines (and dot products of unit vectors), 1/sqrt(d_k) for dot products of
     raw vectors (Vaswani et al. 2017), 1 for laplace and additive.
@@ -88,7 +125,7 @@ def default_scale(scorer_name: str, normalized: bool, d_k: int) -> float:
 
 
 def resolve_scale(scale: float | str | None, default: float, d_k: int) -> float:
-    """A scale as a number; raises InvalidRequest unless it is finite and above zero."""
+    """Return a scale as a number; raises InvalidRequest unless it is finite and above zero."""
     if scale is None:
         return default
     if isinstance(scale, str):

@@ -1,0 +1,261 @@
+"""Values of documents: what a path names, of which type, and how weights blend them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import numpy as np
+
+from attend.errors import InvalidRequest, UnknownField
+from attend.projection import Projection
+from attend.search.stable import Vanished
+from attend.settings import Settings
+from attend.store import CollectionStore, StoredDocument
+from attend.types import Float64, Json
+from attend.values import (
+    Blend,
+    Nearest,
+    ValueType,
+    blend_for,
+    infer,
+    is_numbers,
+    nearest,
+    parse_type,
+    select,
+)
+from attend.views import View
+
+KEY = "@key"
+"""The value that is the key itself, so that K = V."""
+
+TYPE_SAMPLE = 1000
+"""Documents from which the type of their values is inferred."""
+
+MAX_PATHS = 100
+"""Paths whose types are remembered: callers name them, and memory stays bounded."""
+
+PYTHON_TYPES: Mapping[str, set[type]] = {
+    "boolean": {bool},
+    "number": {int, float},
+    "category": {str},
+    "text": {str},
+    "image": {str},
+    "vector": {list, tuple},
+    "labels": {list, tuple},
+    "object": {dict},
+}
+"""Types of the values of a kind; `mixed` takes all."""
+
+
+@dataclass(slots=True)
+class _Inferred:
+    """A type, None where no document of the sample has such a value.
+
+    Attributes:
+        revision, documents: the state and size of the collection when it was inferred.
+    """
+
+    type: ValueType | None
+    revision: int
+    documents: int
+
+
+class ValueTypes:
+    """The types of one collection's values, by path: declared, or inferred from a sample.
+
+    A type is inferred once. After writes it is inferred again only where the values of an answer
+    do not fit it, or the collection has half as many documents again, or half as many.
+    """
+
+    def __init__(self, store: CollectionStore, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._inferred: dict[str | None, _Inferred] = {}
+
+    def of(self, path: str | None, view: View, values: Sequence[Json]) -> ValueType | None:
+        """Return the type of a path's values; None where no document of the sample has any.
+
+        Args:
+            values: those that are to be blended.
+        """
+        if path == KEY:
+            return ValueType("vector")
+        declared = declared_type(self._settings, path)
+        if declared is not None:
+            return declared
+        known = self._inferred.get(path)
+        if known is not None and (
+            known.revision == view.change
+            or (_fits(known.type, path, values) and _as_large(known, view.keys.documents))
+        ):
+            return known.type
+        sample = values_of(self._store.sample(TYPE_SAMPLE), path)
+        type = infer(sample) if any(value is not None for value in sample) else None
+        if known is None and len(self._inferred) >= MAX_PATHS:
+            self._inferred.clear()
+        self._inferred[path] = _Inferred(type, view.change, view.keys.documents)
+        return type
+
+
+def _as_large(known: _Inferred, documents: int) -> bool:
+    return known.documents <= documents * 2 <= known.documents * 3
+
+
+def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> bool:
+    """Return whether values may be of a type; where nothing has a named one, it may be gone."""
+    types = {value.__class__ for value in values} - {None.__class__}
+    if type is None:
+        return not types
+    if not types:
+        return path is None
+    if type.kind == "mixed":
+        return True
+    if not types <= PYTHON_TYPES[type.kind]:
+        return False
+    return type.fields is None or all(
+        value is None or (isinstance(value, dict) and value.keys() <= type.fields.keys())
+        for value in values
+    )
+
+
+def declared_type(settings: Settings, path: str | None) -> ValueType | None:
+    """Return the type that a collection declares for a path; None where it does not."""
+    declared = settings.values
+    if path is not None:
+        declared = declared.get(path) if isinstance(declared, Mapping) else None
+    return None if declared is None else parse_type(declared, field="values")
+
+
+def values_of(documents: Sequence[StoredDocument], path: str | None) -> list[Json]:
+    """Return what a path names in each document; None where it has no such thing."""
+    if path is None:
+        return [document.value for document in documents]
+    return [value_of(document, path) for document in documents]
+
+
+def value_of(document: StoredDocument, path: str | None) -> Json:
+    return select(path, document.id, document.value, document.payload, document.fields)
+
+
+def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
+    """Refuse a value path that no document of the sample has.
+
+    Raises:
+        UnknownField: it names the fields that documents have.
+    """
+    if path in (None, KEY) or not sample:
+        return
+    if any(value_of(document, path) is not None for document in sample):
+        return
+    names: dict[str, None] = {}
+    for document in sample:
+        tree: Mapping[str, Json] = document.value if isinstance(document.value, Mapping) else {}
+        names |= dict.fromkeys([*tree, *document.payload, *document.fields])
+    raise UnknownField(
+        f"No document looked at has a value {path!r}; there are {', '.join(names) or 'none'}, "
+        f"@id and {KEY}.",
+        field="value",
+    )
+
+
+class HeadBlend:
+    """A blend of values whose heads go through W_V and W_O, where these are for vector values."""
+
+    def __init__(
+        self, type: ValueType, projection: Projection, gates: Float64, *, through: bool
+    ) -> None:
+        self._through = through and type.kind == "vector"
+        self._projection = projection
+        self._gates = gates
+        heads = projection.heads if self._through else 1
+        self._blends: list[Blend] = [blend_for(type) for _ in range(heads)]
+
+    def add(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        """Take in documents with their weights by head (H, n)."""
+        if len(self._blends) == 1:
+            self._blends[0].add(ids, values, self._gates @ weights)
+            return
+        for blend, by_head in zip(self._blends, weights, strict=True):
+            blend.add(ids, values, by_head)
+
+    def answer(self) -> dict[str, Json]:
+        if not self._through:
+            return self._blends[0].answer()
+        answers = [blend.answer() for blend in self._blends]
+        coverage = float(self._gates @ [answer["coverage"] for answer in answers])
+        vectors = [answer["vector"] for answer in answers]
+        if any(vector is None for vector in vectors):
+            # W_O takes all heads together: without one it has nothing to work on.
+            return {**answers[0], "vector": None, "coverage": coverage}
+        heads = np.array(vectors)  # (H, d_v)
+        mixed = self._projection.output(heads, np.ones(len(heads)))
+        return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}
+
+
+def decode_value(store: CollectionStore, path: str | None, vector: Float64) -> dict[str, Json]:
+    """Return the stored document whose value (or key, where that is the value) is nearest.
+
+    Raises:
+        InvalidRequest: W_V and W_O led to a width that no stored value has.
+    """
+    best = _nearest_key(store, vector) if path == KEY else _nearest_value(store, path, vector)
+    if best is None:
+        raise InvalidRequest(
+            f"The answer has {len(vector)} dimensions, and no stored value has, so that none "
+            f"can be named. Ask without decode, or of a projection that keeps the width.",
+            field="decode",
+        )
+    near, document = best
+    return {
+        "id": document.id,
+        "value": document.value,
+        "cosine": near.cosine,
+        "distance": near.distance,
+    }
+
+
+def _nearest_value(
+    store: CollectionStore, path: str | None, vector: Float64
+) -> tuple[Nearest, StoredDocument] | None:
+    best: tuple[Nearest, StoredDocument] | None = None
+    for block in _scroll(store):
+        values = [(document, value_of(document, path)) for document in block]
+        vectors = [(document, value) for document, value in values if _has_width(value, vector)]
+        if not vectors:
+            continue
+        near = nearest(vector, [value for _, value in vectors])
+        if best is None or near.distance < best[0].distance:
+            best = near, vectors[near.index][0]
+    return best
+
+
+def _nearest_key(store: CollectionStore, vector: Float64) -> tuple[Nearest, StoredDocument] | None:
+    best: tuple[Nearest, int] | None = None
+    with store.all_keys() as (_, batches):
+        for batch in batches:
+            if batch.embeddings.shape[1] != len(vector):
+                return None
+            near = nearest(vector, batch.embeddings)
+            if best is None or near.distance < best[0].distance:
+                best = near, int(batch.documents[near.index])
+    if best is None:
+        raise Vanished
+    near, row = best
+    documents = store.values(np.array([row]))
+    if row not in documents:
+        raise Vanished
+    return near, documents[row]
+
+
+def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
+    """Return whether a value is a vector of that width; `decode` passes over all others."""
+    return is_numbers(value) and len(value) == len(vector)
+
+
+def _scroll(store: CollectionStore, size: int = 4096) -> Iterator[list[StoredDocument]]:
+    after = 0
+    while block := store.scroll(after, size):
+        yield block
+        after = block[-1].row
