@@ -11,6 +11,7 @@ from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import CollectionSettings, DocumentRequest, UpdateRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
+from attend.consistency import reading
 from attend.encoder import Encoder
 from attend.engines.parts import Parts
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -29,7 +30,16 @@ from attend.search.encode import QueryEncoder
 from attend.search.matrix import attention_matrix, searches_of
 from attend.search.paging import cursor as cursor_of
 from attend.search.paging import fingerprint, place
-from attend.search.schedule import Answered, Scheduler, Search, made_of, queries_of, texts_of
+from attend.search.schedule import (
+    Answered,
+    Scheduler,
+    Search,
+    by_caller,
+    encode_searches,
+    made_of,
+    queries_of,
+    texts_of,
+)
 from attend.search.stable import until_stable
 from attend.search.values import ValueTypes
 from attend.search.words import score_words, word_weight
@@ -121,11 +131,13 @@ class Collection:
         """Answer requests, and give the attention behind each answer too."""
         return self._scheduler.answer(requests)
 
-    def _answer(self, searches: Sequence[Search]) -> list[Answered]:
-        """Answer searches of one set of options, whose queries are encoded, over one snapshot."""
+    @until_stable
+    def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
+        """Answer searches of one set of options, of any number of callers, over one snapshot."""
+        searches = [search for group in groups for search in group]
         options = searches[0].request
-
-        def read() -> list[Answered]:
+        with reading(options.consistency):
+            encode_searches(searches, self._queries)
             with timed("search"):
                 view, rows, contents = self._select(options, made_of(searches))
                 weight = word_weight(options.lexical, view.made.tuning)
@@ -134,11 +146,9 @@ class Collection:
                 queries = queries_of(searches, view.made, words)
                 attention = attend(view, self.settings, queries, attention_options(options), rows)
             with timed("fetch"):
-                facets = facets_of(self.store, options)
                 answering = Answering(searches, attention, rows, contents, self._types)
-                return answering.answers(facets)
-
-        return until_stable(read)
+                answers = answering.answers(facets_of(self.store, options))
+        return by_caller(answers, groups)
 
     def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
         """Return logits and weights of every query over every document that may be attended to.
@@ -151,9 +161,7 @@ class Collection:
             LimitExceeded: the matrix has more cells than are sent at once.
         """
         searches = searches_of(requests, self._queries)
-        return until_stable(
-            lambda: attention_matrix(searches, self.settings, self._select, self.store)
-        )
+        return attention_matrix(searches, self.settings, self._select, self.store)
 
     @overload
     def recommend(self, *, target: None = None, **fields: Any) -> Recommended: ...

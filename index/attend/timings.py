@@ -32,7 +32,9 @@ def timed(stage: str) -> Iterator[None]:
         yield
     finally:
         took = time.perf_counter() - began
-        record({stage: took - _thread.inner})
+        collected: dict[str, float] | None = getattr(_thread, "collected", None)
+        if collected is not None:
+            collected[stage] = collected.get(stage, 0.0) + took - _thread.inner
         _thread.inner = outer + took
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -77,7 +78,7 @@ class Mechanism:
     null_logit: Float64 | None
     """(H,): the null key's logit in each head, before the temperature."""
 
-    @property
+    @cached_property
     def heads(self) -> int:
         """H."""
         return self.gates.size

@@ -52,30 +52,40 @@ class Attended(NamedTuple):
 
 
 def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None = None) -> Attended:
-    """The softmax over the `attend` best by the mixture of heads, or over all.
+    """Return the softmax over the `attend` best by the mixture of heads, or over all.
 
     For a caller that has logits already; documents at -inf are masked.
     """
-    kept = unmasked(candidates)
-    if attend is not None and attend < len(kept.documents):
-        # One head's scores are its logits, whatever they sum to.
-        by = kept.z[0] if mechanism.heads == 1 else _mixed(kept.z, mechanism)
-        order = rank(kept.documents, by)[:attend]
-        kept = Logits(kept.documents[order], kept.z[:, order])
-    return weighed(kept, _whole(kept.z, mechanism), mechanism, len(kept.documents))
+    documents, z = unmasked(candidates)
+    if mechanism.heads == 1:  # its scores are its logits, whatever they sum to
+        order = rank(documents, z[0])[:attend]
+        best = Logits(documents[order], z[:, order])
+        whole = _whole(best.z, mechanism)
+        return _attended(best, best.z[0], whole, mechanism, len(order))
+    if attend is not None and attend < len(documents):
+        order = rank(documents, scores(z, _whole(z, mechanism), mechanism))[:attend]
+        documents, z = documents[order], z[:, order]
+    return weighed(Logits(documents, z), _whole(z, mechanism), mechanism, len(documents))
 
 
 def weighed(
     listed: Logits, whole: Partition, mechanism: Mechanism, total_documents: int
 ) -> Attended:
-    """The weights of listed documents, best first, given each head's partition (H,)."""
+    """Return the weights of listed documents, best first, given each head's partition (H,)."""
     score = scores(listed.z, whole, mechanism)
     order = rank(listed.documents, score)
-    z = listed.z[:, order].astype(np.float64, copy=False)
+    best = Logits(listed.documents[order], listed.z[:, order])
+    return _attended(best, score[order], whole, mechanism, total_documents)
+
+
+def _attended(
+    best: Logits, score: Floats, whole: Partition, mechanism: Mechanism, total_documents: int
+) -> Attended:
+    z = best.z.astype(np.float64, copy=False)
     heads = weigh(z / mechanism.temperature, whole)  # (H, n)
     return Attended(
-        documents=listed.documents[order],
-        scores=score[order],
+        documents=best.documents,
+        scores=np.asarray(score, dtype=np.float64),
         logits=z,
         weights=mix(heads, mechanism.gates),
         head_weights=heads,
@@ -86,7 +96,7 @@ def weighed(
 
 
 def scores(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
-    """Logits (H, n) as scores (n,): z for one head, log of the mixed weight for several."""
+    """Turn logits (H, n) into scores (n,): z for one head, the log mixed weight for several."""
     if mechanism.heads == 1:
         return np.asarray(z[0], dtype=np.float64)
     log = np.where(whole.total == 0, 0, whole.log)
@@ -95,34 +105,30 @@ def scores(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
 
 
 def mixed(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
-    """Logits (H, n) as mixed weights (n,), each too small to be told as 0."""
+    """Turn logits (H, n) into mixed weights (n,); those that underflow are 0."""
     with np.errstate(over="ignore"):  # what is beyond a partition has not been summed yet
         shares = np.exp(cooled(z, mechanism.temperature) - _peaks(whole)[:, None])
-    found: Float64 = (mechanism.gates / np.where(whole.total == 0, 1, whole.total)) @ shares
-    return found
+    weights: Float64 = (mechanism.gates / np.where(whole.total == 0, 1, whole.total)) @ shares
+    return weights
 
 
 def _peaks(whole: Partition) -> Float64:
     return np.where(np.isneginf(whole.maximum), 0, whole.maximum)
 
 
-def _mixed(z: Floats, mechanism: Mechanism) -> Float64:
-    return scores(z, _whole(z, mechanism), mechanism)
-
-
-def rank(documents: Int64, score: Float64) -> Int64:
-    """Positions, best score first; equal scores by the lower row id, so that order is stable."""
+def rank(documents: Int64, score: Floats) -> Int64:
+    """Return positions, best score first; of equal scores the lower row id first."""
     return np.lexsort((documents, -score))
 
 
 def unmasked(candidates: Logits) -> Logits:
-    """The candidates that no mask took out."""
+    """Return the candidates that no mask took out."""
     kept = ~np.isneginf(candidates.z).all(axis=0)
     return Logits(candidates.documents[kept], candidates.z[:, kept])
 
 
 def _whole(z: Floats, mechanism: Mechanism) -> Partition:
-    """The partition (H,) of logits (H, n) with the null."""
+    """Return the partition (H,) of logits (H, n) with the null key."""
     null, tau = mechanism.null_logit, mechanism.temperature
     return partition(z / tau, None if null is None else null / tau)
 

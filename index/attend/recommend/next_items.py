@@ -91,8 +91,9 @@ class Recommender:
                 "history, positive examples or facts as well.",
                 field="negative",
             )
-        return until_stable(lambda: self._next(request, history, started))
+        return self._next(request, history, started)
 
+    @until_stable
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
         rows = self._store.matching(compile_filter(request.filter)) if request.filter else None

@@ -62,7 +62,7 @@ class Predictor:
         """
         started = time.perf_counter()
         # From the start again, if a document goes meanwhile: it is in no history then.
-        trained, chosen, history, made = until_stable(lambda: self._resolved(request))
+        trained, chosen, history, made = self._resolved(request)
         missing = Missing([*history.missing.ids, *chosen.missing], history.missing.user)
         _check_size(request, made)
         return Predicted(
@@ -77,6 +77,7 @@ class Predictor:
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
+    @until_stable
     def _resolved(self, request: RecommendRequest) -> _Resolved:
         chosen = self._chosen(request)
         history = self._histories.of(request, MOST_USED)

@@ -82,7 +82,12 @@ class Answering:
         version = attention.scoring.view.made.number
         pairs = zip(searches, attention.attended, strict=True)
         self.listings = [
-            listed(attended, search.request, version, self._labels(attended))
+            listed(
+                attended,
+                search.request,
+                version,
+                None if self.options.group_by is None else self._labels(attended),
+            )
             for search, attended in pairs
         ]
         self.documents = self._read_ahead()
@@ -281,12 +286,9 @@ class Answering:
             raise Vanished
         return [documents[row] for row in rows.tolist()]
 
-    def _labels(self, attended: Attended) -> list[Json] | None:
-        """Return each attended document's value of the field that groups; None without one."""
-        path = self.options.group_by
-        if path is None:
-            return None
-        return values_of(self._with_texts(attended.documents), path)
+    def _labels(self, attended: Attended) -> list[Json]:
+        """Return each attended document's value of the field that groups."""
+        return values_of(self._with_texts(attended.documents), self.options.group_by)
 
     def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
         path = self.options.value

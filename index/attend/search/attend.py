@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -267,10 +268,10 @@ def _proposed(
             np.union1d(near, scores.among(rows).best(target).rows)
             for near, scores in zip(candidates, scoring.words, strict=True)
         ]
-    attended = [
-        attend_logits(_with_words(scoring, query, logits), scoring.mechanism, attend)
-        for query, logits in enumerate(_scored(scoring, candidates))
-    ]
+    attended = []
+    for query, logits in enumerate(_scored(scoring, candidates)):
+        z = logits if scoring.words is None else _with_words(scoring, query, logits)
+        attended.append(attend_logits(z, scoring.mechanism, attend))
     if not native:
         return Attention(attended, False, scoring)
     return Attention(attended, least >= 1, scoring, None if least >= 1 else least)
@@ -326,7 +327,7 @@ def _settled(
     return top if top.logits[0, attend - 1] >= bound else None
 
 
-def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> Iterator[Logits]:
+def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
     """Return each query's logits of its own candidates by keys alone.
 
     The keys of several queries are looked up together where they are few. Each query is scored by
@@ -336,14 +337,17 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> Iterator[Logits]:
     keys = scoring.view.keys
     most = max(map(len, candidates)) * keys.most_keys
     step = LOOKED_UP // max(most, 1)
+    logits = []
     if len(candidates) == 1 or step < 2:
-        yield from (_logits(scoring, query, rows) for query, rows in enumerate(candidates))
-        return
+        for query, rows in enumerate(candidates):
+            logits.append(_logits(scoring, query, rows))
+        return logits
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
         for query, documents in enumerate(every.split(part), start):
-            yield _block_logits(scoring, query, documents)
+            logits.append(_block_logits(scoring, query, documents))
+    return logits
 
 
 def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
@@ -351,7 +355,7 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
 
     In blocks: a document may have any number of keys.
     """
-    parts = [_block_logits(scoring, query, block) for block in scoring.view.keys.blocks(documents)]
+    parts = list(map(partial(_block_logits, scoring, query), scoring.view.keys.blocks(documents)))
     if len(parts) == 1:
         return parts[0]
     none = Logits(np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0)))

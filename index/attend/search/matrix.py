@@ -16,7 +16,7 @@ from attend.search.attend import attend
 from attend.search.encode import QueryEncoder
 from attend.search.schedule import Search, options_json, queries_of, texts_of
 from attend.search.selecting import Selects
-from attend.search.stable import Vanished
+from attend.search.stable import Vanished, until_stable
 from attend.search.words import score_words, word_weight
 from attend.settings import Settings
 from attend.store import CollectionStore
@@ -48,6 +48,7 @@ def searches_of(requests: Sequence[SearchRequest], encoder: QueryEncoder) -> lis
     return [Search(request, (), 0.0, query) for request, query in encoded]
 
 
+@until_stable
 def attention_matrix(
     searches: Sequence[Search], settings: Settings, select: Selects, store: CollectionStore
 ) -> Matrix:
@@ -55,7 +56,6 @@ def attention_matrix(
 
     Raises:
         LimitExceeded: the matrix has more cells than are sent at once.
-        Vanished: a document was deleted meanwhile.
     """
     options = searches[0].request.model_copy(update={"attend": "all"})
     view, rows, contents = select(options, ())

@@ -57,17 +57,16 @@ class Scheduler:
     """Answers requests of many threads in few calls: one for each set of options."""
 
     def __init__(
-        self, answer: Callable[[Sequence[Search]], list[Answered]], encoder: QueryEncoder
+        self,
+        answer: Callable[[Sequence[Sequence[Search]]], list[list[Answered]]],
+        encoder: QueryEncoder,
     ) -> None:
         """
         Args:
-            answer: answers searches of one set of options, with their queries encoded.
+            answer: answers searches of one set of options, by caller.
         """
-        self._answer = answer
         self._encoder = encoder
-        self._coalescer: Coalescer[Sequence[Search], list[Answered]] = Coalescer(
-            self._run, _cost, TOGETHER
-        )
+        self._coalescer = Coalescer(answer, _cost, TOGETHER)
 
     def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]:
         """Answer requests together: one encoder call, and one search per set of options."""
@@ -85,7 +84,7 @@ class Scheduler:
         with collecting() as spent:
             if len(groups) > 1:  # one call of the encoder for all
                 with reading(_strictest(requests)):
-                    self._encode(searches)
+                    encode_searches(searches, self._encoder)
             for key, places in groups.items():
                 results = self._coalescer.join(key, [searches[place] for place in places])
                 answers.update(zip(places, results, strict=True))
@@ -97,23 +96,23 @@ class Scheduler:
                 answers[place] = answers[place]._replace(answer=answer)
         return [answers[place] for place in range(len(requests))]
 
-    def _run(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
-        """Answer searches of the same options, of several callers, as one batch."""
-        searches = groups[0] if len(groups) == 1 else [search for one in groups for search in one]
-        with reading(searches[0].request.consistency):
-            self._encode([search for search in searches if search.query is None])
-            answers = self._answer(searches)
-        if len(groups) == 1:
-            return [answers]
-        rest = iter(answers)
-        return [list(islice(rest, len(group))) for group in groups]
 
-    def _encode(self, searches: Sequence[Search]) -> None:
-        if searches:
-            queries = [search.request.query for search in searches]
-            encoded = self._encoder.encode_parts(queries, [search.parts for search in searches])
-            for search, query in zip(searches, encoded, strict=True):
-                search.query = query
+def encode_searches(searches: Sequence[Search], encoder: QueryEncoder) -> None:
+    """Encode the queries that are not encoded yet, in one call of the encoder."""
+    pending = [search for search in searches if search.query is None]
+    if pending:
+        queries = [search.request.query for search in pending]
+        encoded = encoder.encode_parts(queries, [search.parts for search in pending])
+        for search, query in zip(pending, encoded, strict=True):
+            search.query = query
+
+
+def by_caller(
+    answers: Sequence[Answered], groups: Sequence[Sequence[Search]]
+) -> list[list[Answered]]:
+    """Return the answers to the searches of each caller."""
+    rest = iter(answers)
+    return [list(islice(rest, len(group))) for group in groups]
 
 
 def made_of(searches: Sequence[Search]) -> tuple[int, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from attend.errors import Conflict
 
 ATTEMPTS = 5
 """Attempts at a reading, each over a newer snapshot."""
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -17,11 +19,16 @@ class Vanished(Exception):
     """A document was deleted between the search and the reading of its value."""
 
 
-def until_stable(read: Callable[[], Result]) -> Result:
-    """Return what a reading finds; it begins again while documents are deleted during it."""
-    for _ in range(ATTEMPTS):
-        try:
-            return read()
-        except Vanished:
-            continue
-    raise Conflict("The documents change faster than they can be read; try again.")
+def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a reading begin again, over a newer snapshot, while it raises Vanished."""
+
+    @wraps(read)
+    def reading(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for _ in range(ATTEMPTS):
+            try:
+                return read(*args, **kwargs)
+            except Vanished:
+                continue
+        raise Conflict("The documents change faster than they can be read; try again.")
+
+    return reading
