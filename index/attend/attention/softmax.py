@@ -60,9 +60,9 @@ def softmax(
     tau = check_temperature(temperature)
     z = np.asarray(logits, dtype=np.float64) / tau
     null = None if null_logit is None else np.asarray(null_logit, dtype=np.float64) / tau
-    whole = partition(z, null)
-    null_weight = np.zeros(whole.total.shape) if null is None else weigh_one(null, whole)
-    return Softmax(weigh(z, whole), null_weight, whole.log)
+    sums = partition(z, null)
+    null_weight = np.zeros(sums.total.shape) if null is None else weigh_one(null, sums)
+    return Softmax(weigh(z, sums), null_weight, sums.log)
 
 
 def partition(z: Floats, null: Float64 | None = None) -> Partition:
@@ -91,15 +91,15 @@ def join(one: Partition, other: Partition) -> Partition:
     return Partition(maximum, parts[0] + parts[1])
 
 
-def weigh(z: Floats, whole: Partition) -> Float64:
+def weigh(z: Floats, sums: Partition) -> Float64:
     """Logits (..., n) as shares of a partition (...,); zero where nothing was attended to."""
-    shares = _relative(z, whole.maximum[..., None])
-    return np.asarray(shares / np.where(whole.total == 0, 1, whole.total)[..., None])
+    shares = _relative(z, sums.maximum[..., None])
+    return np.asarray(shares / np.where(sums.total == 0, 1, sums.total)[..., None])
 
 
-def weigh_one(z: Float64, whole: Partition) -> Float64:
+def weigh_one(z: Float64, sums: Partition) -> Float64:
     """One logit for each partition (...,) as its share."""
-    return np.asarray(weigh(z[..., None], whole)[..., 0])
+    return np.asarray(weigh(z[..., None], sums)[..., 0])
 
 
 def mix(weights: Float64, gates: Float64) -> Float64:

@@ -53,7 +53,7 @@ class Weights(NamedTuple):
 class _Read(NamedTuple):
     """What a first reading of all blocks leaves of them."""
 
-    whole: Partition
+    sums: Partition
     """(q, H)"""
     documents: Int64
     """(q,) how many were not masked."""
@@ -95,7 +95,7 @@ def attend_many(
         best = _second_reading(read.only or reader, read, mechanism, keep)
     return [
         weighed(listed, part, mechanism, int(documents))
-        for listed, part, documents in zip(best, _by_query(read.whole), read.documents, strict=True)
+        for listed, part, documents in zip(best, _by_query(read.sums), read.documents, strict=True)
     ]
 
 
@@ -113,12 +113,12 @@ def weights_by_block(
     The reading that a blend of values needs, listed documents or not; with the same
     queries, mask and shift.
     """
-    whole = Partition(
+    sums = Partition(
         np.stack([each.partition.maximum for each in found]),
         np.stack([each.partition.total for each in found]),
     )
     for block, z in _Reader(queries, blocks, mechanism, allowed, shift):
-        yield Weights(block.documents, weigh(z / mechanism.temperature, whole))
+        yield Weights(block.documents, weigh(z / mechanism.temperature, sums))
 
 
 @dataclass(frozen=True)
@@ -153,20 +153,20 @@ class _Reader:
 def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Read:
     """Partitions, and with one head the best documents too, for z alone ranks them."""
     mechanism, count = reader.mechanism, len(reader.queries)
-    whole = _null_alone(count, mechanism)
-    whole = whole if beyond is None else join(whole, beyond)
+    sums = _null_alone(count, mechanism)
+    sums = sums if beyond is None else join(sums, beyond)
     documents = np.zeros(count, np.int64)
     best = [_nothing(mechanism.heads)] * count
     only: list[_Scored] = []
     last: tuple[Partition, Floats] | None = None
     for number, (block, z) in enumerate(reader):
         here, shares = summed(cooled(z, mechanism.temperature))
-        whole = join(whole, here)
+        sums = join(sums, here)
         documents += np.count_nonzero(z[:, 0] > -np.inf, axis=-1)  # masks are the same for heads
         if mechanism.heads == 1:
-            best = _merged(best, block, z, whole, mechanism, keep)
+            best = _merged(best, block, z, sums, mechanism, keep)
         only, last = ([], None) if number else ([(block, z)], (here, shares))
-    return _Read(whole, documents, best, only, last)
+    return _Read(sums, documents, best, only, last)
 
 
 def _second_reading(
@@ -175,7 +175,7 @@ def _second_reading(
     best = [_nothing(mechanism.heads)] * len(read.documents)
     weights = _weights(read, mechanism)
     for block, z in scored:
-        best = _merged(best, block, z, read.whole, mechanism, keep, weights)
+        best = _merged(best, block, z, read.sums, mechanism, keep, weights)
     return best
 
 
@@ -184,7 +184,7 @@ def _weights(read: _Read, mechanism: Mechanism) -> list[Float64] | None:
     if read.shares is None:
         return None
     (maximum, _), shares = read.shares
-    factors = mechanism.gates * weigh_one(maximum, read.whole)  # (q, H)
+    factors = mechanism.gates * weigh_one(maximum, read.sums)  # (q, H)
     return [factor @ each for factor, each in zip(factors, shares, strict=True)]
 
 
@@ -192,7 +192,7 @@ def _merged(
     best: list[Logits],
     block: Block,
     z: Floats,
-    whole: Partition,
+    sums: Partition,
     mechanism: Mechanism,
     keep: int,
     weights: Sequence[Float64] | None = None,
@@ -205,7 +205,7 @@ def _merged(
         if _hopeless(old, peak, mechanism, keep)
         else _merge(old, Logits(block.documents, logits), part, mechanism, keep, weight)
         for old, peak, logits, part, weight in zip(
-            best, peaks, z, _by_query(whole), known, strict=True
+            best, peaks, z, _by_query(sums), known, strict=True
         )
     ]
 
@@ -252,7 +252,7 @@ def _cut(
     keep: int,
     weights: Floats | None = None,
 ) -> Logits:
-    """A block without what cannot be among the `keep` best: sorting it whole costs more."""
+    """A block without what cannot be among the `keep` best: sorting it costs more."""
     if len(new.documents) <= keep or keep == 0:
         return new
     score = weights
@@ -267,9 +267,9 @@ def _cut(
     return Logits(new.documents[kept], new.z[:, kept])
 
 
-def _by_query(whole: Partition) -> list[Partition]:
+def _by_query(sums: Partition) -> list[Partition]:
     """(q, H) as q of (H,)."""
-    return [Partition(*part) for part in zip(whole.maximum, whole.total, strict=True)]
+    return [Partition(*part) for part in zip(sums.maximum, sums.total, strict=True)]
 
 
 def _null_alone(queries: int, mechanism: Mechanism) -> Partition:

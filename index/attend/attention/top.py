@@ -60,8 +60,8 @@ def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None =
     if mechanism.heads == 1:  # its scores are its logits, whatever they sum to
         order = rank(documents, z[0])[:attend]
         best = Logits(documents[order], z[:, order])
-        whole = _whole(best.z, mechanism)
-        return _attended(best, best.z[0], whole, mechanism, len(order))
+        sums = _whole(best.z, mechanism)
+        return _attended(best, best.z[0], sums, mechanism, len(order))
     if attend is not None and attend < len(documents):
         order = rank(documents, scores(z, _whole(z, mechanism), mechanism))[:attend]
         documents, z = documents[order], z[:, order]
@@ -69,51 +69,51 @@ def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None =
 
 
 def weighed(
-    listed: Logits, whole: Partition, mechanism: Mechanism, total_documents: int
+    listed: Logits, sums: Partition, mechanism: Mechanism, total_documents: int
 ) -> Attended:
     """Return the weights of listed documents, best first, given each head's partition (H,)."""
-    score = scores(listed.z, whole, mechanism)
+    score = scores(listed.z, sums, mechanism)
     order = rank(listed.documents, score)
     best = Logits(listed.documents[order], listed.z[:, order])
-    return _attended(best, score[order], whole, mechanism, total_documents)
+    return _attended(best, score[order], sums, mechanism, total_documents)
 
 
 def _attended(
-    best: Logits, score: Floats, whole: Partition, mechanism: Mechanism, total_documents: int
+    best: Logits, score: Floats, sums: Partition, mechanism: Mechanism, total_documents: int
 ) -> Attended:
     z = best.z.astype(np.float64, copy=False)
-    heads = weigh(z / mechanism.temperature, whole)  # (H, n)
+    heads = weigh(z / mechanism.temperature, sums)  # (H, n)
     return Attended(
         documents=best.documents,
         scores=np.asarray(score, dtype=np.float64),
         logits=z,
         weights=mix(heads, mechanism.gates),
         head_weights=heads,
-        partition=whole,
-        null_weight=_null_weight(whole, mechanism),
+        partition=sums,
+        null_weight=_null_weight(sums, mechanism),
         total_documents=total_documents,
     )
 
 
-def scores(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
+def scores(z: Floats, sums: Partition, mechanism: Mechanism) -> Float64:
     """Turn logits (H, n) into scores (n,): z for one head, the log mixed weight for several."""
     if mechanism.heads == 1:
         return np.asarray(z[0], dtype=np.float64)
-    log = np.where(whole.total == 0, 0, whole.log)
+    log = np.where(sums.total == 0, 0, sums.log)
     shares = cooled(z, mechanism.temperature) - log[:, None]
     return log_mix(np.asarray(shares, dtype=np.float64), mechanism.gates)
 
 
-def mixed(z: Floats, whole: Partition, mechanism: Mechanism) -> Float64:
+def mixed(z: Floats, sums: Partition, mechanism: Mechanism) -> Float64:
     """Turn logits (H, n) into mixed weights (n,); those that underflow are 0."""
     with np.errstate(over="ignore"):  # what is beyond a partition has not been summed yet
-        shares = np.exp(cooled(z, mechanism.temperature) - _peaks(whole)[:, None])
-    weights: Float64 = (mechanism.gates / np.where(whole.total == 0, 1, whole.total)) @ shares
+        shares = np.exp(cooled(z, mechanism.temperature) - _peaks(sums)[:, None])
+    weights: Float64 = (mechanism.gates / np.where(sums.total == 0, 1, sums.total)) @ shares
     return weights
 
 
-def _peaks(whole: Partition) -> Float64:
-    return np.where(np.isneginf(whole.maximum), 0, whole.maximum)
+def _peaks(sums: Partition) -> Float64:
+    return np.where(np.isneginf(sums.maximum), 0, sums.maximum)
 
 
 def rank(documents: Int64, score: Floats) -> Int64:
@@ -133,7 +133,7 @@ def _whole(z: Floats, mechanism: Mechanism) -> Partition:
     return partition(z / tau, None if null is None else null / tau)
 
 
-def _null_weight(whole: Partition, mechanism: Mechanism) -> float:
+def _null_weight(sums: Partition, mechanism: Mechanism) -> float:
     if mechanism.null_logit is None:
         return 0.0
-    return float(mechanism.gates @ weigh_one(mechanism.null_logit / mechanism.temperature, whole))
+    return float(mechanism.gates @ weigh_one(mechanism.null_logit / mechanism.temperature, sums))

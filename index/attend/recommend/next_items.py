@@ -16,10 +16,10 @@ from attend.errors import InvalidRequest
 from attend.recommend.answers import Recommendation, Recommended
 from attend.recommend.history import Histories, History
 from attend.recommend.reorder import diverse, penalised, reserved
-from attend.search.attend import MAX_RANKED, Attention, Queries, attend, weigh_documents
+from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.explain import display_title, explain_parts
 from attend.search.plan import AttentionOptions
-from attend.search.scoring import Scoring
+from attend.search.scoring import Queries, Scoring
 from attend.search.stable import Vanished, until_stable
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter

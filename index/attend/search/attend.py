@@ -1,18 +1,16 @@
 """Attention of queries over the documents of a snapshot: candidates, then exact weights.
 
 Three ways lead to the same numbers. FAISS proposes candidates where its inner product orders keys
-as the scorer does, and they are scored again exactly. Where BM25 counts too, the best by words
-join them, until no document outside of both can be among the top. Or every key is scored, in
-blocks: where a request wants weights over all documents, where that is cheap, or where the scorer
-is one that an index of inner products does not know.
+as the scorer does, and they are scored again exactly. Where BM25 counts, the best by words join
+them, until no document outside of both can be among the top. Or every key is scored in blocks:
+for weights over all documents, where that is cheap, or for a scorer that no index knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,11 +29,11 @@ from attend.errors import LimitExceeded
 from attend.key_table import KeyTable
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.plan import AttentionOptions, plan_of
-from attend.search.scoring import ALL, MAX_SCORES, Scoring
+from attend.search.scoring import ALL, MAX_SCORES, Queries, Scoring
 from attend.search.words import BestByWords, WordScores
 from attend.settings import Settings
 from attend.timings import timed
-from attend.types import Float32, Float64, Int64
+from attend.types import Int64
 from attend.views import View
 
 SCAN_FLOATS = 64_000_000
@@ -45,8 +43,7 @@ OVERSAMPLED = 4
 """Beyond that, a scorer that the index does not know re-scores this many times `attend`."""
 
 WIDER = 2
-"""With words, this many times `attend` by keys and as many by words are looked at first; where
-that proves too few, as many times more."""
+"""Times `attend`: the candidates by keys, and by words, to begin with; then as many times more."""
 
 LOOKED_UP = 10_000
 """Keys that are looked up at once for several queries: 15 MB at 384 dimensions."""
@@ -55,22 +52,7 @@ MAX_RANKED = 10_000_000
 """Documents ranked in one batch, where all share the weights: some 500 MB."""
 
 SCAN_SHARE = 8
-"""Candidates that are more than one in eight documents cost as much as all of them."""
-
-
-class Queries(NamedTuple):
-    """Queries of one search, which share their options.
-
-    Attributes:
-        embeddings: (q, d); of a mixture, its parts (p, d).
-        words: the BM25 scores of each embedding; None where words do not count.
-        parts: (p,) where the embeddings are parts of one mixture: how much each counts, summing
-            to one.
-    """
-
-    embeddings: Float32
-    words: Sequence[WordScores] | None = None
-    parts: Float64 | None = None
+"""Candidates that are more than one document in eight cost as much as all."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +60,7 @@ class Attention:
     """Attention of some queries.
 
     Attributes:
-        attended: for each query its top documents, best first (with `attend: "all"`, those
-            that may be listed).
+        attended: each query's top documents, best first; of all, those that may be listed.
         exact: whether no better document can be missing.
         scoring: how queries meet keys, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
@@ -105,14 +86,13 @@ def attend(
 ) -> Attention:
     """Return the attention of queries over the documents of a snapshot.
 
-    This is the one attention over stored documents: searches, recommendations and whatever judges
-    a version by what it would answer call it.
+    The one attention over stored documents: searches and recommendations call it, and whatever
+    judges a version by what it would answer.
 
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
         without: a few documents, ascending, that are masked besides.
-        estimate: whether the attention of a mixture over all may be estimated, where keys are
-            quantised.
+        estimate: whether a mixture over all may be estimated, where keys are quantised.
 
     Raises:
         InvalidRequest: options that the version cannot follow.
@@ -126,23 +106,23 @@ def attend(
             rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
     embeddings, words, parts = queries
     plan = plan_of(view.made, settings, options, words=words is not None, mixture=parts is not None)
-    scoring = Scoring.of(view, plan, embeddings, words, parts, masked)
+    scoring = Scoring.of(view, plan, queries, masked)
     if options.attend == "all":
         keep = _best(options, view.keys.documents, len(embeddings))
         if estimate and worth_estimating(scoring, rows, keep, options.recall):
-            return _estimated(scoring, rows, keep, options.recall)
+            top = estimate_mixture(scoring, rows, keep, options.recall)
+            return Attention([top], False, scoring)
         return _over_all(scoring, rows, keep)
     if parts is not None:
         return _mixed(scoring, rows, options.attend, options.recall)
     if plan.reranks:
         return _proposed(scoring, rows, options.attend, options.attend)
     worded = words is not None and any(len(scores.rows) for scores in words)
-    if not worded and plan.native:
-        return _proposed(scoring, rows, options.attend, recall=options.recall)
-    if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
-        return Attention(_scanned(scoring, rows, options.attend), True, scoring)
-    if words is not None and worded and plan.native:
-        return _proven(scoring, rows, options.attend, words, options.recall)
+    if worded or not plan.native:
+        if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
+            return Attention(_scanned(scoring, rows, options.attend), True, scoring)
+        if words is not None and plan.native:
+            return _proven(scoring, rows, options.attend, words, options.recall)
     return _proposed(scoring, rows, options.attend, recall=options.recall)
 
 
@@ -183,14 +163,10 @@ def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | No
             field="attend",
         )
     if worth_estimating(scoring, rows, attend, recall):
-        estimate = _estimated(scoring, rows, attend, recall)
-        best = [Logits(top.documents, top.logits) for top in estimate.attended]
-        return replace(estimate, attended=[attend_logits(z, scoring.mechanism) for z in best])
+        top = estimate_mixture(scoring, rows, attend, recall)
+        attended = attend_logits(Logits(top.documents, top.logits), scoring.mechanism)
+        return Attention([attended], False, scoring)
     return Attention(_scanned(scoring, rows, attend), True, scoring)
-
-
-def _estimated(scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None) -> Attention:
-    return Attention([estimate_mixture(scoring, rows, keep, recall)], False, scoring)
 
 
 def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
@@ -358,8 +334,8 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
     parts = list(map(partial(_block_logits, scoring, query), scoring.view.keys.blocks(documents)))
     if len(parts) == 1:
         return parts[0]
-    none = Logits(np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0)))
-    rows, z = zip(none, *parts, strict=True)
+    nothing = np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0))
+    rows, z = zip(nothing, *parts, strict=True)
     return Logits(np.concatenate(rows), np.concatenate(z, axis=1))
 
 

@@ -125,10 +125,10 @@ def estimate_mixture(
         scored = keys.lookup(_documents(near.rows[:, :count]))
     z = parts.logits(scored)  # (H, n)
     sample = keys.drawn if rows is None else keys.drawn_of(rows)
-    whole = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
-    best = _best(z, whole, scoring.mechanism.gates, keep)
+    sums = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
+    best = _best(z, sums, scoring.mechanism.gates, keep)
     logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
-    return weigh_logits(logits, whole, scoring.mechanism, sample.of - len(masked))
+    return weigh_logits(logits, sums, scoring.mechanism, sample.of - len(masked))
 
 
 def attended_share(scoring: Scoring, top: Attended, rows: Int64 | None, query: int) -> Mass:
@@ -162,7 +162,7 @@ def _share(scoring: Scoring, top: Attended, sampled: Float64, others: int) -> Ma
     """Return the share, from the logits (H, m) of a sample of all other documents."""
     tau, gates = scoring.mechanism.temperature, scoring.mechanism.gates
     peak = np.maximum(top.logits.max(axis=1), sampled.max(axis=1))[:, None]
-    own = np.exp((top.logits - peak) / tau).sum(axis=1)  # (H,)
+    inside = np.exp((top.logits - peak) / tau).sum(axis=1)  # (H,)
     parts = np.exp((sampled - peak) / tau)
     # By several heads together documents are ranked; one of them may find more in another.
     largest = parts.max(axis=1)
@@ -170,7 +170,8 @@ def _share(scoring: Scoring, top: Attended, sampled: Float64, others: int) -> Ma
         largest = np.maximum(largest, np.exp((top.logits.min(axis=1) - peak[:, 0]) / tau))
     rest, error = _rest(parts, largest, others)
     shares = [
-        float(gates @ (own / (own + np.maximum(0, rest + sign * error)))) for sign in (0, 1, -1)
+        float(gates @ (inside / (inside + np.maximum(0, rest + sign * error))))
+        for sign in (0, 1, -1)
     ]
     return Mass(*shares)
 
@@ -249,7 +250,7 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
         rows: (H, k) the documents counted for one part, `others` for all; `counted` (H,) how
             many these are.
     """
-    whole, documents = _sums(parts, sample), sample.some
+    sums, documents = _sums(parts, sample), sample.some
     places, present = locate(documents.rows, rows)
     place = np.union1d(places[present], np.flatnonzero(locate(others, documents.rows).present))
     taken_out = documents.some(place)
@@ -257,12 +258,12 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
     within[:, locate(others, taken_out.rows).present] = True
     within[np.nonzero(present)[0], np.searchsorted(place, places[present])] = True
     z = parts.logits(taken_out)  # (H, c)
-    taken = np.where(within, np.exp(z - whole.maximum[:, None]), 0).sum(axis=1)
+    taken = np.where(within, np.exp(z - sums.maximum[:, None]), 0).sum(axis=1)
     # What is counted outweighs by far what rounding leaves of the rest, if that is little.
-    rest = np.maximum(whole.total - taken, 0)
+    rest = np.maximum(sums.total - taken, 0)
     left = len(documents.rows) - np.count_nonzero(within, axis=1)
     factor = np.maximum(sample.of - counted, 0) / np.maximum(left, 1)
-    return Partition(whole.maximum, rest * factor)
+    return Partition(sums.maximum, rest * factor)
 
 
 def _sums(parts: _Parts, sample: Drawn) -> Partition:
@@ -275,8 +276,10 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
     if len(sample.kept) + len(new) > CACHED:
         sample.kept.clear()
         new = list(range(len(names)))
-    sums = _summed(_Parts(*(column[np.array(new, dtype=np.int64)] for column in parts)), sample)
-    pairs = zip(sums.maximum.tolist(), sums.total.tolist(), strict=True)
+    fresh_sums = _summed(
+        _Parts(*(column[np.array(new, dtype=np.int64)] for column in parts)), sample
+    )
+    pairs = zip(fresh_sums.maximum.tolist(), fresh_sums.total.tolist(), strict=True)
     fresh = {names[place]: pair for place, pair in zip(new, pairs, strict=True)}
     sample.kept.update(fresh)
     # Another thread may have cleared them meanwhile.
@@ -289,12 +292,12 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
 
 def _summed(parts: _Parts, sample: Drawn) -> Partition:
     """Return the sums over the whole sample (H,), block by block."""
-    whole = Partition(np.full(len(parts.queries), -np.inf), np.zeros(len(parts.queries)))
+    sums = Partition(np.full(len(parts.queries), -np.inf), np.zeros(len(parts.queries)))
     count = len(sample.some) if len(parts.queries) else 0
     for first in range(0, count, BLOCK):
         block = sample.some.some(np.arange(first, min(first + BLOCK, count)))
-        whole = join(whole, _partition(parts.logits(block)))
-    return whole
+        sums = join(sums, _partition(parts.logits(block)))
+    return sums
 
 
 def _partition(z: Float32) -> Partition:
@@ -303,11 +306,11 @@ def _partition(z: Float32) -> Partition:
     return Partition(maximum.astype(np.float64), total.astype(np.float64))
 
 
-def _best(z: Float32, whole: Partition, gates: Float64, keep: int) -> Int64:
+def _best(z: Float32, sums: Partition, gates: Float64, keep: int) -> Int64:
     """Return the places of the `keep` largest weights, of equals the first."""
-    shares = np.exp(z - whole.maximum.astype(np.float32)[:, None])
-    weights = (gates / whole.total).astype(np.float32) @ shares  # (H,) @ (H, n) -> (n,)
+    shares = np.exp(z - sums.maximum.astype(np.float32)[:, None])
+    weights = (gates / sums.total).astype(np.float32) @ shares  # (H,) @ (H, n) -> (n,)
     order = np.argsort(-weights, kind="stable")[:keep]
     if weights[order[-1]] > PRECISE:
         return order
-    return np.argsort(-log_mix(z - whole.log[:, None], gates), kind="stable")[:keep]
+    return np.argsort(-log_mix(z - sums.log[:, None], gates), kind="stable")[:keep]

@@ -16,8 +16,9 @@ from attend.coalesce import Coalescer
 from attend.consistency import Consistency, reading
 from attend.errors import InvalidRequest
 from attend.search.answers import Answer
-from attend.search.attend import Attention, Queries
+from attend.search.attend import Attention
 from attend.search.encode import EncodedQuery, QueryEncoder
+from attend.search.scoring import Queries
 from attend.search.words import WordScores
 from attend.timings import collecting, tell
 from attend.versions import Version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,21 @@ MAX_SCORES = 1 << 20
 ALL = slice(None)
 
 
+class Queries(NamedTuple):
+    """Queries of one search, which share their options.
+
+    Attributes:
+        embeddings: (q, d); of a mixture, its parts (p, d).
+        words: the BM25 scores of each embedding; None where words do not count.
+        parts: (p,) where the embeddings are parts of one mixture: how much each counts, summing
+            to one.
+    """
+
+    embeddings: Float32
+    words: Sequence[WordScores] | None = None
+    parts: Float64 | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Scoring:
     """Queries over a snapshot, as a plan scores them.
@@ -59,15 +75,10 @@ class Scoring:
 
     @classmethod
     def of(
-        cls,
-        view: View,
-        plan: ScoringPlan,
-        embeddings: Float32,
-        words: Sequence[WordScores] | None = None,
-        parts: Float64 | None = None,
-        masked: Int64 | None = None,
+        cls, view: View, plan: ScoringPlan, queries: Queries, masked: Int64 | None = None
     ) -> Scoring:
-        """Project embeddings (q, d) by a plan."""
+        """Project queries by a plan."""
+        embeddings, words, parts = queries
         exact = embeddings.astype(np.float64) if view.keys.keys <= FEW_KEYS else embeddings
         heads: Floats
         shift: Floats

@@ -16,8 +16,9 @@ from attend.keys import nearest, segment
 from attend.keys.vectors import Exact
 from attend.projection import identity
 from attend.search import attend as attending
-from attend.search.attend import Queries, attend
+from attend.search.attend import attend
 from attend.search.plan import AttentionOptions
+from attend.search.scoring import Queries
 from attend.store import NewExample, Question
 from attend.tuning import Tuning
 from tests.index.helpers import vector_data

@@ -12,7 +12,7 @@ from attend.keys.quantised import QuantisedVectors
 from attend.search import attend as attending
 from attend.search import estimate as mixing
 from attend.search.plan import AttentionOptions, plan_of
-from attend.search.scoring import Scoring
+from attend.search.scoring import Queries, Scoring
 from attend.types import Document
 from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data
@@ -127,7 +127,7 @@ def estimate(collection, keys, history, **rest):
     view = collection.views.current(role="recommend")
     options = AttentionOptions(attend="all", best=51, scorer=view.tuning.scorer, **rest)
     parts = np.full(len(history), 1 / len(history))
-    queries = attending.Queries(keys[history].astype(np.float32), parts=parts)
+    queries = Queries(keys[history].astype(np.float32), parts=parts)
     return attending.attend(view, collection.settings, queries, options, estimate=True)
 
 
@@ -230,5 +230,5 @@ def test_what_the_index_does_not_know_is_scanned(filled):
         assert collection.search(query, attend=20, **options).exact
     view = collection.views.current(role="recommend")
     plan = plan_of(view.made, collection.settings, AttentionOptions("all"), words=False)
-    scoring = Scoring.of(view, plan, keys[history].astype(np.float32))
+    scoring = Scoring.of(view, plan, Queries(keys[history].astype(np.float32)))
     assert not mixing.worth_estimating(scoring, None, 10, None)  # no mixture

@@ -1,0 +1,340 @@
+"""The stored half of a collection: its documents, its versions, and its index."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from attend.api.base import MAX_DOCUMENTS, parse
+from attend.api.documents import CollectionSettings, DocumentRequest, UpdateRequest
+from attend.encoder import Encoder
+from attend.engines.parts import Parts
+from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
+from attend.ingest import Ingest, Written, value_hash
+from attend.keys import Wanted
+from attend.projection import Projection, lsi, pca
+from attend.revising import revised
+from attend.search.answers import Facets
+from attend.search.paging import cursor as cursor_of
+from attend.search.paging import fingerprint, place
+from attend.store import Role, StoredDocument, StoredProjection, compile_filter
+from attend.types import Document, Json, OnStage
+
+log = logging.getLogger("attend")
+
+
+@dataclass(frozen=True)
+class Info:
+    """Figures of a collection; `questions` are those of the `examples`, `users` those of the
+    `interactions`. `capabilities` is what the engine can do (`attend.engines.Capabilities`)."""
+
+    name: str
+    documents: int
+    keys: int
+    examples: int
+    questions: int
+    interactions: int
+    users: int
+    dimension: int
+    encoder: str | None
+    projection: int
+    generation: int
+    index: Mapping[str, Json]
+    settings: Mapping[str, Json]
+    capabilities: Mapping[str, Json]
+
+
+class Page(NamedTuple):
+    """Some documents; `next` is the cursor of the following page, None at the end."""
+
+    documents: Sequence[StoredDocument]
+    next: str | None
+    total: int
+
+
+class StoredCollection:
+    """Documents, versions and index of one collection; `Collection` searches them."""
+
+    def __init__(self, name: str, parts: Parts, encoders: Callable[[str], Encoder]) -> None:
+        self.name = name
+        self.folder, self.settings, self.store, self.views = parts[:4]
+        self.capabilities = parts.capabilities
+        self.checks = parts.checks
+        self._encoders = encoders
+        self._ingest = Ingest(self.store, self.settings, self.encoder)
+
+    def close(self) -> None:
+        self.store.close()
+
+    # -- documents --------------------------------------------------------------------------
+
+    def upsert(self, documents: Iterable[Document | Mapping[str, Any]]) -> Written:
+        """Insert or replace documents, all or none; the next search finds them.
+
+        A document whose texts are as stored is not encoded again.
+        """
+        parsed = [
+            item if isinstance(item, Document) else parse(DocumentRequest, item).document()
+            for item in documents
+        ]
+        if len(parsed) > MAX_DOCUMENTS:
+            raise InvalidRequest(
+                f"{len(parsed)} documents were sent at once; at most {MAX_DOCUMENTS} are taken.",
+                field="documents",
+            )
+        self.views.current()  # what cannot be searched must not be written to
+        written = self.write(parsed)
+        self.merge_if_due()
+        return written
+
+    def write(self, documents: Sequence[Document]) -> Written:
+        """Write documents as `upsert` does, but merge nothing: a build publishes at its end."""
+        return self._ingest.write(documents)
+
+    def revise(self, id: str, revision: UpdateRequest | Mapping[str, Any]) -> StoredDocument:
+        """Change a document's value, its payload or both; nothing is encoded.
+
+        A value is replaced, a payload merged by RFC 7396. The source stays the truth: a build from
+        it, even an unchanged one, puts back the document of the source.
+
+        Raises:
+            UnknownDocument: no document has this id.
+            InvalidRequest: neither value nor payload, or one with NaN or infinity.
+        """
+        if not isinstance(revision, UpdateRequest):
+            revision = parse(UpdateRequest, revision)
+        document = self.store.revise(id, lambda stored: revised(stored, revision), value_hash)
+        if document is None:
+            raise self._unknown(id)
+        return document
+
+    def check(self, document: Document) -> None:
+        """Raise InvalidRequest for a document that this collection cannot take."""
+        self._ingest.check(document)
+
+    def page(
+        self,
+        filter: Mapping[str, Json] | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Return documents that pass a filter, in the order in which they first came.
+
+        Writes between two pages move nothing: no document comes twice, and none that stays is
+        passed over.
+
+        Args:
+            cursor: `next` of the page before, with the same filter.
+            limit: 0 only counts.
+
+        Raises:
+            InvalidRequest: the cursor belongs to another filter, or is not a cursor.
+        """
+        predicate = compile_filter(filter or {})
+        listing = fingerprint("documents", predicate.key)
+        after = 0 if cursor is None else int(place(cursor, listing, 1)[0])
+        total = self.store.count(predicate) if filter else self.store.counts()[0]
+        documents = self.store.scroll(after, limit + 1, predicate)
+        more = len(documents) > limit > 0
+        end = cursor_of(listing, [documents[limit - 1].row]) if more else None
+        return Page(documents[:limit], end, total)
+
+    def facets(
+        self, fields: Sequence[str], filter: Mapping[str, Json] | None = None, *, limit: int = 10
+    ) -> Facets:
+        """Count the documents that pass a filter by the values of fields of value or payload.
+
+        Args:
+            limit: the number of values listed for each field, the most frequent first.
+
+        Raises:
+            InvalidRequest: a wrong field name, too many of them, or a wrong limit.
+        """
+        return self.store.facets(fields, compile_filter(filter) if filter else None, limit)
+
+    def ids(self) -> set[str]:
+        """Return the ids of all documents."""
+        return set(self.store.all_ids())
+
+    def delete_matching(self, filter: Mapping[str, Json]) -> int:
+        """Delete what passes a filter, all or none, and return the number of deleted documents.
+
+        Raises:
+            InvalidRequest: the filter lets everything pass, which is more often a slip than meant.
+        """
+        if not filter:
+            raise InvalidRequest(
+                "An empty filter would delete every document; name a condition, or delete the "
+                "collection.",
+                field="filter",
+            )
+        deleted = self.store.delete_matching(compile_filter(filter))
+        self.merge_if_due()
+        return deleted
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents, and return how many existed; unknown ids are passed over."""
+        deleted = self.store.delete(ids)
+        self.merge_if_due()
+        return deleted
+
+    def document(self, id: str) -> StoredDocument:
+        """Return one document as stored.
+
+        Raises:
+            UnknownDocument: no document has this id.
+        """
+        documents = self.store.find([id])
+        if id not in documents:
+            raise self._unknown(id)
+        return documents[id]
+
+    # -- projections ------------------------------------------------------------------------
+
+    def projections(self) -> list[StoredProjection]:
+        return self.store.projections()
+
+    def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
+        """Store a projection and return its version; `activate` makes it answer.
+
+        Raises:
+            InvalidRequest: it takes embeddings of another width than the collection's.
+        """
+        if projection.d_in != self.settings.dimension:
+            raise InvalidRequest(
+                f"The projection takes embeddings of {projection.d_in} dimensions, but this "
+                f"collection's have {self.settings.dimension}."
+            )
+        weights = projection.to_bytes()
+        return self.store.add_projection(
+            projection.kind, weights, projection.fingerprint, note or {}
+        )
+
+    def fit_projection(
+        self, kind: Literal["pca", "lsi", "lsi-scaled"], dimensions: int
+    ) -> Projection:
+        """Fit an untrained projection onto the directions in which the stored embeddings vary.
+
+        Keys and queries of length one keep it, so that their scores stay cosines.
+        """
+        normalize = self.settings.unit_embeddings
+        with self.store.all_keys() as (_, batches):
+            embeddings = (batch.embeddings for batch in batches)
+            if kind == "pca":
+                return pca(embeddings, dimensions, normalize=normalize)
+            return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
+
+    def activate(self, version: int, expected: int | None = None) -> None:
+        """Answer with this projection, in its role, from the next search on.
+
+        Args:
+            expected: activate only while this one answers (0: the untrained one), as the promotion
+                test compared with it.
+
+        Raises:
+            UnknownProjection: no such version exists.
+            Conflict: another version than the expected one answers; nothing was changed.
+        """
+        if self.store.role_of(version) != "predict":
+            self.views.current(version)  # its keys are ready before anyone asks for them
+        self.store.activate_projection(version, expected)
+
+    def rollback(self, role: Role = "search") -> int:
+        """Answer as before the last activation in a role.
+
+        Returns: the version that answers now; 0 is the untrained one, in roles other than search.
+
+        Raises:
+            Conflict: nothing was active before.
+        """
+        active = self.store.active(role)
+        if active is not None and active.parent and role != "predict":
+            self.views.current(active.parent)
+        return self.store.rollback(role)
+
+    # -- the collection itself --------------------------------------------------------------
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write the index of all keys to disk, so that the next start need not.
+
+        Where keys are quantised, which may take a minute for a million, `on_stage` receives the
+        progress.
+        """
+        self.views.publish(on_stage)
+
+    def publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Publish unless nothing was written since the last time."""
+        if self.views.has_fresh():
+            self.publish(on_stage)
+
+    def tune(self, recall: float | None = None, exact_below: int | None = None) -> bool:
+        """Change what the index must do from its next publication on.
+
+        Args: as in the collection's settings; None keeps the present one.
+
+        Returns: whether anything changed.
+        """
+        options = {"recall": recall, "exact_below": exact_below}
+        changes: dict[str, Any] = {n: value for n, value in options.items() if value is not None}
+        parse(CollectionSettings, {"dimension": self.settings.dimension, **changes})
+        changed = replace(self.settings, **changes)
+        if changed == self.settings:
+            return False
+        self.store.put_settings(changes)
+        self.settings = changed
+        self.views.wanted = Wanted(changed.recall, changed.exact_below)
+        return True
+
+    def merge_if_due(self) -> None:
+        """Publish if too much was written to be searched as it is.
+
+        The documents are stored already: a failure of the merge is logged, and does not fail them.
+        """
+        try:
+            self.views.merge_if_due()
+        except (AttendError, OSError) as error:
+            log.warning("The index was not merged, and will be at the next write: %s", error)
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of this collection's texts; it is loaded at the first call.
+
+        Raises:
+            EncoderError: it cannot be loaded.
+            EncoderMismatch: its embeddings have another width than the collection's.
+        """
+        encoder = self._encoders(self.settings.encoder or "")
+        if encoder.dimension != self.settings.dimension:
+            raise EncoderMismatch(
+                f"The encoder {encoder.name!r} gives {encoder.dimension} dimensions, but the "
+                f"collection {self.name!r} was built with {self.settings.dimension}: the model "
+                f"has changed. Put the old one back, or build another collection."
+            )
+        return encoder
+
+    def info(self) -> Info:
+        """Return the figures of the collection."""
+        documents, keys = self.store.counts()
+        view = self.views.current()
+        interactions, users = self.store.interaction_counts()
+        return Info(
+            name=self.name,
+            documents=documents,
+            keys=keys,
+            examples=self.store.example_count(),
+            questions=self.store.question_count(),
+            interactions=interactions,
+            users=users,
+            dimension=self.settings.dimension,
+            encoder=self.settings.encoder,
+            projection=view.version,
+            generation=view.change,
+            index=self.views.told(view),
+            settings=self.settings.stored(),
+            capabilities=self.capabilities.json(),
+        )
+
+    def _unknown(self, id: str) -> UnknownDocument:
+        return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
