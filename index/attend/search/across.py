@@ -40,7 +40,7 @@ class LogitScale(NamedTuple):
 class Shares(NamedTuple):
     """Several attentions as one softmax over all that they attend to."""
 
-    of: list[float]
+    by_collection: list[float]
     confidence: float
 
 
@@ -124,75 +124,72 @@ class Across:
     def json(self) -> dict[str, Any]:
         """Plain data, as the service sends it."""
         plain = {name: getattr(self, name) for name in self.__slots__}
-        hits = [{"collection": each.collection, **hit_json(each.hit)} for each in self.hits]
+        hits = [{"collection": far.collection, **hit_json(far.hit)} for far in self.hits]
         answers = {name: answer.json() for name, answer in self.answers.items()}
         return plain | {"hits": hits, "answers": answers}
 
 
 def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> Across:
-    """Ask several collections the same, and merge what they attend to by weight if that is sound.
+    """Search several collections, and merge their hits by weight if that is sound.
 
     Raises:
         AttendError: what one of them cannot do; nothing is answered in part.
     """
     started = time.perf_counter()
-    by_name = {each.name: each for each in collections}  # two aliases may be of one
-    asked = request.of_each()
-    found = {name: each.answer([asked])[0] for name, each in by_name.items()}
-    scales = [logit_scale(each, by_name[name].settings) for name, each in found.items()]
+    by_name = {collection.name: collection for collection in collections}  # aliases may repeat
+    one = request.of_each()
+    answers = {name: collection.answer([one])[0] for name, collection in by_name.items()}
+    scales = [logit_scale(answers[name], by_name[name].settings) for name in by_name]
     shares = shares_of(scales)
     return Across(
-        hits=[] if shares is None else _merged(found, shares, request),
+        hits=[] if shares is None else _merged(answers, shares, request),
         merged=shares is not None,
         confidence=None if shares is None else shares.confidence,
-        shares=None if shares is None else dict(zip(found, shares.of, strict=True)),
-        answers={name: _page(each.answer, request) for name, each in found.items()},
+        shares=None if shares is None else dict(zip(answers, shares.by_collection, strict=True)),
+        answers={name: _page(answered.answer, request) for name, answered in answers.items()},
         took_ms=round((time.perf_counter() - started) * 1000, 3),
     )
 
 
-def _merged(found: Mapping[str, Answered], shares: Shares, request: AcrossRequest) -> list[FarHit]:
-    """The page of all hits together, by score: on one scale it orders as the weight does."""
+def _merged(
+    answers: Mapping[str, Answered], shares: Shares, request: AcrossRequest
+) -> list[FarHit]:
+    """Return the page of all hits together, by score: on one scale its order is the weights'."""
     hits = [
-        _far(name, hit, _rescaled(each, share))
-        for (name, each), share in zip(found.items(), shares.of, strict=True)
-        for hit in each.answer.hits
+        _rescaled(name, hit, share, answered.answer.confidence)
+        for (name, answered), share in zip(answers.items(), shares.by_collection, strict=True)
+        for hit in answered.answer.hits
     ]
-    hits.sort(key=lambda each: -each.hit.score)
+    hits.sort(key=lambda far: -far.hit.score)
     if request.group_by is not None:
         hits = _grouped(hits)
     return hits[request.offset : request.offset + request.k]
 
 
 def _grouped(hits: Sequence[FarHit]) -> list[FarHit]:
-    """Of hits, best first, the leaders of the groups of all collections together."""
+    """Return the leader of each group of all collections together; hits come best first."""
     groups: dict[str, list[FarHit]] = {}
-    for at, each in enumerate(hits):
-        groups.setdefault(group_key(each.hit.group, at), []).append(each)
+    for rank, far in enumerate(hits):
+        groups.setdefault(group_key(far.hit.group, rank), []).append(far)
     return [
-        leader._replace(
-            hit=leader.hit._replace(
-                group_size=sum(each.hit.group_size or 0 for each in (leader, *others)),
-                group_weight=math.fsum(each.hit.group_weight or 0 for each in (leader, *others)),
+        members[0]._replace(
+            hit=members[0].hit._replace(
+                group_size=sum(far.hit.group_size or 0 for far in members),
+                group_weight=math.fsum(far.hit.group_weight or 0 for far in members),
             )
         )
-        for leader, *others in groups.values()
+        for members in groups.values()
     ]
 
 
-def _far(name: str, hit: Hit, factor: float) -> FarHit:
-    """A collection's own hit, with its weights as shares of all attention."""
-    own = None if hit.group_weight is None else hit.group_weight * factor
-    return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=own))
-
-
-def _rescaled(found: Answered, share: float) -> float:
-    """What a weight of one collection is multiplied by: its share, without its own null key."""
-    own = found.answer.confidence
-    return share / own if own > 0 else 0.0
+def _rescaled(name: str, hit: Hit, share: float, confidence: float) -> FarHit:
+    """Return a collection's hit with its weights as shares of all attention."""
+    factor = share / confidence if confidence > 0 else 0.0  # without its own null key
+    group_weight = None if hit.group_weight is None else hit.group_weight * factor
+    return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=group_weight))
 
 
 def _page(answer: Answer, request: AcrossRequest) -> Answer:
-    """A collection's own answer with the page that was asked for, and no cursor: see there."""
+    """Return a collection's own answer with the requested page, and no cursor."""
     page = answer.hits[request.offset : request.offset + request.k]
     return replace(answer, hits=page, next=None)

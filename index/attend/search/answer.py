@@ -103,9 +103,9 @@ class Answering:
         answers = [
             Answer(
                 hits=self._hits(query, listing),
-                answer=self._value(query, attended),
+                answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
-                answered=self._answers(attended),
+                answered=answered,
                 confidence=attended.confidence,
                 calibrated=plan.calibrated,
                 exact=self.attention.exact,
@@ -120,6 +120,7 @@ class Answering:
             for query, (attended, listing) in enumerate(
                 zip(self.attention.attended, self.listings, strict=True)
             )
+            for answered in [self._answers(attended)]
         ]
         return [Answered(answer, self.attention, query) for query, answer in enumerate(answers)]
 
@@ -196,12 +197,12 @@ class Answering:
             share,
         )
 
-    def _value(self, query: int, attended: Attended) -> dict[str, Json]:
+    def _value(self, query: int, attended: Attended, answered: bool) -> dict[str, Json]:
         """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""
         type = self._type
         if attended.total_documents == 0:
             return {"type": "nothing", "reason": "nothing attended", "coverage": 0.0}
-        if not self._answers(attended):
+        if not answered:
             return {
                 "type": "nothing",
                 "reason": "nothing here answers that",

@@ -77,7 +77,7 @@ class QueryEncoder:
             return [self._encoded(queries[0], parts[0], embeddings, rows)]
         ends = np.cumsum([len(query_parts) for query_parts in parts])
         split = zip(queries, parts, np.split(embeddings, ends[:-1]), strict=True)
-        return [self._encoded(query, some, rest, rows) for query, some, rest in split]
+        return [self._encoded(query, its, part, rows) for query, its, part in split]
 
     def embed_documents(self, rows: Int64) -> Float32:
         """Return documents as queries (n, d): the mean of their keys, at the usual length.

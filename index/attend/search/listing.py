@@ -40,12 +40,14 @@ class Groups:
     @classmethod
     def of(cls, labels: Sequence[Json], weights: Float64) -> Groups:
         """Group documents, best first; one without a label is a group of its own."""
-        known: dict[str, int] = {}
+        numbered: dict[str, int] = {}
         keys = (group_key(label, rank) for rank, label in enumerate(labels))
-        numbers = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        numbers = np.array(
+            [numbered.setdefault(key, len(numbered)) for key in keys], dtype=np.int64
+        )
         leaders = np.unique(numbers, return_index=True)[1].astype(np.int64)
-        sizes = np.bincount(numbers, minlength=len(known)).astype(np.int64)
-        sums = np.bincount(numbers, weights, len(known)).astype(np.float64)
+        sizes = np.bincount(numbers, minlength=len(numbered)).astype(np.int64)
+        sums = np.bincount(numbers, weights, len(numbered)).astype(np.float64)
         return cls(labels, numbers, leaders, sizes, sums)
 
     def extra(self, rank: int) -> dict[str, Any]:

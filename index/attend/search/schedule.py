@@ -27,7 +27,7 @@ CHARACTERS = 100
 """Characters of text that cost about what searching for one more query does."""
 
 TOGETHER = 64
-"""Queries of different callers that are searched at once, or as much text as costs the same."""
+"""Queries of different callers that are searched at once, or text that costs the same."""
 
 
 @dataclass(slots=True)

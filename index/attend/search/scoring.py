@@ -142,7 +142,7 @@ class Scoring:
 
     @property
     def gates(self) -> Float64:
-        """How much each of the projection's heads counts, (H,)."""
+        """Weights of the projection's heads, (H,)."""
         if self.parts is None:
             return self.mechanism.gates
         by_part = self.mechanism.gates.reshape(-1, self.plan.projection.heads)

@@ -40,11 +40,11 @@ class Selecting:
         self._store = store
         self._views = views
 
-    def __call__(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
+    def __call__(self, options: SearchOptions, made_of: tuple[int, ...]) -> Selected:
         view = self._views.current(options.projection)
-        return Selected(view, self._rows(options, own), self._store)
+        return Selected(view, self._rows(options, made_of), self._store)
 
-    def _rows(self, options: SearchOptions, own: tuple[int, ...]) -> Int64 | None:
+    def _rows(self, options: SearchOptions, made_of: tuple[int, ...]) -> Int64 | None:
         """Rows that filter and mask let pass, ascending; None for all."""
         mask, rows = options.mask or Mask(), None
         if options.filter:
@@ -52,7 +52,7 @@ class Selecting:
         named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
         masked = {named[id] for id in mask.exclude}
         if mask.only is None:
-            masked |= set(own)
+            masked |= set(made_of)
         else:
             only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
             rows = only if rows is None else np.intersect1d(rows, only)

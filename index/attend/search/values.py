@@ -85,22 +85,23 @@ class ValueTypes:
         declared = declared_type(self._settings, path)
         if declared is not None:
             return declared
-        known = self._inferred.get(path)
-        if known is not None and (
-            known.revision == view.change
-            or (_fits(known.type, path, values) and _as_large(known, view.keys.documents))
+        entry = self._inferred.get(path)
+        if entry is not None and (
+            entry.revision == view.change
+            or (_fits(entry.type, path, values) and _as_large(entry, view.keys.documents))
         ):
-            return known.type
+            return entry.type
         sample = values_of(self._store.sample(TYPE_SAMPLE), path)
         type = infer(sample) if any(value is not None for value in sample) else None
-        if known is None and len(self._inferred) >= MAX_PATHS:
+        if entry is None and len(self._inferred) >= MAX_PATHS:
             self._inferred.clear()
         self._inferred[path] = _Inferred(type, view.change, view.keys.documents)
         return type
 
 
-def _as_large(known: _Inferred, documents: int) -> bool:
-    return known.documents <= documents * 2 <= known.documents * 3
+def _as_large(entry: _Inferred, documents: int) -> bool:
+    """Return whether the collection is neither half as large nor half as large again."""
+    return entry.documents <= documents * 2 <= entry.documents * 3
 
 
 def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from sqlite_utils import Database
@@ -53,7 +52,7 @@ class StoredDocuments(Tables):
         rows = self._read().execute(
             f"{_DOCUMENT} WHERE id IN (SELECT value FROM json_each(?))", [id_list(ids)]
         )
-        return {document.id: document for document in map(_document, rows)}
+        return {document.id: document for document in _documents(rows)}
 
     def scroll(
         self, after: int, limit: int, predicate: Predicate | None = None
@@ -62,7 +61,7 @@ class StoredDocuments(Tables):
             page = self._read().execute(
                 f"{_DOCUMENT} WHERE row > ? ORDER BY row LIMIT ?", [after, limit]
             )
-            return [_document(row) for row in page]
+            return _documents(page)
         with self.connections.reading() as db:
             rows = self._selection.rows(db, predicate)
             first = int(np.searchsorted(rows, after, side="right"))
@@ -79,7 +78,7 @@ class StoredDocuments(Tables):
             f"FROM json_each(?) AS point) ORDER BY row",
             [json.dumps(points.tolist())],
         )
-        return [_document(row) for row in rows]
+        return _documents(rows)
 
     def all_ids(self) -> Iterator[str]:
         return (row[0] for row in self._read().execute("SELECT id FROM documents ORDER BY row"))
@@ -127,7 +126,7 @@ class StoredDocuments(Tables):
             row = db.execute(f"{_DOCUMENT} WHERE id = CAST(? AS TEXT)", [name]).fetchone()
             if row is None:
                 return None
-            revised = change(_document(row))
+            revised = change(_documents([row])[0])
             value, payload = revised.value, revised.payload
             value_hash = hash(value, payload)  # first: it refuses values that are no JSON
             db.execute(
@@ -175,14 +174,20 @@ def known_rows(db: Database, ids: Sequence[str], subject: str) -> dict[str, int]
     return rows
 
 
-def _document(row: tuple[int, str, str, str | None, str]) -> StoredDocument:
-    value = None if row[3] is None else _from_json(row[3])
-    return StoredDocument(row[0], row[1], _members(row[2]), value, _members(row[4]))
-
-
-def _members(text: str) -> dict[str, Any]:
-    """Parse an object; many are empty, and parsing them would be a fifth of a search's time."""
-    return {} if text == "{}" else _from_json(text)
+def _documents(
+    rows: Iterable[tuple[int, str, str, str | None, str]],
+) -> list[StoredDocument]:
+    """Parse documents; many objects are empty, and parsing them would take a fifth of a search."""
+    return [
+        StoredDocument(
+            row,
+            id,
+            {} if fields == "{}" else _from_json(fields),
+            None if value is None else _from_json(value),
+            {} if payload == "{}" else _from_json(payload),
+        )
+        for row, id, fields, value, payload in rows
+    ]
 
 
 def _by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
@@ -192,7 +197,7 @@ def _by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDo
         f"WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
         [json.dumps(rows.tolist())],
     )
-    return [_document(row) for row in documents]
+    return _documents(documents)
 
 
 def _rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:

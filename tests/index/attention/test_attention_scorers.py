@@ -131,7 +131,7 @@ def test_a_mechanism_that_is_unsound_is_refused():
     for gates in ([0.5], [], [2, -1], [np.nan, 1], [[1.0]]):
         with pytest.raises(InvalidRequest, match="head weights"):
             make(gates=gates)
-    with pytest.raises(InvalidRequest, match="choose of max, sum"):
+    with pytest.raises(InvalidRequest, match="choose one of max, sum"):
         make(pool_name="mean")
     for null in (np.nan, [1, 2, 3]):
         with pytest.raises(InvalidRequest, match="null logit"):

@@ -133,7 +133,7 @@ def test_shares_are_one_softmax_with_one_null(masses, null):
     shares = shares_of([LogitScale("same", mass, null) for mass in masses])
     parts = np.exp(np.array([*masses, -np.inf if null is None else null], dtype=np.longdouble))
     expected = parts / parts.sum() if parts.sum() else parts
-    assert shares.of == pytest.approx(expected[:-1].astype(float).tolist())
+    assert shares.by_collection == pytest.approx(expected[:-1].astype(float).tolist())
     assert shares.confidence == pytest.approx(float(expected[:-1].sum()))
     assert shares_of([LogitScale("same", 0.0, null), LogitScale("other", 0.0, null)]) is None
     assert shares_of([LogitScale(None, 0.0, null)] * 2) is None
