@@ -10,7 +10,7 @@ from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
 from attend.consistency import reading
 from attend.encoder import Encoder
-from attend.engines.parts import Parts
+from attend.engines.engine import OpenedCollection
 from attend.recommend.answers import Predicted, Recommended
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
@@ -47,9 +47,11 @@ class Collection(StoredCollection):
     {'gzip': 0.61, 'zipfile': 0.24, ...}
     """
 
-    def __init__(self, name: str, parts: Parts, encoders: Callable[[str], Encoder]) -> None:
-        super().__init__(name, parts, encoders)
-        self._select = parts.select
+    def __init__(
+        self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
+    ) -> None:
+        super().__init__(name, opened, encoders)
+        self._select = opened.select
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
         self._types = ValueTypes(self.store, self.settings)
         self._scheduler = Scheduler(self._answer, self._queries)

@@ -16,8 +16,8 @@ from attend.api.documents import CollectionSettings
 from attend.api.search import AcrossRequest
 from attend.collection import Collection
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
-from attend.engines.capabilities import Capabilities
-from attend.engines.opening import SCHEME, engine_of
+from attend.engines import SCHEME, engine_of
+from attend.engines.engine import Capabilities
 from attend.errors import (
     CollectionExists,
     Conflict,

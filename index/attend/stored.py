@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import CollectionSettings, DocumentRequest, UpdateRequest
 from attend.encoder import Encoder
-from attend.engines.parts import Parts
+from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Written, value_hash
 from attend.keys import Wanted
@@ -57,11 +57,14 @@ class Page(NamedTuple):
 class StoredCollection:
     """Documents, versions and index of one collection; `Collection` searches them."""
 
-    def __init__(self, name: str, parts: Parts, encoders: Callable[[str], Encoder]) -> None:
+    def __init__(
+        self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
+    ) -> None:
         self.name = name
-        self.folder, self.settings, self.store, self.views = parts[:4]
-        self.capabilities = parts.capabilities
-        self.checks = parts.checks
+        self.folder, self.settings = opened.folder, opened.settings
+        self.store, self.views = opened.store, opened.views
+        self.capabilities = opened.capabilities
+        self.checks = opened.checks
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder)
 
@@ -331,7 +334,7 @@ class StoredCollection:
             encoder=self.settings.encoder,
             projection=view.version,
             generation=view.change,
-            index=self.views.told(view),
+            index=view.index_stats,
             settings=self.settings.stored(),
             capabilities=self.capabilities.json(),
         )

@@ -10,12 +10,21 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
-from attend.keys import Delta, Origin, Progress, PublishedIndexes, Segment, Snapshot, Wanted
+from attend.keys import (
+    Delta,
+    Origin,
+    Progress,
+    PublishedIndexes,
+    SearchableKeys,
+    Segment,
+    Snapshot,
+    Wanted,
+)
 from attend.projection import RAW_KEYS, Projection, identity
 from attend.store import ROLES, Role, State, Store, TooFarBehind
 from attend.tuning import Tuning
@@ -48,16 +57,16 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class View:
-    """One version over one state of the database.
+    """One version over one state of the collection.
 
     Attributes:
         made: the version that made the keys.
-        keys: segments of keys of width Hk * d.
-        change: which state of the database this is.
+        keys: keys of width Hk * d.
+        change: the number of this state.
     """
 
     made: Version
-    keys: Snapshot
+    keys: SearchableKeys
     change: int
 
     @property
@@ -74,6 +83,45 @@ class View:
     def tuning(self) -> Tuning:
         return self.made.tuning
 
+    @property
+    def index_stats(self) -> dict[str, Json]:
+        """Statistics of the index."""
+        return {
+            **{name: value for name, value in self.keys.index.items() if name != "points"},
+            "exact": self.keys.promises() == 1,
+            "published": self.keys.generation,
+            "keys": self.keys.indexed,
+            "fresh": self.keys.fresh,
+        }
+
+
+class SnapshotSource(Protocol):
+    """Opens and publishes the keys of a collection's versions, in any engine."""
+
+    wanted: Wanted
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """Return a version's view, or that of the active version of a role."""
+
+    def mean(self) -> Float32:
+        """Return the mean of all keys' embeddings (d,)."""
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write the keys so that the next process need not make them."""
+
+    def merge_if_due(self) -> None:
+        """Publish if too many keys were written since the last time."""
+
+    def has_fresh(self) -> bool:
+        """Return whether keys were written since the last publication."""
+
+
+@dataclass(frozen=True)
+class LocalView(View):
+    """A view of a data folder: segments of keys."""
+
+    keys: Snapshot
+
 
 class _Centre(NamedTuple):
     """The mean of the keys of a number of documents."""
@@ -87,7 +135,7 @@ class _Slot:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.view: View | None = None
+        self.view: LocalView | None = None
 
 
 class Views:
@@ -124,7 +172,7 @@ class Views:
         self._lock = threading.Lock()  # of `_slots`; never held while anything is read
         self._publishing = threading.Lock()
 
-    def current(self, version: int | None = None, role: Role = "search") -> View:
+    def current(self, version: int | None = None, role: Role = "search") -> LocalView:
         """The view of a version, with every committed write in it.
 
         Args:
@@ -153,7 +201,7 @@ class Views:
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
 
-    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
@@ -174,17 +222,6 @@ class Views:
         """Whether the active version's keys are other than those last published."""
         keys = self.current().keys
         return bool(keys.delta.living or keys.published.removed)
-
-    def told(self, view: View) -> dict[str, Json]:
-        """How a view's keys are searched, in figures."""
-        keys = view.keys
-        return {
-            **{name: told for name, told in keys.index.items() if name != "points"},
-            "exact": keys.promises() == 1,
-            "published": keys.generation,
-            "keys": keys.published.keys,
-            "fresh": keys.delta.living_keys,
-        }
 
     def discard(self, version: int | None = None) -> None:
         """Forget the published index of a version (the active one if None)."""
@@ -218,7 +255,7 @@ class Views:
         state: State = self._seen.state
         return state
 
-    def _brought_up(self, version: int, change: int) -> View:
+    def _brought_up(self, version: int, change: int) -> LocalView:
         """A version's view, opened or advanced at least to a change."""
         slot = self._slot(version)
         with slot.lock:
@@ -238,7 +275,7 @@ class Views:
         self._keep(version)
         return view
 
-    def _untrained(self, state: State) -> View:
+    def _untrained(self, state: State) -> LocalView:
         """The keys as embeddings are, under queries less the mean of all keys.
 
         Nothing of it is stored: where the version that searches has embeddings as keys, its view
@@ -271,7 +308,7 @@ class Views:
             for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
                 del self._slots[number]
 
-    def _load(self, made: Version) -> View:
+    def _load(self, made: Version) -> LocalView:
         base = self._load_published(made)
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.published) and not self._read_only:
@@ -287,12 +324,12 @@ class Views:
         except TooFarBehind:  # a newer index was written since
             return self._opened(made, self._load_published(made))
 
-    def _opened(self, made: Version, base: Snapshot) -> View:
+    def _opened(self, made: Version, base: Snapshot) -> LocalView:
         """A version over published keys, with everything that was committed since."""
         if made.terms and made.last_key < base.last_key:
             # Some of these keys may be of other texts than those that terms were learned of.
             made = self._stored(made.number)
-        return self._advance(View(made, base, NEVER))
+        return self._advance(LocalView(made, base, NEVER))
 
     def _answering(self) -> list[int]:
         """The version that searches, brought up, and those that recommend."""
@@ -309,7 +346,7 @@ class Views:
         fresh = keys.delta.living_keys + coming
         return fresh > _bearable(keys.published) or _is_hollow(keys.published)
 
-    def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> View:
+    def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         made = self._version(version)
         self._write(made, on_stage)
         fresh = self._opened(made, self._load_published(made))
@@ -371,7 +408,7 @@ class Views:
         published = self._store.settings()["published"]
         return Progress(state.last_key, state.last_removal, published)
 
-    def _advance(self, view: View) -> View:
+    def _advance(self, view: LocalView) -> LocalView:
         """The view with everything that was committed since it was made."""
         keys = view.keys
         changes = self._store.changes_since(
@@ -383,7 +420,7 @@ class Views:
         advanced = keys.advanced(
             made.keys(changes.added), changes.removed, state.last_key, state.last_removal
         )
-        return View(made, advanced, state.change)
+        return LocalView(made, advanced, state.change)
 
     def _version(self, number: int) -> Version:
         slot = self._slots.get(number)
@@ -413,7 +450,7 @@ class Views:
         return PublishedIndexes(self._folder, origin)
 
 
-def _mean(view: View) -> Float32:
+def _mean(view: LocalView) -> Float32:
     """Of all living keys, (d,)."""
     total, count = np.zeros(view.keys.width), 0
     for block in view.keys.blocks(None):

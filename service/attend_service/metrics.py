@@ -271,7 +271,7 @@ class _State(Collector):
 
     def _figures(self, collection: Collection) -> dict[str, float]:
         view = collection.views.current()
-        told = collection.views.told(view)
+        told = view.index_stats
         documents, keys = self._counts.of(collection, view.change)
         folder = collection.folder
         return {

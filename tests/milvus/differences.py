@@ -17,7 +17,7 @@ from typing import Any
 
 from attend.collection import Collection
 from attend.data import Data
-from attend.engines.capabilities import Capabilities
+from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save_backup
 from attend.feedback import add_feedback

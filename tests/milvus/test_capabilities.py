@@ -10,7 +10,7 @@ import pytest
 
 from attend.collection import Collection
 from attend.data import Data
-from attend.engines.capabilities import Capabilities
+from attend.engines.engine import Capabilities
 from attend.errors import AttendError, LimitExceeded, Unsupported
 from tests.milvus.contract import WIDTH
 from tests.milvus.differences import PROBED_ELSEWHERE, PROBES, QUERY, both, meanings, table
@@ -46,7 +46,7 @@ def test_what_is_declared_is_done_and_all_else_refused(
         pass  # it was tried: too little to learn from is no refusal of the engine's
     assert (refused is None) == bool(getattr(library.capabilities, name)), refused
     if refused is not None:
-        assert re.fullmatch(r"[A-Z].* are not to be had of the engine \w+; .*\.", str(refused))
+        assert re.fullmatch(r"[A-Z].* are not supported by the engine \w+; .*\.", str(refused))
 
 
 def test_attended_sets_have_the_declared_bound(library: Data, filled: Collection) -> None:

@@ -67,7 +67,7 @@ def test_what_the_engine_can_do_is_told(replicas: list[FlaskClient]) -> None:
     assert told["jobs"] is False
     refused = replicas[0].post("/v1/collections/books/train", json={})
     assert refused.status_code == 422
-    assert "Jobs are not to be had of the engine milvus" in refused.json["detail"]
+    assert "Jobs are not supported by the engine milvus" in refused.json["detail"]
     refused = replicas[0].post(SEARCH, json={"query": vector(1), "attend": "all"})
     assert refused.status_code == 422
     assert refused.json["errors"][0]["field"] == "attend"

@@ -16,7 +16,7 @@ from attend.api.base import DEFAULT_COLLECTION
 from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import load
-from attend.engines.opening import SCHEME
+from attend.engines import SCHEME
 from attend.source import RowProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from attend.aliases import Aliases
-from attend.engines.capabilities import Capabilities
-from attend.engines.parts import Parts
+from attend.engines.engine import Capabilities, OpenedCollection
+from attend.engines.local_checks import LocalChecks
 from attend.keys import Wanted
 from attend.projection import identity
 from attend.search.selecting import Selecting
@@ -61,7 +61,7 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def open(self, name: str) -> Parts:
+    def open(self, name: str) -> OpenedCollection:
         folder = self._of(name)
         store = Store(folder / "documents.db", read_only=self._read_only)
         settings = Settings.of(store.settings())
@@ -73,7 +73,10 @@ class Folder:
             unit=settings.unit_embeddings,
             wanted=Wanted(settings.recall, settings.exact_below),
         )
-        return Parts(folder, settings, store, views, Selecting(store, views), CAPABILITIES)
+        checks = LocalChecks(store, views, settings)
+        return OpenedCollection(
+            folder, settings, store, views, Selecting(store, views), CAPABILITIES, checks
+        )
 
     def make(self, name: str, settings: Settings) -> None:
         """Make the folder under another name first: a killed creation leaves nothing behind."""

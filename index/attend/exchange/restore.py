@@ -21,7 +21,7 @@ from attend.errors import CollectionExists, Damaged, InvalidRequest
 from attend.exchange.backup import DATABASE, FILE, FORMAT, MANIFEST, BackupContents, Progress
 from attend.keys.files import sync_folder
 from attend.store import Store
-from attend.store.checks import strangers
+from attend.store.checks import schema_problems
 
 MAX_MANIFEST = 16 * 1024 * 1024
 BLOCK = 1 << 20
@@ -200,7 +200,7 @@ def _check_collection(folder: Path) -> None:
     try:
         store = Store(folder / DATABASE)
         try:
-            strange = store.integrity() or strangers(store.connections.reader())
+            strange = store.integrity() or schema_problems(store.connections.reader())
         finally:
             store.close()
     except sqlite3.DatabaseError as error:

@@ -4,6 +4,7 @@ from attend.keys.choose import Wanted
 from attend.keys.delta import Delta
 from attend.keys.manifest import FILES, Manifest, Origin, Progress
 from attend.keys.nearest import NONE, Near, Proposed
+from attend.keys.protocol import SearchableKeys
 from attend.keys.published import PublishedIndexes
 from attend.keys.segment import Segment
 from attend.keys.snapshot import Drawn, Snapshot
@@ -19,6 +20,7 @@ __all__ = [
     "Progress",
     "Proposed",
     "PublishedIndexes",
+    "SearchableKeys",
     "Segment",
     "Snapshot",
     "Wanted",

@@ -62,6 +62,16 @@ class Snapshot:
         return sum(segment.keys for segment in self.segments)
 
     @property
+    def indexed(self) -> int:
+        """Keys in the published index."""
+        return self.published.keys
+
+    @property
+    def fresh(self) -> int:
+        """Keys in the delta: written since the index was published."""
+        return self.delta.living_keys
+
+    @property
     def width(self) -> int:
         """Numbers in a stored key: all heads side by side."""
         # A published index without keys knows only how wide embeddings are.

@@ -25,7 +25,7 @@ from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64
 from attend.values import only
-from attend.views import View, Views
+from attend.views import SnapshotSource, View
 
 POOL = 1000
 """Documents that diversity chooses from, at most, and that are at hand beside those listed."""
@@ -68,7 +68,11 @@ class Recommender:
     """Answers the recommendations of one collection; any thread may call it."""
 
     def __init__(
-        self, store: CollectionStore, settings: Settings, views: Views, histories: Histories
+        self,
+        store: CollectionStore,
+        settings: Settings,
+        views: SnapshotSource,
+        histories: Histories,
     ) -> None:
         self._store = store
         self._settings = settings

@@ -18,7 +18,7 @@ from attend.search.explain import MAX_SHARES
 from attend.search.stable import Vanished, until_stable
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
-from attend.views import UNTRAINED, Views
+from attend.views import UNTRAINED, SnapshotSource
 
 MOST_USED = 10_000
 """Documents of a history that a prediction attends to."""
@@ -47,7 +47,7 @@ class _Resolved(NamedTuple):
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
-    def __init__(self, store: CollectionStore, views: Views, histories: Histories) -> None:
+    def __init__(self, store: CollectionStore, views: SnapshotSource, histories: Histories) -> None:
         self._store = store
         self._views = views
         self._histories = histories

@@ -15,7 +15,7 @@ from typing import Any
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.collection import Collection
-from attend.engines.capabilities import REFUSALS, unsupported
+from attend.engines.engine import UNSUPPORTED
 from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, Task, Watch
 from attend.types import Json
 
@@ -78,5 +78,5 @@ def _within(collection: Collection, request: TrainRequest) -> TrainRequest:
         return request
     named = "parts" in request.model_fields_set
     if named or request.objective != "ranking" or not parts:
-        raise unsupported(able.engine, *REFUSALS["train"], field="parts")
+        raise able.unsupported(*UNSUPPORTED["train"], field="parts")
     return request.model_copy(update={"parts": parts})

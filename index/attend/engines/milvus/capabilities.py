@@ -6,7 +6,7 @@ text field, 65,536 of a JSON field, 16,384 results, 64 MB of a message.
 
 from __future__ import annotations
 
-from attend.engines.capabilities import Capabilities
+from attend.engines.engine import Capabilities
 
 MAX_TEXT_BYTES = 65_535
 MAX_RESULTS = 16_384

@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from attend.engines.engine import OpenedCollection
 from attend.engines.milvus import schema, tables
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import CAPABILITIES
@@ -18,11 +19,9 @@ from attend.engines.milvus.sweeping import RemoteChecks
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import Versions
 from attend.engines.milvus.views import RemoteViews
-from attend.engines.parts import Parts
 from attend.projection import RAW_KEYS, identity
 from attend.settings import Settings
 from attend.versions import Version
-from attend.views import Views
 
 SHARDS = 2
 """Of each table: as many write in parallel, and a cluster searches them side by side."""
@@ -52,17 +51,17 @@ class Milvus:
         known = self._registry.known(name)
         return None if known is None else known.uuid
 
-    def open(self, name: str) -> Parts:
+    def open(self, name: str) -> OpenedCollection:
         opened = Tables(self._client, self._registry, name)
         settings = Settings.of(opened.known().settings)
         versions = Versions(opened, settings.scorer)
         store = RemoteStore(opened, versions, read_only=self._read_only)
         views = RemoteViews(opened, store, versions)
-        return Parts(
+        return OpenedCollection(
             Path("milvus") / opened.uuid,
             settings,
             store,
-            cast(Views, views),
+            views,
             views.select,
             CAPABILITIES,
             RemoteChecks(opened),

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.consistency import reading
+from attend.engines.engine import UNSUPPORTED
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from attend.engines.milvus.expressions import both
 from attend.engines.milvus.graph import EFS, Graph
 from attend.engines.milvus.tables import Read, Tables
+from attend.errors import Unsupported
 from attend.key_table import KeyTable
-from attend.keys import Proposed
+from attend.keys import Drawn, Near, Proposed
 from attend.keys.nearest import EXTRA, OVERFETCH
 from attend.types import Float32, Int64, Json
 
@@ -51,6 +53,7 @@ class RemoteKeys:
     scans = False
     """All keys are not read for one search."""
     generation = 0
+    fresh = 0
     index: Mapping[str, Json]
 
     def __init__(
@@ -83,6 +86,8 @@ class RemoteKeys:
     def keys(self) -> int:
         return self._size.keys
 
+    indexed = keys
+
     @property
     def documents(self) -> int:
         return self._size.documents
@@ -95,6 +100,31 @@ class RemoteKeys:
     @property
     def largest_block(self) -> int:
         return self.most_keys
+
+    @property
+    def rows(self) -> Int64:
+        raise _reads_all()
+
+    def living(self, rows: Int64) -> Int64:
+        raise _reads_all()
+
+    def near(
+        self,
+        queries: Float32,
+        rows: Int64 | None,
+        keys: int,
+        recall: float | None = None,
+        *,
+        roughly: bool = False,
+    ) -> Near:
+        raise _reads_all()
+
+    @property
+    def drawn(self) -> Drawn:
+        raise _reads_all()
+
+    def drawn_of(self, rows: Int64 | None) -> Drawn:
+        raise _reads_all()
 
     def promises(self, recall: float | None = None) -> float:
         """The share of the true nearest keys that searches find."""
@@ -131,8 +161,7 @@ class RemoteKeys:
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """The documents of `rows`, in one block."""
         if rows is None:
-            CAPABILITIES.check("attend_all", field="attend")
-            return
+            raise _reads_all()
         found = self.lookup(rows)
         if len(found):
             yield found
@@ -228,6 +257,10 @@ class RemoteKeys:
         missing = [key for key in keys if key not in self._vectors]
         if missing:
             self._vectors |= self._tables.vectors(missing, self._layout)
+
+
+def _reads_all() -> Unsupported:
+    return CAPABILITIES.unsupported(*UNSUPPORTED["attend_all"], field="attend")
 
 
 def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:

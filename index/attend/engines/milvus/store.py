@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from attend.consistency import reading
-from attend.engines.capabilities import unsupported
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.examples import Examples
@@ -173,8 +172,7 @@ class RemoteStore(Refused, CollectionStore):
         if not made.ranged or not self._has_element(made, 1):
             return made.text
         if self._has_element(made, ELEMENTS):
-            raise unsupported(
-                CAPABILITIES.engine,
+            raise CAPABILITIES.unsupported(
                 f"Ranges of {' or '.join(made.ranged)}, where a document has a list of more than "
                 f"{ELEMENTS} elements,",
                 "compare by 'in', or store the least and the largest in fields of their own",

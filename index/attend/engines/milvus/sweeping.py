@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attend.engines.checks import Finding
+from attend.engines.engine import Finding
 from attend.engines.milvus import retired
 from attend.engines.milvus.tables import Head, Tables
 from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at
@@ -28,7 +28,7 @@ BLOCK = 5000
 
 
 class RemoteChecks:
-    """As `attend.engines.checks.Checks`."""
+    """As `attend.engines.engine.Checks`."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -47,7 +47,7 @@ class RemoteChecks:
                 found.append(Finding(LACKING, told, False, RESEND))
         return found
 
-    def mend(self, names: set[str]) -> None:
+    def repair(self, names: set[str]) -> None:
         if STRAYS in names:
             for table, keys in self._strays.items():
                 self._tables.client.delete(table, keys)

@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 
-from attend.engines.capabilities import unsupported
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.graphs import Graphs
@@ -91,8 +90,7 @@ class Versions:
         """Store a projection. Returns its number; as `Store.add_projection`."""
         moved = offsets is not None and len(offsets[0]) > 0
         if moved or terms or role != "search" or (tuning or {}).get("examples"):
-            raise unsupported(
-                CAPABILITIES.engine,
+            raise CAPABILITIES.unsupported(
                 "Versions that move single keys, or that answer anything but searches,",
                 "store matrices and their tuning alone, or use a data folder",
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import NoReturn, cast
+from typing import Any
 
 from attend.api.search import Mask, SearchOptions
 from attend.consistency import reading
-from attend.engines.capabilities import unsupported
+from attend.engines.engine import UNSUPPORTED
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from attend.engines.milvus.keys import RemoteKeys, Size
 from attend.engines.milvus.retired import GRACE_SECONDS
@@ -16,11 +16,11 @@ from attend.engines.milvus.store import RemoteStore
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import Versions
 from attend.errors import InvalidRequest
-from attend.keys import Snapshot, Wanted
+from attend.keys import Wanted
 from attend.search.encode import rows_by_id
 from attend.search.selecting import Selected
 from attend.store import Role, compile_filter
-from attend.types import Json, OnStage
+from attend.types import Float32, OnStage
 from attend.versions import Version
 from attend.views import View
 
@@ -40,26 +40,19 @@ class RemoteViews:
         self._sizing = threading.Lock()
 
     def current(self, version: int | None = None, role: Role = "search") -> View:
-        """The view of a version, or of the active one; its keys are written first, if need be."""
-        _check_role(role)
-        known = self._tables.known()
-        number = version or known.version
+        """Return the view of a version, or of the active one; write its keys first if need be."""
+        if role != "search":
+            CAPABILITIES.check("recommend")
+        number = version or self._tables.known().version
         self._versions.prepare(number)
-        return self.view(self._versions.of(number))
+        made = self._versions.of(number)
+        return View(made, self._keys(made), self._store.generation)
 
-    def view(
-        self,
-        made: Version,
-        passing: str = "",
-        exclude: tuple[int, ...] = (),
-        only: list[int] | None = None,
-    ) -> View:
-        """A version's keys, those that may be found."""
-        layout = made.layout
+    def _keys(self, made: Version, **passing: Any) -> RemoteKeys:
+        """Return the keys of a version that pass; see `RemoteKeys` for the arguments."""
         size = self.size()
         graph = self._versions.graphs.of(made, size.keys)
-        keys = RemoteKeys(self._tables, layout, made.width, size, passing, exclude, only, graph)
-        return View(made, cast(Snapshot, keys), self._store.generation)
+        return RemoteKeys(self._tables, made.layout, made.width, size, graph=graph, **passing)
 
     def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
         """What a search looks at; see `attend.search.selecting`."""
@@ -78,8 +71,8 @@ class RemoteViews:
         only = None if mask.only is None else [named[id] for id in mask.only]
         given = options.filter
         passing = self._store.passing(compile_filter(given)) if given else ""
-        view = self.view(made, passing, tuple(sorted(exclude)), only)
-        keys = cast(RemoteKeys, view.keys)
+        keys = self._keys(made, passing=passing, exclude=sorted(exclude), only=only)
+        view = View(made, keys, self._store.generation)
         return Selected(view, None, self._store.with_documents(keys.documents_read))
 
     def size(self) -> Size:
@@ -116,25 +109,8 @@ class RemoteViews:
     def _active(self) -> Version:
         return self._versions.of(self._tables.known().version)
 
-    def told(self, view: View) -> dict[str, Json]:
-        return {
-            **{name: each for name, each in view.keys.index.items() if name != "points"},
-            "exact": view.keys.promises() == 1,
-            "published": 0,
-            "keys": view.keys.keys,
-            "fresh": 0,
-        }
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        CAPABILITIES.check("train" if name == "mean" else "snapshots")
-        raise AttributeError(name)
-
-
-def _check_role(role: Role) -> None:
-    if role != "search":
-        CAPABILITIES.check("recommend")
+    def mean(self) -> Float32:
+        raise CAPABILITIES.unsupported(*UNSUPPORTED["train"])
 
 
 def _check(options: SearchOptions) -> None:
@@ -142,8 +118,7 @@ def _check(options: SearchOptions) -> None:
     if options.attend == "all":
         CAPABILITIES.check("attend_all", field="attend")
     elif options.attend > MAX_ATTENDED:
-        raise unsupported(
-            CAPABILITIES.engine,
+        raise CAPABILITIES.unsupported(
             f"Attended sets of {options.attend:,} documents",
             f"attend to at most {MAX_ATTENDED:,}",
             field="attend",

@@ -1,0 +1,194 @@
+"""The seam to engines: what an engine gives for a library and for an opened collection.
+
+A search takes one snapshot (`OpenedCollection.select`) and asks it in batches:
+`search(queries, rows, attend) -> candidates` (`attend.keys.SearchableKeys`), with the filter
+applied by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from attend.errors import Unsupported
+from attend.search.selecting import Selects
+from attend.settings import Settings
+from attend.store import CollectionStore
+from attend.types import Json
+from attend.views import SnapshotSource
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The features of one engine; it refuses the others with a sentence.
+
+    Attributes:
+        engine: its name.
+        atomic_batches: a batch of documents is written whole or not at all; else document by
+            document.
+        lexical: words that a query and a document share can count.
+        match: filters can ask for words of a text.
+        attend_all: weights over all documents, matrices, mixtures and decoding, which read all.
+        attend_most: the largest `attend`; None without a limit of the engine's own.
+        any_scorer: scorers that an index does not support see all keys; else candidates only, and
+            the answer says that it is not exact.
+        facets: values of fields can be counted.
+        insertion_order: documents are listed in the order in which they came; else in another
+            order that stays.
+        recommend: histories and interactions.
+        examples: questions and their answers can be stored.
+        train: the parts of a version that can be trained from examples in place.
+        jobs: trainings can be started over HTTP.
+        snapshots: a collection can be written to a file while it serves.
+        text_bytes, content_bytes: the largest size of a document's texts, and of its value and
+            payload together, as JSON; None if only requests are limited.
+        window: documents that a build encodes and stores together; None for any number.
+        consistency: reads can be `bounded` or `strong`.
+    """
+
+    engine: str
+    atomic_batches: bool = True
+    lexical: bool = True
+    match: bool = True
+    attend_all: bool = True
+    attend_most: int | None = None
+    any_scorer: bool = True
+    facets: bool = True
+    insertion_order: bool = True
+    recommend: bool = True
+    examples: bool = True
+    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words", "additive")
+    jobs: bool = True
+    snapshots: bool = True
+    text_bytes: int | None = None
+    content_bytes: int | None = None
+    consistency: bool = False
+    window: int | None = None
+
+    def check(self, name: str, *, field: str | None = None) -> None:
+        """Raise Unsupported if the engine lacks a capability.
+
+        Args:
+            field: the field of the request that needs it.
+        """
+        if not getattr(self, name):
+            raise self.unsupported(*UNSUPPORTED[name], field=field)
+
+    def unsupported(self, subject: str, advice: str, *, field: str | None = None) -> Unsupported:
+        """Return the error for something that the engine cannot do.
+
+        Args:
+            subject: the subject of the sentence, in the plural.
+            advice: what to do instead, as the rest of the sentence.
+        """
+        return Unsupported(
+            f"{subject} are not supported by the engine {self.engine}; {advice}.", field=field
+        )
+
+    def json(self) -> Mapping[str, Json]:
+        return asdict(self)
+
+
+UNSUPPORTED = {
+    "lexical": (
+        "Words that a query and a document share (lexical)",
+        "leave lexical out, or use a data folder",
+    ),
+    "match": ("Filters that ask for words ('match')", "filter by fields, or use a data folder"),
+    "attend_all": (
+        "Weights over all documents (attend 'all', matrices, mixtures, decoding)",
+        "attend to a number of documents, or use a data folder",
+    ),
+    "facets": ("Facets", "count with a filter and limit 0, or use a data folder"),
+    "recommend": (
+        "Recommendations and predictions from histories",
+        "search by documents ({'ids': […]}), or use a data folder",
+    ),
+    "examples": ("Examples", "keep them in a data folder"),
+    "train": (
+        "Trainings of anything but matrices for rankings",
+        "train with parts ['matrices'], or in a data folder",
+    ),
+    "jobs": ("Jobs", "train in a data folder, and import its projection"),
+    "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
+}
+"""By capability: the subject of the sentence that refuses it, and what to do instead."""
+
+
+class Finding(NamedTuple):
+    """One problem.
+
+    Attributes:
+        check: the invariant that it breaks.
+        problem: a sentence.
+        remedy: the result of a repair, or what the user can do if `can_mend` is false.
+    """
+
+    check: str
+    problem: str
+    can_mend: bool
+    remedy: str
+
+
+class Checks(Protocol):
+    """The invariants of one collection."""
+
+    def find(self) -> list[Finding]:
+        """Return the problems; reads everything, while others may write."""
+
+    def repair(self, names: set[str]) -> None:
+        """Repair the problems of the checks of these names, if they can be repaired."""
+
+
+@dataclass(frozen=True)
+class OpenedCollection:
+    """One collection as its engine opens it.
+
+    Attributes:
+        folder: of its files; for an engine without files, a unique name.
+        select: takes the snapshot of one search.
+    """
+
+    folder: Path
+    settings: Settings
+    store: CollectionStore
+    views: SnapshotSource
+    select: Selects
+    capabilities: Capabilities
+    checks: Checks
+
+
+class AliasNames(Protocol):
+    """The aliases of a library: names that stand for collections."""
+
+    def all(self) -> dict[str, str]: ...
+    def target(self, name: str) -> str | None: ...
+    def put(self, name: str, collection: str) -> bool: ...
+    def remove(self, name: str) -> None: ...
+
+
+class Engine(Protocol):
+    """Stores collections by name. Its caller has checked the names."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def aliases(self) -> AliasNames: ...
+
+    def names(self) -> list[str]:
+        """Return the collections, without aliases, in alphabetical order."""
+
+    def identity(self, name: str) -> object | None:
+        """Return an identity that changes when a collection is made again; None if it is gone."""
+
+    def open(self, name: str) -> OpenedCollection: ...
+
+    def make(self, name: str, settings: Settings) -> None:
+        """Make a collection unless it exists; an interrupted call leaves none."""
+
+    def drop(self, name: str) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,199 @@
+"""Checks of a collection in a folder: its database, and the indexes made of it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attend.arrays import locate
+from attend.engines.engine import Finding
+from attend.errors import AttendError, Conflict, Damaged
+from attend.ingest import key_hash, value_hash
+from attend.projection import Projection
+from attend.recommend.trained import read as read_model
+from attend.settings import Settings
+from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument
+from attend.store.checks import CHECKS, RESEND, RESTORE, Check, own_keys
+from attend.store.connections import count_change
+from attend.tuning import Tuning
+from attend.types import Int64
+from attend.views import LocalView, Views
+
+log = logging.getLogger("attend")
+
+TOLERANCE = 1e-6
+
+PAGE = 1000
+"""Documents read at a time."""
+
+INDEX, DOCUMENTS, PROJECTIONS = "index", "documents", "projections"
+
+REBUILT = "The index was built again."
+
+
+class LocalChecks:
+    """As `attend.engines.engine.Checks`, of a collection in a folder."""
+
+    def __init__(self, store: Store, views: Views, settings: Settings) -> None:
+        self._store = store
+        self._views = views
+        self._settings = settings
+
+    def find(self) -> list[Finding]:
+        """Return the problems in an order in which each check relies on those before it."""
+        findings: list[Finding] = []
+        for check in CHECKS:
+            findings += self._database_findings(check)
+            if {finding.check for finding in findings} & {"file", "settings"}:
+                break
+        if {finding.check for finding in findings} & {"file", "settings", "json", "embeddings"}:
+            return findings
+        try:
+            findings += [Finding(DOCUMENTS, each, False, RESEND) for each in self._documents()]
+            findings += [Finding(PROJECTIONS, each, False, RESTORE) for each in self._versions()]
+            findings += [Finding(INDEX, each, True, REBUILT) for each in self._indexes()]
+        except sqlite3.DatabaseError as error:
+            findings.append(_unreadable("file", error))
+        return findings
+
+    def repair(self, names: set[str]) -> None:
+        for check in CHECKS:
+            if check.name in names and check.repair is not None:
+                try:
+                    with self._store.connections.writing() as db:
+                        check.repair(db)
+                        count_change(db)
+                except sqlite3.DatabaseError as error:
+                    log.warning("%s could not be repaired (%s)", check.name, error)
+        # A repair may have changed keys, and an index is made again in seconds.
+        try:
+            for projection in self._store.projections():
+                if projection.role != "predict" and self._views.is_published(projection.version):
+                    self._views.discard(projection.version)
+            self._views.publish()
+        except (AttendError, sqlite3.DatabaseError) as error:
+            log.warning("The index could not be built again (%s)", error)
+
+    def _database_findings(self, check: Check) -> list[Finding]:
+        try:
+            with self._store.connections.reading() as db:
+                problems = list(check.find(db))
+        except sqlite3.DatabaseError as error:
+            return [_unreadable(check.name, error)]
+        return [
+            Finding(check.name, problem, check.repair is not None, check.advice)
+            for problem in problems
+        ]
+
+    def _documents(self) -> Iterator[str]:
+        """Find documents whose text, value or keys are not those that were written."""
+        wrong: dict[str, list[str]] = {}
+        after: int | None = 0
+        while after is not None:
+            # A page of one moment: a write between two pages is no fault.
+            with self._store.connections.reading() as db:
+                page = self._store.scroll(after, PAGE)
+                after = page[-1].row if page else None
+                keys = own_keys(db, page[0].row, page[-1].row) if page else {}
+                hashes = self._store.hashes([document.id for document in page])
+            for document in page:
+                stored = hashes.get(document.id)
+                for fault in _faults(document, keys.get(document.row, []), stored, self._settings):
+                    wrong.setdefault(fault, []).append(document.id)
+        for fault, ids in wrong.items():
+            yield f"{len(ids)} documents have {fault}, {ids[0]!r} first."
+
+    def _versions(self) -> Iterator[str]:
+        state, projections = self._store.state(), self._store.projections()
+        roles = {projection.version: projection.role for projection in projections}
+        for role in ROLES:
+            active = state.active(role)
+            if roles.get(active) != role and (active or role == "search"):
+                yield f"Projection {active} is active for {role}, but no such one is stored."
+        for stored in projections:
+            try:
+                if stored.role == "predict":
+                    read_model(self._store, stored.version)
+                    continue
+                weights = self._store.projection_weights(stored.version)
+                projection = Projection.from_bytes(weights)
+                Tuning.of(stored.tuning)
+            except AttendError as error:
+                yield f"Projection {stored.version}: {error}"
+                continue
+            if projection.fingerprint != stored.fingerprint:
+                yield f"Projection {stored.version} has other matrices than were stored."
+            if projection.d_in != self._settings.dimension:
+                yield (
+                    f"Projection {stored.version} takes embeddings of {projection.d_in} dimensions."
+                )
+
+    def _indexes(self) -> Iterator[str]:
+        for projection in self._store.projections():
+            if projection.role == "predict":
+                continue  # it has no keys
+            if not projection.active and not self._views.is_published(projection.version):
+                continue
+            try:
+                # Before a view is made, which would replace a damaged index by another.
+                self._views.check(projection.version)
+                yield from self._index(projection.version)
+            except Conflict as error:
+                yield str(error)
+            except Damaged as error:
+                yield f"{error} 'attend verify --mend' builds it again, and so does a search."
+
+    def _index(self, version: int) -> Iterator[str]:
+        """Find keys of the database that the index lacks or has otherwise, and the reverse."""
+        examples = self._views.current(version).made.examples
+        stored = 0
+        with self._store.all_keys(examples=examples) as (_, batches):
+            # Inside the transaction, so that both are of one moment while others write.
+            view = self._views.current(version)
+            for batch in batches:
+                stored += len(batch.ids)
+                yield from _differences(view, batch)
+        indexed = sum(segment.living_keys for segment in view.keys.segments)
+        if stored < indexed:
+            yield f"The index holds {indexed} living keys, but the database {stored}."
+
+
+def _unreadable(check: str, error: sqlite3.DatabaseError) -> Finding:
+    return Finding(check, f"It cannot be read: {error}.", False, RESTORE)
+
+
+def _faults(
+    document: StoredDocument, keys: Sequence[KeyRow], stored: Hashes | None, settings: Settings
+) -> Iterator[str]:
+    if not all(_is_within(key.start, key.stop, document.fields.get(key.field)) for key in keys):
+        yield "keys of parts that their texts do not have"
+    vectors = {key.field: key.embedding for key in keys if key.field not in document.fields}
+    if stored is None or stored.keys != key_hash(document.fields, vectors, settings):
+        yield "another text or vector than was written"
+    if stored is None or stored.value != value_hash(document.value, document.payload):
+        yield "another value or payload than was written"
+
+
+def _is_within(start: int, stop: int, text: str | None) -> bool:
+    return 0 <= start <= stop <= len(text or "")
+
+
+def _differences(view: LocalView, batch: KeyBatch) -> Iterator[str]:
+    indexed = view.keys.lookup(np.unique(batch.documents))
+    order = np.argsort(indexed.ids)
+    places, is_indexed = locate(indexed.ids[order], batch.ids)
+    if not is_indexed.all():
+        missing = batch.ids[~is_indexed]
+        yield f"{len(missing)} keys are not in the index, key {missing[0]} first."
+        return
+    expected = view.made.keys(batch).vectors
+    differences = np.abs(expected - indexed.vectors[order[places]]).max(axis=1)
+    yield from _wrong(batch.ids[differences > TOLERANCE])
+
+
+def _wrong(keys: Int64) -> Iterator[str]:
+    if len(keys):
+        yield f"{len(keys)} keys have other vectors in the index, key {keys[0]} first."
