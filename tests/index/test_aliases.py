@@ -158,7 +158,7 @@ def test_the_command_line_lists_sets_and_deletes(data, tmp_path):
 
 
 def test_another_process_sees_the_switch(data, tmp_path):
-    script = "import sys; from index import Data; Data(sys.argv[1]).set_alias('live', 'two')"
+    script = "import sys; from attend import Data; Data(sys.argv[1]).set_alias('live', 'two')"
     data.set_alias("live", "one")
     assert answered(data) == "one"
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
