@@ -30,38 +30,39 @@ class Aliases:
         self._names = folder / "collections"
 
     def all(self) -> dict[str, str]:
-        """The collection of each alias, in alphabetical order."""
+        """Return the collection of each alias, in alphabetical order."""
         try:
-            links = sorted(each.name for each in os.scandir(self._names) if each.is_symlink())
+            links = sorted(entry.name for entry in os.scandir(self._names) if entry.is_symlink())
         except FileNotFoundError:
             return {}
-        found = {name: self.target(name) for name in links}
-        return {name: target for name, target in found.items() if target is not None}
+        targets = {name: self.target(name) for name in links}
+        return {name: target for name, target in targets.items() if target is not None}
 
     def target(self, name: str) -> str | None:
-        """The collection that an alias leads to, there or not; None where it is no alias.
+        """Return the collection that an alias leads to, if it exists or not; None for no alias.
 
-        A link to another place is no alias, but a collection that somebody keeps there.
+        A link to another place is a collection that somebody keeps there.
         """
         try:
-            found = os.readlink(os.path.join(self._names, name))  # as each search asks
+            link = os.readlink(os.path.join(self._names, name))  # in each search
         except OSError:
             return None
-        return found if re.fullmatch(NAME_PATTERN, found) else None
+        return link if re.fullmatch(NAME_PATTERN, link) else None
 
     def put(self, name: str, collection: str) -> bool:
-        """Let an alias lead to a collection from now on. Returns whether the alias is new.
+        """Let an alias lead to a collection, and return whether the alias is new.
 
         Raises:
             CollectionExists: a collection has this name.
-            LimitExceeded: there are too many.
+            LimitExceeded: too many aliases.
         """
         before = self.all()
         if name not in before and len(before) >= MAX_ALIASES:
             raise LimitExceeded(
-                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are kept; delete one."
+                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are allowed; "
+                f"delete one."
             )
-        # Made where a killed process's leftovers are swept up, then renamed.
+        # Made where leftovers of killed processes are removed, then renamed.
         making = self._folder / f"making-{secrets.token_hex(8)}"
         making.mkdir()
         try:
@@ -77,10 +78,10 @@ class Aliases:
         return name not in before
 
     def remove(self, name: str) -> None:
-        """Let an alias go; its collection stays.
+        """Remove an alias; its collection stays.
 
         Raises:
-            UnknownAlias: there is none of this name.
+            UnknownAlias: no alias has this name.
         """
         if self.target(name) is None:
             raise UnknownAlias(
@@ -90,7 +91,7 @@ class Aliases:
         self._sync()
 
     def _sync(self) -> None:
-        """What was answered is there after a power cut."""
+        """Keep what was answered through a power cut."""
         descriptor = os.open(self._names, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -99,7 +100,7 @@ class Aliases:
 
 
 def name_taken(name: str) -> CollectionExists:
-    """A collection and an alias cannot share a name."""
+    """Return the error for a name that a collection has."""
     return CollectionExists(
         f"There is a collection {name!r}, and an alias cannot have its name; choose another.",
         field="alias",

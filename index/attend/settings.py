@@ -1,4 +1,4 @@
-"""How one collection works, as stored beside it: fixed once, read everywhere."""
+"""Settings of one collection, stored beside it: fixed at its creation, read everywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def unit_embeddings(self) -> bool:
-        """Whether stored embeddings have length one."""
+        """True where stored embeddings have length one."""
         return self.encoder is not None or self.normalize
 
     def stored(self) -> dict[str, Json]:
@@ -48,11 +48,11 @@ class Settings:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Settings:
-        """From the store, where other things stand beside the settings."""
+        """Read the settings from the store, which holds other values beside them."""
         missing = cls.__dataclass_fields__.keys() - stored.keys() - LATER
         if missing:
             raise Damaged(
-                f"The database has no settings {', '.join(sorted(missing))}: it is no collection "
-                f"that this program wrote. Restore it from a copy, or remove its folder."
+                f"The database has no settings {', '.join(sorted(missing))}: it is not a "
+                f"collection that this program wrote. Restore it from a copy, or remove its folder."
             )
         return cls(**{name: stored[name] for name in cls.__dataclass_fields__ if name in stored})

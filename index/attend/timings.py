@@ -1,7 +1,7 @@
-"""Where the time of a search goes: seconds by stage, for `explain` and for whoever listens.
+"""Seconds by stage of a search, for `explain` and for listeners.
 
-Stations say how long they took with `timed`; whoever answers a request collects what they say,
-and tells it once to the listeners that `listen` has named.
+Stations record how long they took with `timed`; the scheduler collects the seconds of a request,
+and passes them once to the listeners that `listen` has named.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def record(spent: Mapping[str, float]) -> None:
 
 @contextmanager
 def collecting() -> Iterator[dict[str, float]]:
-    """Seconds by stage of what this thread does in the block; not of an enclosing collection."""
+    """Collect the seconds by stage of this thread in the block; an enclosing one gets none."""
     outer = getattr(_thread, "collected", None)
     _thread.collected = collected = dict[str, float]()
     try:
@@ -58,9 +58,9 @@ def collecting() -> Iterator[dict[str, float]]:
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Have a listener told of every search's seconds by stage, in the thread that searched.
+    """Call a listener with the seconds by stage of every search, in the thread that searched.
 
-    Returns: what to call so that it is told no more.
+    Returns: a function that removes the listener.
     """
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)

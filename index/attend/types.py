@@ -1,4 +1,4 @@
-"""The words that all stations share: arrays, documents, keys.
+"""Types that all stations share: arrays, JSON, documents.
 
 Stations (source, encoder, store, projection, keys, attention, values) import this
 module and `attend.errors`, never each other.
@@ -22,7 +22,7 @@ Int64: TypeAlias = NDArray[np.int64]
 Bool: TypeAlias = NDArray[np.bool_]
 
 OnStage: TypeAlias = Callable[[str, float], object]
-"""Told what takes long: the stage, and which share of it is done, 0 to 1."""
+"""Progress callback: the stage, and its fraction from 0 to 1."""
 
 MISSING_VALUE: None = None
 """A document without a value: left out of a blend, and reported as coverage."""
@@ -30,7 +30,7 @@ MISSING_VALUE: None = None
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a caller stores and gets back.
+    """A document as a caller stores it.
 
     `fields` maps a key field's name to its text; each field becomes one or more keys.
     `vectors` maps a key field's name to a vector of the collection's width, for

@@ -1,4 +1,4 @@
-"""Versions: what turns embeddings into keys and queries, and the numbers that go with it."""
+"""Versions: a projection with its tuning and offsets turns embeddings into keys and queries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.arrays import locate
 from attend.errors import Damaged
 from attend.key_table import KeyTable
 from attend.projection import Projection
@@ -18,20 +19,19 @@ from attend.tuning import Tuning
 from attend.types import Float32, Float64, Int64
 
 CENTRED_SCALE = 10.0
-"""Of centred queries: less of a direction is left in which keys differ, but of many a history a
-little. (nDCG@10 of books nobody had met, in a split of goodbooks' train part: .302 with 10, .296
-with 20, .287 with 30.)"""
+"""Scale of centred queries: a smaller one attends to more of a history. (nDCG@10 of books that
+nobody had met, in a split of goodbooks' train part: .302 with 10, .296 with 20, .287 with 30.)"""
 
 
 class Offsets(NamedTuple):
-    """What is added to the embeddings of some keys before they are projected."""
+    """Learned key offsets: added to the embeddings of some keys before these are projected."""
 
     keys: Int64  # (m,) ids, ascending
     deltas: Float32  # (m, d)
 
 
 class Terms(NamedTuple):
-    """What was learned about some documents under one name."""
+    """Learned vectors of some documents under one name."""
 
     rows: Int64  # (n,) ascending
     vectors: Float32  # (n, width)
@@ -47,8 +47,8 @@ class Version:
     Attributes:
         number: 0 for an untrained one, which the store does not have.
         projection: in the form (folded or materialised) in which keys are made.
-        terms: what was learned about documents, by name: `query`, what is added to the embedding
-            of one that asks, and `gate`, how much it counts in a history.
+        terms: learned vectors of documents, by name: `query` is added to the embedding of one
+            that asks, `gate` says how much it counts in a history.
         last_key: keys after it are of texts that nothing was learned about.
         plans: what searches derive from the version, by their options; small and bounded.
 
@@ -75,28 +75,28 @@ class Version:
 
     @classmethod
     def of(cls, number: int, stored: StoredVersion, scorer: str) -> Version:
-        """A stored version, in the form that the collection's scorer allows."""
-        whole = cls(
+        """Return a stored version, in the form that the collection's scorer allows."""
+        version = cls(
             number,
             Projection.from_bytes(stored.weights).materialised(),
             Tuning.of(stored.tuning),
             Offsets(*stored.offsets),
             stored.role,
-            {name: Terms(*each) for name, each in stored.terms.items()},
+            {name: Terms(*term) for name, term in stored.terms.items()},
             stored.last_key,
         )
-        if whole.projection.fingerprint != stored.fingerprint:
+        if version.projection.fingerprint != stored.fingerprint:
             raise Damaged(
                 f"Projection {number} has other matrices than were stored; activate another "
                 f"version, train again, or restore the collection from a copy."
             )
-        if whole.moved:
-            return whole
-        return replace(whole, projection=whole.projection.form_for(scorer))
+        if version.moved:
+            return version
+        return replace(version, projection=version.projection.form_for(scorer))
 
     @classmethod
     def centred(cls, mean: Float32, *, unit: bool, scorer: str) -> Version:
-        """The untrained version to recommend with: queries less the mean of all keys (d,).
+        """Return the untrained version to recommend with: queries less the mean of all keys (d,).
 
         What all documents have in common says nothing about whom a document is for. Keys stay as
         they are: their own mean adds the same to every logit of a query.
@@ -122,11 +122,11 @@ class Version:
 
     @property
     def examples(self) -> bool:
-        """Whether example keys take part."""
+        """True where example queries are keys too."""
         return self.tuning.examples > 0
 
     def asking(self, embeddings: Float32, rows: Int64) -> Float32:
-        """Queries (n, d), those of documents moved by what was learned of how they ask.
+        """Return queries (n, d), those of documents moved by what was learned of how they ask.
 
         Args:
             rows: (n,) the document that each is, 0 for none.
@@ -136,41 +136,40 @@ class Version:
         return embeddings + self._term("query", rows, 0.0)
 
     def gates(self, rows: Int64) -> Float64:
-        """(n,) how much documents count in a history; 1 where nothing was learned of them."""
+        """Return how much documents count in a history (n,); 1 where nothing was learned."""
         return self._term("gate", rows, 1.0)[:, 0].astype(np.float64)
 
     def without(self, added: KeyBatch) -> Version:
-        """The version without terms of documents that have got keys of their own meanwhile.
+        """Leave out the terms of documents that have new keys of their own.
 
         Such a document has another text now, of which nothing was learned.
         """
         other = added.documents[~added.examples & (added.ids > self.last_key)]
         if not self.terms or not len(other):
             return self
-        kept = {
+        terms = {
             name: Terms(term.rows[same], term.vectors[same])
             for name, term in self.terms.items()
             if (same := np.isin(term.rows, other, invert=True)).any()
         }
-        return replace(self, terms=kept)
+        return replace(self, terms=terms)
 
     def _term(self, name: str, rows: Int64, default: float) -> Float32:
-        """(n, width) of one name, the default where a document has none."""
+        """Return the vectors (n, width) of one name, the default where a document has none."""
         if name not in self.terms or not len(self.terms[name].rows):
             return np.full((len(rows), 1), default, dtype=np.float32)
-        known, vectors = self.terms[name]
-        at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-        found: Float32 = np.where((known[at] == rows)[:, None], vectors[at], np.float32(default))
-        return found
+        places, present = locate(self.terms[name].rows, rows)
+        vectors = self.terms[name].vectors[places]
+        return np.where(present[:, None], vectors, np.float32(default)).astype(np.float32)
 
     @property
     def moved(self) -> bool:
-        """Whether a key is more than the projection of its embedding: such keys do not fold."""
+        """True where a key is more than the projection of its embedding: such keys do not fold."""
         return self.examples or len(self.offsets.keys) > 0
 
     @cached_property
     def layout(self) -> str:
-        """Names how keys are laid out: versions of one layout share a published index."""
+        """The name of the layout of keys: versions of one layout share a published index."""
         if not self.moved:
             return self.projection.key_fingerprint[:16]
         # By the version's number and not by what the offsets hold: when a document goes, its
@@ -196,18 +195,17 @@ class Version:
         return self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
 
     def keys(self, batch: KeyBatch) -> KeyTable:
-        """Stored embeddings as keys (m, width)."""
-        own = ~batch.examples
-        if own.all():
-            return KeyTable.of_keys(
-                self._own(batch.ids, batch.embeddings), batch.ids, batch.documents
-            )
+        """Return stored embeddings as keys (m, width)."""
+        texts = ~batch.examples
+        if texts.all():
+            keys = self._text_keys(batch.ids, batch.embeddings)
+            return KeyTable.of_keys(keys, batch.ids, batch.documents)
         vectors = np.empty((len(batch.ids), self.width), dtype=np.float32)
-        vectors[own] = self._own(batch.ids[own], batch.embeddings[own])
-        vectors[~own] = self._examples(batch.embeddings[~own])
+        vectors[texts] = self._text_keys(batch.ids[texts], batch.embeddings[texts])
+        vectors[~texts] = self._example_keys(batch.embeddings[~texts])
         return KeyTable.of_keys(vectors, batch.ids, batch.documents)
 
-    def _own(self, ids: Int64, embeddings: Float32) -> Float32:
+    def _text_keys(self, ids: Int64, embeddings: Float32) -> Float32:
         if not len(ids):
             return np.empty((0, self.width), dtype=np.float32)
         keys = self.projection.keys(self._shifted(ids, embeddings))  # (m, Hk, d)
@@ -216,15 +214,13 @@ class Version:
     def _shifted(self, ids: Int64, embeddings: Float32) -> Float32:
         if not len(self.offsets.keys):
             return embeddings
-        at = np.searchsorted(self.offsets.keys, ids)
-        at[at == len(self.offsets.keys)] = 0
-        found = self.offsets.keys[at] == ids
+        places, present = locate(self.offsets.keys, ids)
         shifted = embeddings.copy()
-        shifted[found] += self.offsets.deltas[at[found]]
+        shifted[present] += self.offsets.deltas[places[present]]
         return shifted
 
-    def _examples(self, embeddings: Float32) -> Float32:
-        """A question is the key that its like would look for; (m, d_in) -> (m, width)."""
+    def _example_keys(self, embeddings: Float32) -> Float32:
+        """Turn example queries (m, d_in) into keys (m, width) that similar queries look for."""
         queries = self.projection.queries(embeddings)  # (m, H, d)
         flat: Float32 | Float64 = queries.reshape(len(queries), -1)
         if flat.shape[1] != self.width:  # the heads share their keys

@@ -14,7 +14,7 @@ from attend.attention.softmax import (
     partition,
     softmax,
 )
-from attend.attention.streamed import Blocks, Weights, attend_many, weights_by_block
+from attend.attention.streamed import Blocks, BlockWeights, attend_many, weights_by_block
 from attend.attention.top import Attended, Logits, attend_logits, weighed
 
 __all__ = [
@@ -24,12 +24,12 @@ __all__ = [
     "Allowed",
     "Attended",
     "Block",
+    "BlockWeights",
     "Blocks",
     "Logits",
     "Mechanism",
     "Partition",
     "Softmax",
-    "Weights",
     "attend_logits",
     "attend_many",
     "block_logits",

@@ -35,12 +35,12 @@ class Block(NamedTuple):
 
 
 def only(ids: Int64) -> Allowed:
-    """The mask that lets these row ids through and no other."""
+    """Return the mask that lets these row ids through and no other."""
     return lambda documents: np.isin(documents, ids)
 
 
 def without(ids: Int64) -> Allowed:
-    """The mask that holds these row ids back."""
+    """Return the mask that holds these row ids back."""
     return lambda documents: np.isin(documents, ids, invert=True)
 
 
@@ -52,7 +52,7 @@ def block_logits(
     allowed: Allowed | None = None,
     shift: Floats | None = None,
 ) -> Floats:
-    """Queries (q, H, d) against a block: the matrix z (q, H, n), -inf where masked.
+    """Score queries (q, H, d) against a block: the matrix z (q, H, n), -inf where masked.
 
     In the precision of queries and keys, or of the bias if that is finer.
 
@@ -79,16 +79,16 @@ def block_logits(
 
 
 def score_keys(queries: Floats, keys: Floats, mechanism: Mechanism) -> Floats:
-    """Queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m).
+    """Score queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m).
 
     Hk is 1, H, or what divides H: then each run of Hk heads meets the keys' heads in turn, as the
     parts of a mixture do.
     """
     q, heads, d = queries.shape
     by_key = queries if keys.shape[1] == 1 else queries.reshape(-1, keys.shape[1], d)
-    found = mechanism.score(by_key, keys).reshape(q, heads, len(keys))
-    scaled = np.empty(found.shape, found.dtype)  # by query, however the product lies in memory
-    return np.multiply(found, mechanism.scale[:, None].astype(found.dtype), out=scaled)
+    scores = mechanism.score(by_key, keys).reshape(q, heads, len(keys))
+    scaled = np.empty(scores.shape, scores.dtype)  # by query, however the product lies in memory
+    return np.multiply(scores, mechanism.scale[:, None].astype(scores.dtype), out=scaled)
 
 
 def check_queries(queries: Floats, mechanism: Mechanism, shift: Floats | None) -> None:
@@ -115,14 +115,14 @@ def _check_size(logits: Floats) -> None:
 
 
 def _by_head(bias: Floats, shape: tuple[int, ...]) -> Floats:
-    """(q, H, n) as it is, else as `_per_query`."""
+    """Return (q, H, n) as it is, else as `_per_query` does."""
     if bias.ndim == 3 and bias.shape == shape:
         return bias
     return _per_query("bias", bias, shape[0], shape[-1])
 
 
 def _per_query(name: str, array: NDArray[Any], queries: int, documents: int) -> NDArray[Any]:
-    """(n,) or (q, n) as (1 or q, 1, n), to meet logits (q, H, n)."""
+    """Turn (n,) or (q, n) into (1 or q, 1, n), to meet logits (q, H, n)."""
     if array.shape not in ((documents,), (queries, documents)):
         raise InvalidRequest(
             f"A {name} of shape {array.shape} was given for {queries} queries and "
@@ -132,7 +132,7 @@ def _per_query(name: str, array: NDArray[Any], queries: int, documents: int) -> 
 
 
 def pieces(block: Block, most: int) -> Iterator[Block]:
-    """A block without a bias in pieces of about `most` keys; a document is never cut."""
+    """Cut a block without a bias into pieces of about `most` keys; a document is never cut."""
     if len(block.keys) <= most:
         yield block
         return

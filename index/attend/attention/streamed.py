@@ -23,7 +23,7 @@ from attend.types import Float64, Floats, Int64
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks that can be read more than once: each reading calls `read` anew."""
+    """Blocks that can be read more than once: each reading calls `read` again."""
 
     read: Callable[[], Iterator[Block]]
 
@@ -41,8 +41,8 @@ _Scored: TypeAlias = tuple[Block, Floats]
 """A block with its logits (q, H, n)."""
 
 
-class Weights(NamedTuple):
-    """One block's share of the attention, for blending its values."""
+class BlockWeights(NamedTuple):
+    """The share of one block in the attention, for blending its values."""
 
     documents: Int64
     """(n,)"""
@@ -50,19 +50,19 @@ class Weights(NamedTuple):
     """(q, H, n)"""
 
 
-class _Read(NamedTuple):
-    """What a first reading of all blocks leaves of them."""
+class _FirstReading(NamedTuple):
+    """Result of a first reading of all blocks."""
 
     sums: Partition
     """(q, H)"""
     documents: Int64
-    """(q,) how many were not masked."""
+    """(q,) the number that was not masked."""
     best: list[Logits]
-    """Of each query; empty for several heads."""
+    """The best of each query; empty for several heads."""
     only: list[_Scored]
-    """The block with its logits, where there is but one, which need not be scored again."""
+    """The block with its logits, if it is the only one: it need not be scored again."""
     shares: tuple[Partition, Floats] | None
-    """Of that block its own partition (q, H) and the exponentials in it (q, H, n)."""
+    """The partition (q, H) of that block and the exponentials in it (q, H, n)."""
 
 
 def attend_many(
@@ -75,9 +75,9 @@ def attend_many(
     shift: Floats | None = None,
     beyond: Partition | None = None,
 ) -> list[Attended]:
-    """Attention of queries (q, H, d) over every document: weights are the true softmax.
+    """Attend to every document with queries (q, H, d): weights are the true softmax.
 
-    Lists the `keep` best of each query. With several heads the blocks are read twice,
+    Return the `keep` best of each query. With several heads the blocks are read twice,
     for the mixture that ranks documents is known only once the partitions are; give
     `Blocks` or a list then, not an iterator. Logits are in the precision of queries and
     keys: float64 queries give float64 logits.
@@ -103,22 +103,21 @@ def weights_by_block(
     queries: Floats,
     blocks: Iterable[Block],
     mechanism: Mechanism,
-    found: Sequence[Attended],
+    attended: Sequence[Attended],
     *,
     allowed: Allowed | None = None,
     shift: Floats | None = None,
-) -> Iterator[Weights]:
-    """Every document's weights, block by block, once `attend_many` has found the sums.
+) -> Iterator[BlockWeights]:
+    """Yield every document's weights, block by block, once `attend_many` has the sums.
 
-    The reading that a blend of values needs, listed documents or not; with the same
-    queries, mask and shift.
+    A blend of values needs them, listed or not; with the same queries, mask and shift.
     """
     sums = Partition(
-        np.stack([each.partition.maximum for each in found]),
-        np.stack([each.partition.total for each in found]),
+        np.stack([top.partition.maximum for top in attended]),
+        np.stack([top.partition.total for top in attended]),
     )
     for block, z in _Reader(queries, blocks, mechanism, allowed, shift):
-        yield Weights(block.documents, weigh(z / mechanism.temperature, sums))
+        yield BlockWeights(block.documents, weigh(z / mechanism.temperature, sums))
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,8 @@ class _Reader:
             )
 
 
-def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Read:
-    """Partitions, and with one head the best documents too, for z alone ranks them."""
+def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _FirstReading:
+    """Return partitions, and with one head the best documents too, as z alone ranks them."""
     mechanism, count = reader.mechanism, len(reader.queries)
     sums = _null_alone(count, mechanism)
     sums = sums if beyond is None else join(sums, beyond)
@@ -166,11 +165,11 @@ def _first_reading(reader: _Reader, keep: int, beyond: Partition | None) -> _Rea
         if mechanism.heads == 1:
             best = _merged(best, block, z, sums, mechanism, keep)
         only, last = ([], None) if number else ([(block, z)], (here, shares))
-    return _Read(sums, documents, best, only, last)
+    return _FirstReading(sums, documents, best, only, last)
 
 
 def _second_reading(
-    scored: Iterable[_Scored], read: _Read, mechanism: Mechanism, keep: int
+    scored: Iterable[_Scored], read: _FirstReading, mechanism: Mechanism, keep: int
 ) -> list[Logits]:
     best = [_nothing(mechanism.heads)] * len(read.documents)
     weights = _weights(read, mechanism)
@@ -179,13 +178,13 @@ def _second_reading(
     return best
 
 
-def _weights(read: _Read, mechanism: Mechanism) -> list[Float64] | None:
-    """Each query's mixed weights (n,) in the only block, without another exponential."""
+def _weights(read: _FirstReading, mechanism: Mechanism) -> list[Float64] | None:
+    """Return each query's mixed weights (n,) in the only block, without another exponential."""
     if read.shares is None:
         return None
     (maximum, _), shares = read.shares
     factors = mechanism.gates * weigh_one(maximum, read.sums)  # (q, H)
-    return [factor @ each for factor, each in zip(factors, shares, strict=True)]
+    return [factor @ share for factor, share in zip(factors, shares, strict=True)]
 
 
 def _merged(
@@ -197,21 +196,21 @@ def _merged(
     keep: int,
     weights: Sequence[Float64] | None = None,
 ) -> list[Logits]:
-    """Each query's best so far with a block's logits (q, H, n), and its weights if known."""
-    known = [None] * len(z) if weights is None else weights
+    """Merge a block's logits (q, H, n), and weights if known, into each query's best so far."""
+    by_query = [None] * len(z) if weights is None else weights
     peaks = z.max(axis=-1)  # (q, H)
     return [
         old
         if _hopeless(old, peak, mechanism, keep)
         else _merge(old, Logits(block.documents, logits), part, mechanism, keep, weight)
         for old, peak, logits, part, weight in zip(
-            best, peaks, z, _by_query(sums), known, strict=True
+            best, peaks, z, _by_query(sums), by_query, strict=True
         )
     ]
 
 
 def _hopeless(old: Logits, peak: Floats, mechanism: Mechanism, keep: int) -> bool:
-    """Whether the largest logit of a block (H,) is below all that are kept, as it mostly is."""
+    """Return whether the largest logit of a block (H,) is below all of the best, as usual."""
     if mechanism.heads > 1 or keep == 0 or len(old.documents) < keep:
         return False
     return bool(peak[0] < old.z[0, -1])
@@ -225,7 +224,7 @@ def _merge(
     keep: int,
     weights: Floats | None = None,
 ) -> Logits:
-    """The `keep` best of both, by score and then by row id."""
+    """Return the `keep` best of both, by score and then by row id."""
     if weights is None:
         new = _reaching(new, old, part, mechanism, keep)
     new = unmasked(_cut(new, part, mechanism, keep, weights))
@@ -237,12 +236,12 @@ def _merge(
 
 
 def _reaching(new: Logits, old: Logits, part: Partition, mechanism: Mechanism, keep: int) -> Logits:
-    """What of a block reaches the least of those kept before: of most blocks little does."""
+    """Return what of a block reaches the last of the best so far: of most blocks little does."""
     if keep == 0 or len(old.documents) < keep:
         return new
     least = scores(old.z[:, -1:], part, mechanism)[0]
-    kept = np.flatnonzero(scores(new.z, part, mechanism) >= least)
-    return Logits(new.documents[kept], new.z[:, kept])
+    places = np.flatnonzero(scores(new.z, part, mechanism) >= least)
+    return Logits(new.documents[places], new.z[:, places])
 
 
 def _cut(
@@ -252,7 +251,7 @@ def _cut(
     keep: int,
     weights: Floats | None = None,
 ) -> Logits:
-    """A block without what cannot be among the `keep` best: sorting it costs more."""
+    """Leave out what cannot be among the `keep` best: sorting the block costs more."""
     if len(new.documents) <= keep or keep == 0:
         return new
     score = weights
@@ -263,12 +262,12 @@ def _cut(
         score = scores(new.z, part, mechanism)
         threshold = np.partition(score, -keep)[-keep]
     # With all ties, among which the row id decides, and with what rounding may have parted.
-    kept = score >= threshold - abs(threshold) * ROUNDED
-    return Logits(new.documents[kept], new.z[:, kept])
+    near = score >= threshold - abs(threshold) * ROUNDED
+    return Logits(new.documents[near], new.z[:, near])
 
 
 def _by_query(sums: Partition) -> list[Partition]:
-    """(q, H) as q of (H,)."""
+    """Split a partition (q, H) into q of (H,)."""
     return [Partition(*part) for part in zip(sums.maximum, sums.total, strict=True)]
 
 

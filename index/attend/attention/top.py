@@ -21,7 +21,7 @@ class Logits(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What one query attends to, best first."""
+    """The documents that one query attends to, best first."""
 
     documents: Int64
     """(n,) row ids; of a streamed attention only the `keep` best."""
@@ -123,8 +123,10 @@ def rank(documents: Int64, score: Floats) -> Int64:
 
 def unmasked(candidates: Logits) -> Logits:
     """Return the candidates that no mask took out."""
-    kept = ~np.isneginf(candidates.z).all(axis=0)
-    return Logits(candidates.documents[kept], candidates.z[:, kept])
+    open = ~np.isneginf(candidates.z).all(axis=0)
+    if open.all():
+        return candidates
+    return Logits(candidates.documents[open], candidates.z[:, open])
 
 
 def _whole(z: Floats, mechanism: Mechanism) -> Partition:

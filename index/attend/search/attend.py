@@ -17,8 +17,8 @@ import numpy as np
 from attend.arrays import kth_largest
 from attend.attention import (
     Attended,
+    BlockWeights,
     Logits,
-    Weights,
     attend_logits,
     attend_many,
     block_logits,
@@ -71,7 +71,7 @@ class Attention:
     exact: bool
     scoring: Scoring
     recall: float | None = None
-    all_weights: Callable[[], Iterator[Weights]] | None = None
+    all_weights: Callable[[], Iterator[BlockWeights]] | None = None
 
 
 def attend(
@@ -172,7 +172,7 @@ def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | No
 def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
     attended = _scan(scoring, rows, keep)
 
-    def all_weights() -> Iterator[Weights]:
+    def all_weights() -> Iterator[BlockWeights]:
         return weights_by_block(
             scoring.heads,
             scoring.blocks(rows),
