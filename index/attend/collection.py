@@ -29,8 +29,8 @@ from attend.search.schedule import (
     made_of,
     queries_of,
     texts_of,
+    until_stable,
 )
-from attend.search.stable import until_stable
 from attend.search.values import ValueTypes
 from attend.search.words import score_words, word_weight
 from attend.stored import StoredCollection

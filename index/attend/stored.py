@@ -17,8 +17,8 @@ from attend.keys import Wanted
 from attend.projection import Projection, lsi, pca
 from attend.revising import revised
 from attend.search.answers import Facets
-from attend.search.paging import cursor as cursor_of
-from attend.search.paging import fingerprint, place
+from attend.search.listing import cursor as cursor_of
+from attend.search.listing import fingerprint, place
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
 from attend.types import Document, Json, OnStage
 

@@ -66,49 +66,54 @@ def softmax(
 
 
 def partition(z: Floats, null: Float64 | None = None) -> Partition:
-    """The sum of exponentials over the last axis and the null: (..., n) -> (...,)."""
+    """Sum exponentials over the last axis and the null key: (..., n) -> (...,)."""
     rows, _ = summed(z)
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
 
 
 def summed(z: Floats) -> tuple[Partition, Floats]:
-    """The same without a null, and what was summed, exp(z - maximum) (..., n)."""
-    maximum = np.asarray(check_finite(z.max(axis=-1, initial=-np.inf)))
+    """Sum exponentials without a null key; return also exp(z - maximum) (..., n)."""
+    maximum = np.asarray(z.max(axis=-1, initial=-np.inf))
+    if not (maximum < np.inf).all():  # NaN fails too
+        raise InvalidRequest(
+            "A logit is NaN or infinite; the query or a key holds NaN, infinity or numbers "
+            "too large to multiply."
+        )
     shares = _relative(z, maximum[..., None])
     total = np.asarray(shares.sum(axis=-1))
     return Partition(maximum.astype(np.float64), total.astype(np.float64)), shares
 
 
 def cooled(z: Floats, temperature: float) -> Floats:
-    """Logits over a temperature; at 1 the same array."""
+    """Divide logits by a temperature; at 1 return the same array."""
     return z if temperature == 1 else z / temperature
 
 
 def join(one: Partition, other: Partition) -> Partition:
-    """The partition of both their logits together."""
+    """Return the partition of the logits of both together."""
     maximum = np.maximum(one.maximum, other.maximum)
     parts = [part.total * _relative(part.maximum, maximum) for part in (one, other)]
     return Partition(maximum, parts[0] + parts[1])
 
 
 def weigh(z: Floats, sums: Partition) -> Float64:
-    """Logits (..., n) as shares of a partition (...,); zero where nothing was attended to."""
+    """Turn logits (..., n) into shares of a partition (...,); zero where all were masked."""
     shares = _relative(z, sums.maximum[..., None])
     return np.asarray(shares / np.where(sums.total == 0, 1, sums.total)[..., None])
 
 
 def weigh_one(z: Float64, sums: Partition) -> Float64:
-    """One logit for each partition (...,) as its share."""
+    """Turn one logit for each partition (...,) into its share."""
     return np.asarray(weigh(z[..., None], sums)[..., 0])
 
 
 def mix(weights: Float64, gates: Float64) -> Float64:
-    """Heads' weights (..., H, n) by their gates (H,): (..., n)."""
+    """Mix the weights of heads (..., H, n) by their gates (H,): (..., n)."""
     return np.asarray(gates @ weights)  # (H,) @ (..., H, n) -> (..., n)
 
 
 def log_mix(log_weights: Float64, gates: Float64) -> Float64:
-    """log of the mixture from log weights (..., H, n): (..., n).
+    """Return the log of the mixture from log weights (..., H, n): (..., n).
 
     In logs, so that documents too far off to have a weight still have an order.
     """
@@ -119,7 +124,7 @@ def log_mix(log_weights: Float64, gates: Float64) -> Float64:
 
 
 def check_temperature(temperature: float) -> float:
-    """The temperature as a float, if it is a finite number above zero."""
+    """Return the temperature as a float, if it is a finite number above zero."""
     if isinstance(temperature, bool) or not isinstance(temperature, int | float | np.number):
         raise InvalidRequest(
             f"The temperature is {temperature!r}; send a number above 0.", field="temperature"
@@ -131,16 +136,6 @@ def check_temperature(temperature: float) -> float:
             field="temperature",
         )
     return float(temperature)
-
-
-def check_finite(peak: Floats) -> Floats:
-    """The largest logits, if none is NaN or +inf: either would spread to all weights."""
-    if np.isnan(peak).any() or np.isposinf(peak).any():
-        raise InvalidRequest(
-            "A logit is NaN or infinite; the query or a key holds NaN, infinity or numbers "
-            "too large to multiply."
-        )
-    return peak
 
 
 def _relative(z: Floats, maximum: Floats) -> Floats:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.attention.mechanism import Mechanism
-from attend.attention.softmax import Partition, cooled, log_mix, mix, partition, weigh, weigh_one
+from attend.attention.softmax import Partition, cooled, log_mix, partition, weigh, weigh_one
 from attend.types import Float64, Floats, Int64
 
 
@@ -87,10 +87,10 @@ def _attended(
         documents=best.documents,
         scores=np.asarray(score, dtype=np.float64),
         logits=z,
-        weights=mix(heads, mechanism.gates),
+        weights=mechanism.gates @ heads,
         head_weights=heads,
         partition=sums,
-        null_weight=_null_weight(sums, mechanism),
+        null_weight=0.0 if mechanism.null_logit is None else _null_weight(sums, mechanism),
         total_documents=total_documents,
     )
 
@@ -136,6 +136,5 @@ def _whole(z: Floats, mechanism: Mechanism) -> Partition:
 
 
 def _null_weight(sums: Partition, mechanism: Mechanism) -> float:
-    if mechanism.null_logit is None:
-        return 0.0
+    assert mechanism.null_logit is not None
     return float(mechanism.gates @ weigh_one(mechanism.null_logit / mechanism.temperature, sums))

@@ -91,12 +91,12 @@ class Segment:
         table = KeyTable.of_keys(vectors.all(), key_ids, documents)
         return Segment(table, vectors, Removals(len(table)))
 
-    @property
+    @cached_property
     def rows(self) -> Int64:
         """(n,) the documents' rows, removed ones too."""
         return self.table.rows
 
-    @property
+    @cached_property
     def keys(self) -> int:
         """The number of keys, of removed documents too."""
         return len(self.table.ids)

@@ -57,7 +57,7 @@ class Snapshot:
         """The published segment and the delta."""
         return self.published, self.delta
 
-    @property
+    @cached_property
     def keys(self) -> int:
         return sum(segment.keys for segment in self.segments)
 
@@ -93,7 +93,7 @@ class Snapshot:
         """Those with documents; at least one. Each costs a search as much as its keys do."""
         return [segment for segment in self.segments if len(segment.rows)] or self.segments[:1]
 
-    @property
+    @cached_property
     def documents(self) -> int:
         return sum(segment.living for segment in self.segments)
 

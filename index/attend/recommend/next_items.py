@@ -19,8 +19,8 @@ from attend.recommend.reorder import diverse, penalised, reserved
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.explain import display_title, explain_parts
 from attend.search.plan import AttentionOptions
+from attend.search.schedule import Vanished, until_stable
 from attend.search.scoring import Queries, Scoring
-from attend.search.stable import Vanished, until_stable
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64

@@ -15,7 +15,7 @@ from attend.recommend.history import NO_ROW, Histories, History, Missing, name_o
 from attend.recommend.target import NONE, Prediction, Targets, Valued, predicted
 from attend.recommend.trained import Models, Trained
 from attend.search.explain import MAX_SHARES
-from attend.search.stable import Vanished, until_stable
+from attend.search.schedule import Vanished, until_stable
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
 from attend.views import UNTRAINED, SnapshotSource

@@ -17,8 +17,7 @@ from attend.search.estimate import WHOLE, attended_share
 from attend.search.explain import display_title, explanations, highlights, matches
 from attend.search.listing import Listing, listed
 from attend.search.plan import AttentionOptions
-from attend.search.schedule import Answered, Search
-from attend.search.stable import Vanished
+from attend.search.schedule import Answered, Search, Vanished
 from attend.search.values import KEY, HeadBlend, ValueTypes, check_path, decode_value, values_of
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.types import Float64, Int64, Json
@@ -231,7 +230,8 @@ class Answering:
     def _add(self, blend: HeadBlend, query: int, rows: Int64, weights: Float64) -> None:
         documents = self._documents(rows)
         ids = [document.id for document in documents]
-        by_head = self.attention.scoring.by_head(weights)
+        scoring = self.attention.scoring
+        by_head = weights if scoring.parts is None else scoring.by_head(weights)
         blend.add(ids, self._values(query, rows, documents), by_head)
 
     @cached_property

@@ -130,7 +130,7 @@ class QueryEncoder:
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Return the embeddings of parts (p, d)."""
         texts = {place: part.text for place, part in enumerate(parts) if part.text is not None}
-        if texts and not self.takes_text:
+        if texts and self._settings.encoder is None:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "
                 f"{self._settings.dimension} dimensions; send such a vector.",

@@ -13,8 +13,8 @@ from attend.attention import Attended
 from attend.errors import LimitExceeded
 from attend.search.answers import Highlight
 from attend.search.attend import Attention
+from attend.search.schedule import Vanished
 from attend.search.scoring import Scoring
-from attend.search.stable import Vanished
 from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.store.words import SPLIT, TOKENIZER
 from attend.types import Int64, Json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from array import array
 from collections.abc import Sequence
@@ -12,11 +14,14 @@ import numpy as np
 
 from attend.api.search import SearchRequest
 from attend.attention import Attended
-from attend.search.paging import cursor, fingerprint, place
+from attend.errors import InvalidRequest
 from attend.types import Float64, Int64, Json
 
 PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""
+
+DIGEST = 8
+"""Bytes of the fingerprint; it guards against mistakes and not against attacks."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,54 @@ def _fingerprint(request: SearchRequest, version: int) -> str:
     # As JSON a vector takes more time than most searches for it.
     options = request.model_dump_json(exclude=PAGE | {"query"})
     return fingerprint(str(version), options, array("d", vector).tobytes())
+
+
+def fingerprint(*parts: str | bytes) -> str:
+    """Return what a cursor belongs to: the same for the same request."""
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        # With its length, so that no two lists of parts read the same.
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def cursor(request: str, place: Sequence[float]) -> str:
+    """Return the end of a page as a text for an address line.
+
+    It holds the place of the last item in the order of the list. It is no position: what comes or
+    goes before that place moves nothing.
+
+    Args:
+        request: the fingerprint of the request.
+        place: of the last item; numbers.
+    """
+    text = json.dumps([request, *place], separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def place(cursor: str, request: str, length: int) -> list[float]:
+    """Return the place that a cursor holds, `length` numbers.
+
+    Raises:
+        InvalidRequest: it is not a cursor, or one of another request.
+    """
+    try:
+        data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        belongs_to, *numbers = json.loads(data)
+    except (ValueError, TypeError):
+        belongs_to, numbers = None, []
+    # Python's JSON reads NaN and Infinity, and integers of any length.
+    sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)
+    if not isinstance(belongs_to, str) or len(numbers) != length or not sound:
+        raise InvalidRequest(
+            f"{cursor[:40]!r} is no cursor; send `next` of the page before, as it is.",
+            field="cursor",
+        )
+    if belongs_to != request:
+        raise InvalidRequest(
+            "The cursor belongs to another request, or to another projection version; send the "
+            "request as before, or begin again without it.",
+            field="cursor",
+        )
+    return [float(number) if isinstance(number, float) else number for number in numbers]

@@ -14,9 +14,15 @@ from attend.search.answer import attention_options
 from attend.search.answers import Matrix
 from attend.search.attend import attend
 from attend.search.encode import QueryEncoder
-from attend.search.schedule import Search, options_json, queries_of, texts_of
+from attend.search.schedule import (
+    Search,
+    Vanished,
+    options_json,
+    queries_of,
+    texts_of,
+    until_stable,
+)
 from attend.search.selecting import Selects
-from attend.search.stable import Vanished, until_stable
 from attend.search.words import score_words, word_weight
 from attend.settings import Settings
 from attend.store import CollectionStore

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from attend.api.queries import QueryPart
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
 from attend.consistency import Consistency, reading
-from attend.errors import InvalidRequest
+from attend.errors import Conflict, InvalidRequest
 from attend.search.answers import Answer
 from attend.search.attend import Attention
 from attend.search.encode import EncodedQuery, QueryEncoder
@@ -28,6 +29,31 @@ CHARACTERS = 100
 
 TOGETHER = 64
 """Queries of different callers that are searched at once, or text that costs the same."""
+
+ATTEMPTS = 5
+"""Attempts at a reading, each over a newer snapshot."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Vanished(Exception):
+    """A document was deleted between the search and the reading of its value."""
+
+
+def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a reading begin again, over a newer snapshot, while it raises Vanished."""
+
+    @wraps(read)
+    def reading(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for _ in range(ATTEMPTS):
+            try:
+                return read(*args, **kwargs)
+            except Vanished:
+                continue
+        raise Conflict("The documents change faster than they can be read; try again.")
+
+    return reading
 
 
 @dataclass(slots=True)

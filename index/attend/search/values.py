@@ -10,7 +10,7 @@ import numpy as np
 
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
-from attend.search.stable import Vanished
+from attend.search.schedule import Vanished
 from attend.settings import Settings
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Float64, Json

@@ -75,6 +75,8 @@ NO_WORDS = WordScores(np.empty(0, dtype=np.int64), np.empty(0), ())
 
 def word_weight(option: bool | float | None, tuning: Tuning) -> WordWeight:
     """Return how much words count: as a request says, else as the version does."""
+    if option is None and not tuning.lexical:
+        return OFF
     if option is None:
         return fitted_word_weight(tuning)
     if option is True:

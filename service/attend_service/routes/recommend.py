@@ -13,7 +13,7 @@ from attend.api.recommend import (
     InteractionsRequest,
     RecommendRequest,
 )
-from attend.search.paging import cursor, fingerprint, place
+from attend.search.listing import cursor, fingerprint, place
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.recommending import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.projection import identity
 from attend.search.explain import word_spans
-from attend.search.paging import cursor, fingerprint, place
+from attend.search.listing import cursor, fingerprint, place
 from tests.index.helpers import vector_data
 from tests.index.world import World
 
@@ -87,9 +87,9 @@ def test_a_cursor_is_of_one_question(many):
     again = many.search(QUERY, k=50, cursor=first.next, explain=True, fields=[])
     assert len(again.hits) == 50
     for other in ({"attend": 50}, {"filter": {"at": {"gt": 5}}}, {"min_score": 0.0}):
-        with pytest.raises(InvalidRequest, match="belongs to something else"):
+        with pytest.raises(InvalidRequest, match="belongs to another request"):
             many.search(QUERY, cursor=first.next, **other)
-    with pytest.raises(InvalidRequest, match="belongs to something else"):
+    with pytest.raises(InvalidRequest, match="belongs to another request"):
         many.search([1, 0, 0, 0], k=5, cursor=first.next)
     many.activate(many.add_projection(identity(WIDTH, normalize=True)))
     with pytest.raises(InvalidRequest, match="another projection version"):
