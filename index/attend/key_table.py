@@ -69,7 +69,7 @@ class KeyTable:
         """(m,) the row of each key's document."""
         return self.rows if self.single else self.rows[self.ordinals]
 
-    @property
+    @cached_property
     def single(self) -> bool:
         """Whether every document has one key."""
         return len(self.rows) == len(self.ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -52,9 +52,11 @@ def nearest(
         found = _fetched(segment, queries, allowed, wanted, fetch, recall)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
     short = [at for at, each in enumerate(found) if each is None]
-    scanned = _scanned(segment, queries[short], allowed, wanted)
-    named = [next(scanned) if each is None else each for each in found]
-    return Proposed(named, 1.0 if len(short) == len(queries) else promised)
+    scanned = _scanned(segment, queries[short], allowed, wanted) if short else []
+    for at, best in zip(short, scanned, strict=True):
+        found[at] = best
+    rows_found = [each for each in found if each is not None]
+    return Proposed(rows_found, 1.0 if len(short) == len(queries) else promised)
 
 
 def _fetched(
@@ -106,26 +108,26 @@ def _best(rows: Int64, scores: Float32, wanted: int) -> Int64:
     return rows[kept]
 
 
-def _scanned(
-    segment: Segment, queries: Float32, allowed: Bool | None, wanted: int
-) -> Iterator[Int64]:
+def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, wanted: int) -> list[Int64]:
     """Rows of the `wanted` best documents for each query, by the product with all keys."""
     ordinals = np.arange(len(segment.rows))
     if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
         ordinals = np.flatnonzero(allowed)
     largest = segment.table.most_keys
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
+    found: list[Int64] = []
     for at in range(0, len(queries), step):
         part = queries[at : at + step]
-        products = [
-            block.best(part @ block.vectors.T)  # (q, d) @ (d, m) -> (q, documents)
-            for block in segment.blocks(ordinals)
-        ]
-        best = np.concatenate(products, axis=1)
+        products = []
+        for block in segment.blocks(ordinals):
+            scores = part @ block.vectors.T  # (q, d) @ (d, m) -> (q, m)
+            products.append(scores if block.single else block.best(scores))  # (q, documents)
+        best = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
         rows = segment.rows[ordinals]
-        yield from (_best(rows, scores, wanted) for scores in best)
+        found += map(partial(_best, rows, wanted=wanted), best)
+    return found
 
 
 NONE = -1

@@ -175,6 +175,8 @@ class Segment:
 
     def blocks(self, places: Int64) -> Iterator[KeyTable]:
         """Return documents (ascending places) in blocks of about `BLOCK_KEYS` keys."""
+        if len(places) == len(self.rows) and self.keys <= BLOCK_KEYS:
+            return iter((self.table,))
         return self.table.blocks(BLOCK_KEYS, places)
 
 

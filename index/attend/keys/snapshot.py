@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -117,8 +117,11 @@ class Snapshot:
                 built for, 1 for all.
         """
         flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
-        found = [nearest(segment, flat, rows, attend, recall) for segment in self._filled]
+        wanted = partial(nearest, queries=flat, rows=rows, attend=attend, recall=recall)
+        found = list(map(wanted, self._filled))
         heads = queries.shape[1]
+        if len(found) == 1 and heads == 1:
+            return found[0]
         merged = [
             _united([row for each in found for row in each.rows[at : at + heads] if len(row)])
             for at in range(0, len(flat), heads)

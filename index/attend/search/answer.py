@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -99,9 +99,11 @@ class Answering:
             UnknownField: no document has such a value, whether or not any answers.
         """
         view, plan = self.attention.scoring.view, self.attention.scoring.plan
-        answers = [
-            Answer(
-                hits=self._hits(query, listing),
+        answers = []
+        for query, attended in enumerate(self.attention.attended):
+            answered = self._answers(attended)
+            answer = Answer(
+                hits=self._hits(query, self.listings[query]),
                 answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
                 answered=answered,
@@ -112,16 +114,12 @@ class Answering:
                 generation=view.change,
                 projection=view.made.number,
                 took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
-                next=listing.next,
+                next=self.listings[query].next,
                 facets=facets,
                 weighing=self._weighing(query) if self.options.explain else None,
             )
-            for query, (attended, listing) in enumerate(
-                zip(self.attention.attended, self.listings, strict=True)
-            )
-            for answered in [self._answers(attended)]
-        ]
-        return [Answered(answer, self.attention, query) for query, answer in enumerate(answers)]
+            answers.append(Answered(answer, self.attention, query))
+        return answers
 
     def _hits(self, query: int, listing: Listing) -> list[Hit]:
         attended, fields = self.attention.attended[query], self.options.fields
@@ -213,26 +211,24 @@ class Answering:
         weighted = projection.w_v is not None or projection.w_o is not None
         through = weighted and scoring.view.made.tuning.takes(self.options.value)
         blend = HeadBlend(type, projection, scoring.gates, through=through)
+        blocks: Iterable[tuple[Int64, Float64]]
         if self.options.mode == "hard":
-            one_hot = np.ones((len(attended.head_weights), 1))
-            self._add(blend, query, attended.documents[:1], one_hot)
+            blocks = [(attended.documents[:1], np.ones((len(attended.head_weights), 1)))]
         elif self.attention.all_weights is None:
-            self._add(blend, query, attended.documents, attended.head_weights)
+            blocks = [(attended.documents, attended.head_weights)]
         else:
-            for block in self.attention.all_weights():
-                self._add(blend, query, block.documents, block.heads[query])
+            every = self.attention.all_weights()
+            blocks = ((block.documents, block.heads[query]) for block in every)
+        for rows, weights in blocks:
+            documents = self._documents(rows)
+            by_head = weights if scoring.parts is None else scoring.by_head(weights)
+            ids = [document.id for document in documents]
+            blend.add(ids, self._values(query, rows, documents), by_head)
         answer = blend.answer()
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
             answer["decoded"] = decode_value(self.store, self.options.value, vector)
         return answer
-
-    def _add(self, blend: HeadBlend, query: int, rows: Int64, weights: Float64) -> None:
-        documents = self._documents(rows)
-        ids = [document.id for document in documents]
-        scoring = self.attention.scoring
-        by_head = weights if scoring.parts is None else scoring.by_head(weights)
-        blend.add(ids, self._values(query, rows, documents), by_head)
 
     @cached_property
     def _type(self) -> ValueType:

@@ -245,7 +245,9 @@ def _proposed(
             for near, scores in zip(candidates, scoring.words, strict=True)
         ]
     attended = []
-    for query, logits in enumerate(_scored(scoring, candidates)):
+    one = len(candidates) == 1
+    scored = (_logits(scoring, 0, candidates[0]),) if one else _scored(scoring, candidates)
+    for query, logits in enumerate(scored):
         z = logits if scoring.words is None else _with_words(scoring, query, logits)
         attended.append(attend_logits(z, scoring.mechanism, attend))
     if not native:
@@ -313,11 +315,9 @@ def _scored(scoring: Scoring, candidates: Sequence[Int64]) -> list[Logits]:
     keys = scoring.view.keys
     most = max(map(len, candidates)) * keys.most_keys
     step = LOOKED_UP // max(most, 1)
+    if step < 2:
+        return [_logits(scoring, query, rows) for query, rows in enumerate(candidates)]
     logits = []
-    if len(candidates) == 1 or step < 2:
-        for query, rows in enumerate(candidates):
-            logits.append(_logits(scoring, query, rows))
-        return logits
     for start in range(0, len(candidates), step):
         part = candidates[start : start + step]
         every = keys.lookup(np.unique(np.concatenate(part)))
