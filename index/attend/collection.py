@@ -32,7 +32,7 @@ from attend.search.schedule import (
     until_stable,
 )
 from attend.search.values import ValueTypes
-from attend.search.words import score_words, word_weight
+from attend.search.words import score_words
 from attend.stored import StoredCollection
 from attend.timings import timed
 
@@ -89,8 +89,8 @@ class Collection(StoredCollection):
             encode_searches(searches, self._queries)
             with timed("search"):
                 view, rows, contents = self._select(options, made_of(searches))
-                weight = word_weight(options.lexical, view.made.tuning)
-                words = score_words(self.store, texts_of(searches), weight)
+                tuning, texts = view.made.tuning, texts_of(searches)
+                words = score_words(self.store, texts, options.lexical, tuning)
             with timed("attend"):
                 queries = queries_of(searches, view.made, words)
                 attention = attend(view, self.settings, queries, attention_options(options), rows)

@@ -50,5 +50,6 @@ def context() -> Context:
 
 
 def asked() -> Asked | None:
-    """The operation that the request is for; None where its path leads to none."""
-    return context().operations.get(request.endpoint or "")
+    """Return the operation that the request is for; None for a path of none."""
+    current = cast(Context, current_app.extensions[EXTENSION])
+    return current.operations.get(request.endpoint or "")

@@ -17,13 +17,12 @@ from attend.search.encode import QueryEncoder
 from attend.search.schedule import (
     Search,
     Vanished,
-    options_json,
     queries_of,
     texts_of,
     until_stable,
 )
 from attend.search.selecting import Selects
-from attend.search.words import score_words, word_weight
+from attend.search.words import score_words
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Float64, Int64
@@ -38,7 +37,7 @@ def searches_of(requests: Sequence[SearchRequest], encoder: QueryEncoder) -> lis
     Raises:
         InvalidRequest: the requests differ in more than their queries.
     """
-    if len({options_json(request) for request in requests}) != 1:
+    if len({request.model_dump_json(exclude={"query"}) for request in requests}) != 1:
         raise InvalidRequest(
             "A matrix has one set of options for all of its queries; send the same with each.",
             field="searches",
@@ -71,7 +70,7 @@ def attention_matrix(
             f"{len(searches)} queries over {width} documents are more than the "
             f"{MAX_CELLS} cells that are sent at once; filter, or send fewer queries."
         )
-    words = score_words(store, texts_of(searches), word_weight(options.lexical, view.made.tuning))
+    words = score_words(store, texts_of(searches), options.lexical, view.made.tuning)
     every = replace(attention_options(options), best=None)
     queries = queries_of(searches, view.made, words)
     attended = attend(view, settings, queries, every, rows).attended

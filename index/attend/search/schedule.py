@@ -171,11 +171,6 @@ def texts_of(searches: Sequence[Search]) -> list[tuple[tuple[str, float], ...]]:
     return [texts for query in queries for texts in query.texts]
 
 
-def options_json(request: SearchRequest) -> str:
-    """Return the options of a request, which must be the same to be answered together."""
-    return request.model_dump_json(exclude={"query"})
-
-
 def _key(search: Search) -> Hashable:
     request, parts = search.request, search.parts
     # Without text there are no words, and what was fitted with them does not fit.
@@ -183,7 +178,7 @@ def _key(search: Search) -> Hashable:
     masked = tuple([part.id for part in parts if part.id]) if request.exclude_self else ()
     # A mixture has heads of its own: nothing is answered together with it.
     alone = None if request.query.mixture is None else object()
-    return worded, masked, alone, options_json(request)
+    return worded, masked, alone, request.model_dump_json(exclude={"query"})
 
 
 def _cost(searches: Sequence[Search]) -> int:

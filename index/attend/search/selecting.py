@@ -46,6 +46,8 @@ class Selecting:
 
     def _rows(self, options: SearchOptions, made_of: tuple[int, ...]) -> Int64 | None:
         """Rows that filter and mask let pass, ascending; None for all."""
+        if not (options.filter or options.mask or made_of):
+            return None
         mask, rows = options.mask or Mask(), None
         if options.filter:
             rows = self._store.matching(compile_filter(options.filter))

@@ -75,8 +75,6 @@ NO_WORDS = WordScores(np.empty(0, dtype=np.int64), np.empty(0), ())
 
 def word_weight(option: bool | float | None, tuning: Tuning) -> WordWeight:
     """Return how much words count: as a request says, else as the version does."""
-    if option is None and not tuning.lexical:
-        return OFF
     if option is None:
         return fitted_word_weight(tuning)
     if option is True:
@@ -93,15 +91,20 @@ def fitted_word_weight(tuning: Tuning) -> WordWeight:
 
 
 def score_words(
-    store: CollectionStore, texts: Sequence[Sequence[tuple[str, float]]], weight: WordWeight
+    store: CollectionStore,
+    texts: Sequence[Sequence[tuple[str, float]]],
+    option: bool | float | None,
+    tuning: Tuning,
 ) -> list[WordScores] | None:
     """Return the BM25 scores of each embedding; None where words do not count.
 
     Args:
         texts: for each embedding the texts behind it, each with its share.
+        option: how much words count; None for the version's own weight.
     """
-    if weight.weight == 0 or not any(texts):
+    if not any(texts) or not (option or (option is None and tuning.lexical)):
         return None
+    weight = word_weight(option, tuning)
     matches = iter(store.lexical_many([text for pairs in texts for text, _ in pairs]))
     return [
         _joined([(_weighted(next(matches), weight), share) for _, share in pairs])

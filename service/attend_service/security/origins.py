@@ -73,4 +73,5 @@ def add_cors(response: Response) -> None:
 
 
 def _is_listed() -> bool:
-    return request.headers.get("Origin") in context().settings.cors_origins
+    origin = request.headers.get("Origin")
+    return origin is not None and origin in context().settings.cors_origins
