@@ -21,8 +21,8 @@ from simulated_ratings import HIGHEST, ITEMS, LOWEST, RATINGS, USERS, Ratings, s
 
 from attend import Collection, Data
 from attend.feedback import add_interactions
-from attend.learn.ratings.data import Ratings as Numbered
-from attend.learn.ratings.data import baseline
+from attend.learn.data import Ratings as Numbered
+from attend.learn.rating_batches import baseline
 from attend.measure.statistics import (
     by_group,
     difference_interval,

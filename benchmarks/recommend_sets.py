@@ -12,7 +12,7 @@ from common import data_set
 
 from attend import Collection, Data
 from attend.feedback import add_interactions
-from attend.learn.mixture.histories import histories_of
+from attend.learn.data import histories_of
 from attend.store import Interaction
 
 HELD_OUT = 0.2

@@ -15,6 +15,11 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(length == 0, 1, length)
 
 
+def memory_from(vectors, starts, ids, rows, unit: bool) -> Memory:
+    """A memory from where each document's keys begin (n,)."""
+    return Memory(rows, np.append(starts, len(vectors)), vectors, ids, unit)
+
+
 def memory_of(
     counts: list[int], width: int, seed: int = 0, *, at_length_one: bool = True
 ) -> Memory:
@@ -25,7 +30,7 @@ def memory_of(
     starts = np.cumsum([0, *counts[:-1]]).astype(np.int64)
     rows = 3 + 2 * np.arange(len(counts), dtype=np.int64)
     ids = 100 + np.arange(len(embeddings), dtype=np.int64)
-    return Memory(embeddings.astype(np.float32), starts, ids, rows, at_length_one)
+    return memory_from(embeddings.astype(np.float32), starts, ids, rows, at_length_one)
 
 
 def sparse_of(dense: Any) -> Any:
@@ -84,7 +89,7 @@ def communities(rng, users: int = 240, documents: int = 60, groups: int = 4, tol
     signal = np.eye(groups)[group] * 1.0 if told else rng.normal(size=(documents, groups)) * 0.1
     embeddings = unit(np.hstack([signal, noise])).astype(np.float32)
     starts = np.arange(documents, dtype=np.int64)
-    memory = Memory(embeddings, starts, starts + 100, starts + 1, True)
+    memory = memory_from(embeddings, starts, starts + 100, starts + 1, True)
     own = group[None] == rng.integers(0, groups, users)[:, None]
     dense = (rng.random((users, documents)) < 0.5) & own
     return memory, sparse_of(dense), group

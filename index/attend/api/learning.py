@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_
 
 from attend.api.base import MAX_DOCUMENTS, MAX_PAGE, MAX_ROW, DocumentId, Request
 from attend.api.queries import AnyQuery, Query
-from attend.learn.data import PARTS, Part
 from attend.store import Role
 from attend.types import MAX_WEIGHT, Example
 
@@ -24,8 +23,11 @@ OBJECTIVE_ROLES: Mapping[Objective, Role] = {
 }
 """The role in which a version answers that was trained for an objective."""
 
-MOST_HEADS = 16
-"""Each costs as much training, searching and storing as the first."""
+Part = Literal["matrices", "offsets", "examples", "words"]
+
+PARTS: tuple[Part, ...] = ("matrices", "offsets", "examples", "words")
+"""What may take part in an answer: W_Q and W_K, learned key offsets, example queries as keys, and
+BM25 (hybrid)."""
 
 
 class TrainRequest(Request):
@@ -50,17 +52,17 @@ class TrainRequest(Request):
     heads: int | None = Field(
         None,
         ge=1,
-        le=MOST_HEADS,
-        description="H: how many W_Q and W_K there are, mixed as in a search; if absent, one or "
-        "a few, as held-out questions have it. Keys are as many times as wide.",
+        le=1,
+        description="1: one head is learned. A version of several heads is added with its "
+        "matrices.",
     )
     parts: list[Part] = Field(
         list(PARTS),
         min_length=1,
-        max_length=len(PARTS) + 1,
-        description="What may be learned and take part: W_Q and W_K (matrices), key offsets, "
-        "example keys, shared words, and if asked for the additive scorer, which re-ranks. With "
-        "matrices alone, and one head, all of it can be exported.",
+        max_length=len(PARTS),
+        description="What may be learned and take part: W_Q and W_K (matrices), learned key "
+        "offsets, example queries as keys, and BM25 (words). With matrices alone, all of it can "
+        "be exported.",
     )
     error_rate: float = Field(
         0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
@@ -74,11 +76,6 @@ class TrainRequest(Request):
             raise ValueError(
                 f"parts are chosen for the objective ranking, and {self.objective} has its own. "
                 f"Leave parts out, or train for ranking"
-            )
-        if self.objective != "ranking" and self.heads not in (None, 1):
-            raise ValueError(
-                f"heads is {self.heads}, but for the objective {self.objective} one head is "
-                f"learned; leave heads out, or train for ranking"
             )
         if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
             raise ValueError(

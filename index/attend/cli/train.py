@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from attend.api.base import parse
+from attend.api.learning import PARTS
 from attend.cli.common import Bar, interrupted, on_collection, open_collection, show
 from attend.cli.interactions import InteractionFile, record_file, with_interactions
 from attend.cli.interactions import sentence as recorded
@@ -54,17 +55,16 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @click.option("--dimensions", type=click.IntRange(1), help="d_k, where it is to be below d.")
 @click.option(
     "--heads",
-    type=click.IntRange(1),
-    help="H, with W_Q and W_K each.  [default: what held-out queries choose]",
+    type=click.IntRange(1, 1),
+    help="1, as one head is learned; versions of several are added with their matrices.",
 )
 @click.option(
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["matrices", "offsets", "examples", "words", "additive"]),
-    help="What may take part, once for each; with 'matrices' alone, and --heads 1, all of it can "
-    "be exported.  "
-    "[default: all but 'additive', the scorer that re-ranks]",
+    type=click.Choice(PARTS),
+    help="What may take part, once for each; with 'matrices' alone, all of it can be exported.  "
+    "[default: all]",
 )
 @click.option(
     "--error-rate",

@@ -59,7 +59,7 @@ class Capabilities:
     insertion_order: bool = True
     recommend: bool = True
     examples: bool = True
-    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words", "additive")
+    train: tuple[str, ...] = ("matrices", "offsets", "examples", "words")
     jobs: bool = True
     snapshots: bool = True
     text_bytes: int | None = None

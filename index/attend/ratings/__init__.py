@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from attend.ratings.attend import Predicted, Rated, predict
-from attend.ratings.model import Items, Own, RatingModel, centred
-from attend.ratings.spread import FEATURES, coverage, deviations
-from attend.ratings.untrained import Attention, Shrunk, attended, shrunk
+from attend.ratings.model import FEATURES, Items, Own, RatingModel, centred
+from attend.ratings.prediction import (
+    BOUND,
+    PredictedRatings,
+    Rated,
+    Shrunk,
+    attended,
+    coverage,
+    deviations,
+    predict,
+    shrunk,
+)
 
 __all__ = [
+    "BOUND",
     "FEATURES",
-    "Attention",
     "Items",
     "Own",
-    "Predicted",
+    "PredictedRatings",
     "Rated",
     "RatingModel",
     "Shrunk",

@@ -16,20 +16,26 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from attend.errors import DimensionMismatch
-from attend.ratings.persist import damaged, pack, unpack
-from attend.ratings.spread import FEATURES
+from attend.errors import Damaged, DimensionMismatch
 from attend.types import Float32, Float64, Int64
 
 NUMBERS = ("mean", "low", "high", "shrink")
+
+EXACT = (*NUMBERS, "knots")
+"""Arrays that stay float64: the ends of the range are compared with what users send."""
+
+FEATURES = 7
+"""Numbers by which the deviation of a prediction is told; see `attend.ratings.prediction`."""
 
 TINY = 1e-9
 """Lengths below it are nothing but rounding."""
 
 
 class Own(NamedTuple):
-    """What was learned of documents beyond their texts; all zero for one that nobody rated.
+    """The parameters of documents beyond their texts; all zero for one that nobody rated.
 
     Attributes:
         bias: (n,) how much better than the mean it is rated.
@@ -53,15 +59,15 @@ class Own(NamedTuple):
 
     @classmethod
     def unpacked(cls, vectors: Float32, heads: int) -> Own:
-        """The inverse of `packed`."""
-        given = vectors.astype(np.float64)
+        """Read what `packed` wrote."""
+        columns = vectors.astype(np.float64)
         ends = (2, 2 + heads, 2 + 2 * heads)
-        key_bias, votes, factors = np.split(given, ends, axis=1)[1:]
-        return cls(given[:, 0], key_bias, votes, factors, given[:, 1])
+        key_bias, votes, factors = np.split(columns, ends, axis=1)[1:]
+        return cls(columns[:, 0], key_bias, votes, factors, columns[:, 1])
 
     def at(self, places: Int64) -> Own:
-        """Those of some documents; of place -1 nothing is known."""
-        return Own(*(_at(each, places) for each in self))
+        """Return those of some documents; zeros for place -1."""
+        return Own(*(_at(array, places) for array in self))
 
 
 class Items(NamedTuple):
@@ -71,14 +77,14 @@ class Items(NamedTuple):
     keys: Float64
     own: Own
 
-    def some(self, chosen: Int64 | slice) -> Items:
-        own = Own(*(each[chosen] for each in self.own))
-        return Items(self.queries[chosen], self.keys[chosen], own)
+    def some(self, places: Int64 | slice) -> Items:
+        own = Own(*(array[places] for array in self.own))
+        return Items(self.queries[places], self.keys[places], own)
 
 
 @dataclass(frozen=True)
 class RatingModel:
-    """What was learned, but for what is a document's own.
+    """The parameters that documents share.
 
     Attributes:
         mean: μ. low, high: the range of ratings.
@@ -89,7 +95,7 @@ class RatingModel:
         knots: (l,) ratings, ascending; levels: (l, H) the bias of each, interpolated between.
         null: (H,) the null key's logits. gates: (H,) g.
         trust: (2,) how far to go from the baseline for an item that nobody rated, and for others.
-        spread: (f,) of the logarithm of the standard deviation; see `attend.ratings.spread`.
+        spread: (f,) of the logarithm of the standard deviation; see `attend.ratings.prediction`.
     """
 
     mean: float
@@ -109,22 +115,38 @@ class RatingModel:
     spread: Float64
 
     kind: ClassVar[str] = "ratings"
-    """What the store calls versions of this kind."""
+    """The store's name for versions of this kind."""
 
     def to_bytes(self) -> bytes:
-        """Equal models give equal bytes. The ends of the range stay exact: they are compared with
-        what users send."""
-        return pack(vars(self), exact=(*NUMBERS, "knots"))
+        """Save as safetensors, in which a file can run nothing; equal models give equal bytes."""
+        return save(
+            {
+                name: np.atleast_1d(array).astype(
+                    np.float64 if name in EXACT else np.float32, order="C"
+                )
+                for name, array in sorted(vars(self).items())
+            }
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RatingModel:
-        """The inverse of `to_bytes`; raises Damaged for bytes that are no model of ratings."""
-        arrays: dict[str, Any] = dict(unpack(data, [each.name for each in fields(cls)]))
+        """Load what `to_bytes` saved; raises Damaged for bytes that are no model of ratings."""
+        try:
+            tensors = load(data)
+        except (SafetensorError, ValueError) as error:
+            raise _damaged(data, str(error)) from error
+        if tensors.keys() != {field.name for field in fields(cls)}:
+            raise _damaged(data, f"it holds {', '.join(sorted(tensors)) or 'nothing'}")
+        arrays: dict[str, Any] = {
+            name: tensor.astype(np.float64) for name, tensor in tensors.items()
+        }
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise _damaged(data, "it holds NaN or infinity")
         model = cls(**arrays | {name: float(arrays[name][0]) for name in NUMBERS})
         for name, shape in model._shapes().items():
-            if getattr(model, name).shape != shape:
-                found = getattr(model, name).shape
-                raise damaged(data, f"{name} is of shape {found}, not {shape}")
+            actual = getattr(model, name).shape
+            if actual != shape:
+                raise _damaged(data, f"{name} is of shape {actual}, not {shape}")
         return model
 
     @property
@@ -196,7 +218,14 @@ def centred(embeddings: Float32, center: Float64) -> Float64:
 
 
 def _at(array: Float64, places: Int64) -> Float64:
-    found = np.zeros((len(places), *array.shape[1:]))
-    known = places >= 0
-    found[known] = array[places[known]]
-    return found
+    rows = np.zeros((len(places), *array.shape[1:]))
+    stored = places >= 0
+    rows[stored] = array[places[stored]]
+    return rows
+
+
+def _damaged(data: bytes, why: str) -> Damaged:
+    return Damaged(
+        f"These {len(data)} bytes are no saved model of ratings: {why}. Restore them from a copy, "
+        f"or train again."
+    )

@@ -220,7 +220,7 @@ def _learned(trained: Trained, targets: Targets, history: Valued, same: Bool) ->
     rated = Rated(trained.items(history.rows, history.embeddings), values, history.weights)
     asked: Items = trained.items(targets.rows, targets.embeddings)
     found = predict(model, asked, rated, same)
-    sigmas = deviations(model.spread, found.spread)
+    sigmas = deviations(model.spread, found.features)
     return [
         Prediction(
             answer=_number(found.mean[at], sigmas[at], found.baseline[at], found.weights[at]),
@@ -244,7 +244,7 @@ def _shrunk(center: Float64, targets: Targets, history: Valued, same: Bool) -> l
     return [
         Prediction(
             answer=_number(blend.mean[at], blend.std[at], blend.baseline[at], found.weights[at]),
-            null=float(found.null[at]),
+            null=float(found.null_weight[at]),
             calibrated=False,
             history=history,
             weights=found.weights[at],
@@ -267,7 +267,7 @@ def _blended(
         made.append(
             Prediction(
                 answer=blend.answer(),
-                null=float(found.null[at]),
+                null=float(found.null_weight[at]),
                 calibrated=False,
                 history=history,
                 weights=found.weights[at],

@@ -1,25 +1,59 @@
-"""Training: from what is stored to a version that answers, if held-out questions say so.
+"""Training: from what is stored to a version that answers, if held-out units leave no doubt.
 
 `ranking` learns from examples what should be found; `answers` from the documents' own values what
-makes the blended value right; `interactions` from what users met what comes next; `ratings` from
-what they gave documents what they would give others. Each tries ways to answer on what is held out,
-and `publish` stores what a fit to everything found, with the report that says why it answers from
-now on, or why not.
+makes the blended value right; `interactions` from histories what comes next; `ratings` from what
+users gave documents what they would give others. Each objective tries its choices on what is held
+out, and `publish` stores the best one, fitted to everything, with the report that says why it
+answers from now on, or why not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Protocol
 
 from attend.api.base import parse
-from attend.api.learning import TrainRequest
+from attend.api.learning import Objective, TrainRequest
 from attend.collection import Collection
 from attend.engines.engine import UNSUPPORTED
-from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, Task, Watch
+from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, StageWatch, Task
 from attend.types import Json
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
+
+OBJECTIVES: Mapping[Objective, str] = {
+    "ranking": "ranking.RankingObjective",
+    "answers": "answers.AnswersObjective",
+    "interactions": "interactions.InteractionsObjective",
+    "ratings": "ratings.RatingsObjective",
+}
+"""Imported when they train: SciPy and torch take seconds."""
+
+
+class ObjectiveRun(Protocol):
+    """An objective in one training; its methods run once each, in this order.
+
+    Attributes:
+        material: what was read, with its figures for the report.
+    """
+
+    material: Any
+
+    def read(self) -> str | None:
+        """Read what is stored and hold some of it out; or return why nothing can be learned."""
+
+    def cross_validate(self, watch: Callable[[float], None]) -> None:
+        """Measure every choice, and what answers now, on what is held out."""
+
+    def judge(self) -> Any:
+        """Choose, and put the choice to the promotion test."""
+
+    def fit(self, watch: Callable[[float], None]) -> None:
+        """Fit the choice to everything."""
+
+    def version(self) -> Any:
+        """Calibrate the fit, and return it as a version to store."""
 
 
 def train(
@@ -34,8 +68,8 @@ def train(
     Nothing is changed before the end: a training that stops leaves everything as it was.
 
     Args:
-        progress: told the stage and how far it is, 0 to 1.
-        cancelled: asked often; true stops the training.
+        progress: receives the stage and its progress, 0 to 1.
+        cancelled: called often; true stops the training.
         fields: those of `TrainRequest`.
 
     Returns: promoted, reason, version, previous (the version that was active), before, after,
@@ -43,27 +77,29 @@ def train(
 
     Raises:
         InvalidRequest: a field out of range, or a collection that cannot be learned.
-        Cancelled: `cancelled` said so.
+        Cancelled: `cancelled` returned true.
     """
     request = _within(collection, parse(TrainRequest, fields))
-    watch = Watch(progress or (lambda stage, done: None), cancelled or (lambda: False))
+    watch = StageWatch(progress or (lambda stage, done: None), cancelled or (lambda: False))
     task = Task.of(collection, request, watch)
-    if request.objective == "interactions":
-        from attend.training.interactions import train_interactions
+    from attend.learn.fit import run_parallel
+    from attend.training.publish import nothing, publish, report
 
-        return train_interactions(task)
-    if request.objective == "answers":
-        # Here, as the other: who only wants to know what can be asked for need not wait for SciPy.
-        from attend.training.answers import train_answers
-
-        return train_answers(task)
-    if request.objective == "ratings":
-        from attend.training.ratings import train_ratings
-
-        return train_ratings(task)
-    from attend.training.ranking import train_ranking
-
-    return train_ranking(task)
+    module, name = OBJECTIVES[request.objective].split(".")
+    objective: ObjectiveRun = getattr(import_module(f"attend.training.{module}"), name)(task)
+    watch("reading", 0.0)
+    reason = objective.read()
+    if reason is not None:
+        return report(task, nothing(reason), objective.material.figures)
+    objective.cross_validate(lambda done: watch("trying", done))
+    watch("judging", 0.0)
+    judgement = objective.judge()
+    if not judgement.verdict.promote and request.promote:
+        return report(task, judgement, objective.material.figures)
+    watch("fitting", 0.0)
+    run_parallel([objective.fit], lambda done: watch("fitting", done))
+    watch("calibrating", 0.0)
+    return publish(task, judgement, objective.material.figures, objective.version())
 
 
 def _within(collection: Collection, request: TrainRequest) -> TrainRequest:

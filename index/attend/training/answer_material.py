@@ -1,26 +1,27 @@
-"""Documents and what they answer, as arrays to learn from."""
+"""Documents with their values and their words, as arrays to learn from values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from attend.api.learning import TrainRequest
+from attend.arrays import unit
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.learn.answers.targets import Answers, Targets
+from attend.learn.answers import Answers, AnswerTargets
+from attend.learn.blends import Words
 from attend.learn.data import twins
+from attend.learn.held_out import DocumentFold, sampled
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_type, value_of
-from attend.store import StoredDocument
-from attend.training.gather import memory_of
+from attend.store import CollectionStore, StoredDocument
+from attend.training.material import memory_of
+from attend.training.request import FEWEST_QUESTIONS
 from attend.types import Int64, Json
 from attend.values import ValueType, infer
-
-FEWEST = 20
-"""Documents with values: fewer prove nothing (see `request.FEWEST_QUESTIONS`)."""
 
 MOST_DOCUMENTS = 20_000
 """What is learned from; of more, a sample."""
@@ -32,12 +33,18 @@ memory of each other."""
 BLOCK = 4096
 """Documents read at once."""
 
+TEXTS = 64
+"""Texts looked up at once: the matches of each can be as many as the collection has documents."""
+
 LABELLED = ("category", "labels", "boolean")
 NUMERIC = ("number", "vector")
 
+ALIKE = {"category": ("category", "text", "image")}
+"""Kinds of a single value: one string does not show that it repeats."""
 
-class Material(NamedTuple):
-    """What is learned from, and figures about it; or why nothing can be.
+
+class AnswerMaterial(NamedTuple):
+    """Documents with values, and figures about them; or the reason why there is nothing to learn.
 
     Attributes:
         texts: (n,) of each document, as it is searched by words; empty without any.
@@ -49,36 +56,37 @@ class Material(NamedTuple):
     texts: Sequence[str] = ()
 
 
-def gathered(collection: Collection, request: TrainRequest) -> Material:
-    """Read documents, their keys and what they answer.
+def read_answers(collection: Collection, request: TrainRequest) -> AnswerMaterial:
+    """Read documents, their keys and their values.
 
     Raises:
-        InvalidRequest: the value named is one that no answer can be learned for.
+        InvalidRequest: the named value is one that no answer can be learned for.
     """
     documents, type = _read(collection, request)
     figures: dict[str, Json] = {"documents": collection.store.counts()[0], "kind": type.kind}
     reason = _unblended(type)
     if reason is not None:
-        return Material(None, reason, figures)
+        return AnswerMaterial(None, reason, figures)
     rows, values = _usable(documents, request.value, type.kind)
     figures["values"] = len(rows)
-    if len(rows) < FEWEST:
+    if len(rows) < FEWEST_QUESTIONS:
         reason = (
-            f"{len(rows)} documents have a value to learn from, and {FEWEST} are the fewest from "
-            f"which a gain can be proved; add more."
+            f"{len(rows)} documents have a value to learn from, and {FEWEST_QUESTIONS} are the "
+            f"fewest from which a gain can be proved; add more."
         )
-        return Material(None, reason, figures)
-    kept = sampled(np.arange(len(rows)), MOST_DOCUMENTS, np.random.default_rng(request.seed))
-    targets = _targets([values[at] for at in kept.tolist()], type.kind)
+        return AnswerMaterial(None, reason, figures)
+    random = np.random.default_rng(request.seed)
+    members = sampled(np.arange(len(rows)), MOST_DOCUMENTS, random)
+    targets = _targets([values[index] for index in members.tolist()], type.kind)
     if targets is None:
-        return Material(None, "All values are the same, and every answer is right.", figures)
-    fields = {each.row: each.fields for each in documents}
-    texts = ["\n".join(fields[row].values()) for row in rows[kept].tolist()]
-    return Material(_answers(collection, rows[kept], targets), "", figures, texts)
+        return AnswerMaterial(None, "All values are the same, and every answer is right.", figures)
+    fields = {document.row: document.fields for document in documents}
+    texts = ["\n".join(fields[row].values()) for row in rows[members].tolist()]
+    return AnswerMaterial(_answers(collection, rows[members], targets), "", figures, texts)
 
 
 def _unblended(type: ValueType) -> str | None:
-    """Why answers of this type are not blended, if so."""
+    """Return why answers of this type are not blended, if so."""
     if type.kind == "object":
         names = ", ".join(type.fields or {})
         raise InvalidRequest(
@@ -93,7 +101,7 @@ def _unblended(type: ValueType) -> str | None:
 
 
 def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDocument], ValueType]:
-    """All documents, and the type of what they answer, as a search would have it."""
+    """Read all documents, and the type of their values, as a search would have it."""
     path, store = request.value, collection.store
     if path == KEY:
         raise InvalidRequest(
@@ -108,65 +116,87 @@ def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDoc
     type = declared_type(collection.settings, path)
     if type is not None:
         return documents, type
-    return documents, infer([value_of(each, path) for each in store.sample(TYPE_SAMPLE)])
+    return documents, infer([value_of(document, path) for document in store.sample(TYPE_SAMPLE)])
 
 
 def _usable(
     documents: Sequence[StoredDocument], path: str | None, kind: str
 ) -> tuple[Int64, list[Any]]:
-    """Rows of the documents whose value has the kind, ascending, and those values."""
-    held: list[tuple[int, Any]] = [(each.row, value_of(each, path)) for each in documents]
-    alike = _ALIKE.get(kind, (kind,))
-    found = [
-        (row, value) for row, value in held if value is not None and infer([value]).kind in alike
+    """Return rows of the documents whose value has the kind, ascending, and those values."""
+    kinds = ALIKE.get(kind, (kind,))
+    pairs: list[tuple[int, Any]] = [
+        (document.row, value_of(document, path)) for document in documents
     ]
-    if kind == "vector" and found:
-        widths = [len(value) for _, value in found]
+    pairs = [
+        (row, value) for row, value in pairs if value is not None and infer([value]).kind in kinds
+    ]
+    if kind == "vector" and pairs:
+        widths = [len(value) for _, value in pairs]
         usual = max(set(widths), key=widths.count)
-        found = [(row, value) for row, value in found if len(value) == usual]
-    return np.array([row for row, _ in found], dtype=np.int64), [value for _, value in found]
+        pairs = [(row, value) for row, value in pairs if len(value) == usual]
+    return np.array([row for row, _ in pairs], dtype=np.int64), [value for _, value in pairs]
 
 
-_ALIKE = {"category": ("category", "text", "image")}
-"""A single string says nothing of whether it repeats."""
-
-
-def _targets(values: Sequence[Any], kind: str) -> Targets | None:
-    """Values as shares of labels or as numbers; None where they are all the same."""
+def _targets(values: Sequence[Any], kind: str) -> AnswerTargets | None:
+    """Return values as shares of labels or as numbers; None where they are all the same."""
     if kind in NUMERIC:
         numbers = np.array(values, dtype=np.float64).reshape(len(values), -1)
-        spread = float(np.sqrt(numbers.var(axis=0).mean()))
+        center, spread = numbers.mean(axis=0), float(np.sqrt(numbers.var(axis=0).mean()))
         if spread == 0:
             return None
-        centred = (numbers - numbers.mean(axis=0)) / spread
-        center = numbers.mean(axis=0)
-        return Targets(numbers=centred.astype(np.float32), center=center, spread=spread)
-    labels = [tuple(dict.fromkeys(each)) if kind == "labels" else (each,) for each in values]
-    names, columns = np.unique([str(name) for each in labels for name in each], return_inverse=True)
+        centred = ((numbers - center) / spread).astype(np.float32)
+        return AnswerTargets(numbers=centred, center=center, spread=spread)
+    labels = [tuple(dict.fromkeys(value)) if kind == "labels" else (value,) for value in values]
+    everything = [str(label) for document in labels for label in document]
+    names, columns = np.unique(everything, return_inverse=True)
     if len(names) < 2:
         return None
-    counts = np.array([len(each) for each in labels])
+    counts = np.array([len(document) for document in labels])
     shares = np.repeat(1 / counts, counts).astype(np.float32)
     pointers = np.concatenate([[0], np.cumsum(counts)])
     shape = len(labels), len(names)
-    return Targets(shares=sparse.csr_array((shares, columns, pointers), shape=shape))
+    return AnswerTargets(shares=sparse.csr_array((shares, columns, pointers), shape=shape))
 
 
-def _answers(collection: Collection, rows: Int64, targets: Targets) -> Answers:
-    """The keys of some documents (rows ascending), with what they answer."""
-    memory, settings = memory_of(collection, rows), collection.settings
+def _answers(collection: Collection, rows: Int64, targets: AnswerTargets) -> Answers:
+    """Return the keys of some documents (rows ascending), with their values."""
+    memory = memory_of(collection, rows)
     if not np.array_equal(memory.rows, rows):
         raise InvalidRequest("Documents went while they were read; train again.")
-    totals = np.add.reduceat(memory.embeddings, memory.starts)
-    queries = (totals / memory.counts[:, None]).astype(np.float32)
-    if settings.unit_embeddings:
-        length = np.linalg.norm(queries, axis=1, keepdims=True)
-        queries = (queries / np.where(length == 0, 1, length)).astype(np.float32)
+    queries = memory.with_vectors(memory.vectors).means()
+    if collection.settings.unit_embeddings:
+        queries = unit(queries)
     return Answers(memory, queries, twins(queries, TWIN_COSINE), targets)
 
 
-def sampled(given: Int64, most: int, random: np.random.Generator) -> Int64:
-    """Some of what is given, ascending; all if there are no more than `most`."""
-    if len(given) <= most:
-        return given
-    return np.sort(random.choice(given, most, replace=False))
+def shared_words(
+    fold: DocumentFold,
+    store: CollectionStore,
+    rows: Int64,
+    texts: Sequence[str],
+    watch: Callable[[], None],
+) -> Words:
+    """Return the words that held-out documents share with those that answer them.
+
+    A query's best is that among the members: itself it would find first, and a new query does
+    not find itself.
+
+    Args:
+        rows, texts: of all documents (n,), rows ascending.
+        watch: called often; may raise to stop.
+    """
+    shares = np.zeros((len(fold.held_out), len(fold.members)), dtype=np.float16)
+    coverage = np.zeros(len(fold.held_out), dtype=np.float32)
+    members = rows[fold.members]
+    for start in range(0, len(fold.held_out), TEXTS):
+        watch()
+        queries = fold.held_out[start : start + TEXTS].tolist()
+        matches = store.lexical_many([texts[query] for query in queries])
+        for query, match in enumerate(matches, start):
+            index = np.minimum(np.searchsorted(members, match.rows), len(members) - 1)
+            there = members[index] == match.rows
+            best = float(match.scores[there].max(initial=0.0))
+            if best > 0:
+                shares[query, index[there]] = match.scores[there] / best
+                coverage[query] = min(1.0, best / match.ideal)
+    return Words(shares, coverage)

@@ -1,38 +1,55 @@
-"""The objective of interactions: from what users met to a version that recommends what comes next.
+"""The interactions objective: from histories to a version that recommends what comes next.
 
-Some of what users met is withheld, and some documents are withheld from everybody. What is better
-on both than what recommends now is fitted again to everything, and recommends from then on.
+Some interactions are withheld, and some documents are withheld from everybody. What is better on
+both than what recommends now is fitted again to everything, and recommends from then on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from attend.attention import default_scale, resolve_scale
-from attend.learn.choose import best, honest
-from attend.learn.data import Memory
+from attend.learn.data import Sparse, lengths
 from attend.learn.fit import Watch
-from attend.learn.gate import Verdict, decide
-from attend.learn.mixture.fit import fit
-from attend.learn.mixture.histories import lengths
-from attend.learn.mixture.model import Mixture, as_queries, untrained
-from attend.learn.mixture.next_items import Asking
-from attend.learn.mixture.trial import RECIPES, MixtureTrial, Standing, Way
-from attend.learn.mixture.withheld import withheld
-from attend.learn.together import together
-from attend.projection import given
-from attend.store import KeyBatch
-from attend.training.interaction_material import Material, gathered
-from attend.training.publish import Found, Learned, nothing, objective_of, publish, report
+from attend.learn.held_out import HistoryFold, history_folds
+from attend.learn.next_items import (
+    RECIPES,
+    HistoryRanker,
+    Measured,
+    fit_next_items,
+    measure,
+    untrained,
+)
+from attend.learn.promotion import compare_splits, decide
+from attend.learn.residual import Fitted
+from attend.learn.selection import (
+    PART_COST,
+    Judged,
+    best,
+    cross_validate,
+    nested_outcomes,
+    weights,
+)
+from attend.training.material import HistoryMaterial, read_histories
+from attend.training.publish import (
+    Judgement,
+    NewVersion,
+    objective_of,
+    offsets_of,
+    projection_of,
+)
 from attend.training.request import FEWEST_QUESTIONS, Task
+from attend.training.served import ServedVersion, key_batch
 from attend.tuning import Tuning
-from attend.types import Float32, Json
+from attend.types import Floats, Int64, Json
 
 MEASURE = "ndcg@10"
 
-VIEWS = {
+LABELS = {
     "random": "withheld interactions",
-    "unseen": "documents that nobody met",
+    "unseen": "documents that nobody interacted with",
     "mix": "the mix",
 }
 
@@ -40,133 +57,208 @@ GATE, QUERY = "gate", "query"
 """Terms of documents: how much one counts in a history (n, 1), and by how much it is moved as a
 query, before W_Q (n, d)."""
 
+SHARES = (0.5, 0.75, 1.0)
+"""How far from the start to the fit: part of the way often serves new documents best."""
 
-def train_interactions(task: Task) -> dict[str, Json]:
-    """Learn what comes next.
-
-    Returns: the report (see `training.train`).
-    """
-    request, watch = task.request, task.watch
-    watch("reading", 0.0)
-    trained = objective_of(task.active) == "interactions"
-    last = int(task.active.report.get("last_interaction", -1)) if trained else -1
-    material = gathered(task.collection, last, request.seed)
-    users = int((lengths(material.met) >= 2).sum())
-    views = withheld(material.met, request.seed) if users >= FEWEST_QUESTIONS else []
-    if not views:
-        return nothing(task, _too_few(users), material.figures)
-    trial = MixtureTrial(material.memory, views, _standing(task, material), request.seed)
-    trial.run(lambda done: watch("trying", done))
-    watch("judging", 0.0)
-    judged = trial.judged()
-    verdict = decide(honest(judged, request.share_seen), request.share_seen, MEASURE, names=VIEWS)
-    way = best(judged, request.share_seen)
-    found = _found(task, verdict, way, trial, material)
-    if not verdict.promote and request.promote:
-        return report(task, found)
-    watch("fitting", 0.0)
-    mixture = _final(task, material, way)
-    return publish(task, found, _learned(task, mixture, material.memory))
+HALVES = 2
+"""Users judge in halves: each by what the other would choose."""
 
 
-def _too_few(users: int) -> str:
-    return (
-        f"{users} users met two documents or more, and {FEWEST_QUESTIONS} are the fewest from "
-        f"which a gain can be proved; store more interactions."
-    )
+class NextItemsChoice(NamedTuple):
+    """A recipe (None: untrained), how far to go, and whether keys are moved by offsets."""
+
+    recipe: str | None
+    share: float = 1.0
+    offsets: bool = True
+
+    @property
+    def cost(self) -> float:
+        """The gain in nDCG that its parts must be worth together."""
+        return 0.0 if self.recipe is None else PART_COST * (1 + self.offsets)
+
+    def of(self, fitted: Fitted) -> Fitted:
+        """Return that much of a fit."""
+        part = fitted.mixed(np.eye(len(fitted.w_q), dtype=np.float32), self.share)
+        return part if self.offsets else part.without_offsets()
 
 
-def _standing(task: Task, material: Material) -> Standing:
-    """What recommends now, in a form that can stand trial."""
-    chosen = task.active.report.get("chosen") or {}
-    # Where what it learned from is gone, nothing can show again what it was worth: it stands trial
-    # as it is. Of what judges it may have seen some, which speaks for it, and not against it.
-    several = int((lengths(material.known) >= 2).sum())
-    if objective_of(task.active) == "interactions" and several >= FEWEST_QUESTIONS:
-        recipe = chosen.get("recipe")
-        if recipe in RECIPES or recipe == "none":
-            name = None if recipe == "none" else recipe
-            way = Way(name, float(chosen["share"]), bool(chosen["offsets"]))
-            return Standing(way, material.known)
-    return Standing(asking=_asking(task, material.memory))
+CHOICES = (
+    NextItemsChoice(None),
+    *(
+        NextItemsChoice(name, share, moved)
+        for name in RECIPES
+        for share in SHARES
+        for moved in (False, True)
+    ),
+)
+
+Measures = dict[NextItemsChoice | None, Measured]
+"""The figures of a fold's users under every choice, and of what recommends now by None."""
+
+Try = Callable[[HistoryFold, Watch], Measures]
 
 
-def _asking(task: Task, memory: Memory) -> Asking:
-    """A version as it is, on the documents of a memory.
+class InteractionsObjective:
+    """Learns what comes next."""
 
-    Several heads are put side by side: an inner product is then the mean of theirs by gates.
-    """
-    version = task.collection.views.current(role="recommend").made
-    projection, settings = version.projection, task.collection.settings
-    rows = np.repeat(memory.rows, memory.counts)
-    own = np.zeros(len(rows), dtype=bool)
-    keys = version.keys(KeyBatch(memory.key_ids, rows, memory.embeddings, own)).vectors
-    asking = version.asking(as_queries(memory), memory.rows)
-    heads = projection.queries(asking)  # (n, H, d_k)
-    unit = settings.unit_embeddings or projection.normalized
-    usual = default_scale(settings.scorer, unit, projection.d_k)
-    scales = version.tuning.scale or (resolve_scale(settings.scale, usual, projection.d_k),)
-    weights = np.broadcast_to(projection.gates * np.array(scales), heads.shape[1:2])
-    queries = (heads * weights[:, None]).astype(np.float32)
-    shared = keys.reshape(len(keys), -1, queries.shape[2])
-    by_head = np.broadcast_to(shared, (len(keys), *queries.shape[1:]))
-    gates = version.gates(memory.rows).astype(np.float32)
-    return Asking(_side_by_side(queries), _side_by_side(by_head), 1.0, gates)
+    material: HistoryMaterial
+    choice: NextItemsChoice
+    fitted: Fitted
 
+    def __init__(self, task: Task) -> None:
+        self.task, self.request = task, task.request
 
-def _side_by_side(heads: Float32) -> Float32:
-    return np.ascontiguousarray(heads.reshape(len(heads), -1))
+    def read(self) -> str | None:
+        active = self.task.active
+        trained = objective_of(active) == "interactions"
+        last = int(active.report.get("last_interaction", -1)) if trained else -1
+        self.material = read_histories(self.task.collection, last, self.request.seed)
+        users = int((lengths(self.material.histories) >= 2).sum())
+        several = users >= FEWEST_QUESTIONS
+        self.folds = history_folds(self.material.histories, self.request.seed) if several else []
+        if self.folds:
+            return None
+        return (
+            f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are the "
+            f"fewest from which a gain can be proved; store more interactions."
+        )
 
+    def cross_validate(self, watch: Watch) -> None:
+        tries = [self._recipe(name) for name in RECIPES]
+        self.results = cross_validate(
+            self.folds, [*tries, self._try_untrained, self._try_current], watch
+        )
 
-def _final(task: Task, material: Material, way: Way) -> Mixture:
-    """The way, fitted to everything that users met."""
-    if way.recipe is None:
-        return untrained(material.memory)
-    memory, met, seed = material.memory, material.met, task.request.seed
-    recipe = RECIPES[way.recipe]
+    def judge(self) -> Judgement:
+        request, judged = self.request, self._judged()
+        outcomes = nested_outcomes(judged, request.share_seen)
+        comparisons = compare_splits(outcomes, request.share_seen, labels=LABELS)
+        verdict = decide(comparisons, measure=MEASURE, units="interactions")
+        self.choice = best(judged, request.share_seen)
+        choices: dict[str, Json] = {
+            "objective": "interactions",
+            **self.choice._asdict(),
+            "recipe": self.choice.recipe or "none",
+            "share_seen": request.share_seen,
+        }
+        before, after = (
+            {MEASURE: verdict.views["mix"][side], "recall@10": self._recall(choice)}
+            for side, choice in (("before", None), ("after", self.choice))
+        )
+        return Judgement(verdict, before, after, choices)
 
-    def fitted(watch: Watch) -> Mixture:
-        return fit(memory, met, recipe, seed=seed, watch=watch)
+    def fit(self, watch: Watch) -> None:
+        self.fitted = self._fit(self.choice, self.material.histories, watch)
 
-    return way.of(together([fitted], lambda done: task.watch("fitting", done))[0])
+    def version(self) -> NewVersion:
+        memory, fitted = self.material.memory, self.fitted
+        settings = self.task.collection.settings
+        gates = np.ones(len(memory)) if fitted.gates is None else fitted.gates
+        counted, moves = gates != 1, fitted.document_moves(memory)
+        moved = moves.any(axis=1)
+        return NewVersion(
+            projection_of(fitted, memory, settings),
+            Tuning(scale=(fitted.scale,), attend="all", scorer=settings.scorer),
+            {"scale": fitted.scale},
+            offsets_of(fitted, memory),
+            {
+                GATE: (memory.rows[counted], gates[counted, None].astype(np.float32)),
+                QUERY: (memory.rows[moved], moves[moved]),
+            },
+            int(memory.ids.max()),
+        )
 
+    # -- one fold ----------------------------------------------------------------------------------
 
-def _found(
-    task: Task, verdict: Verdict, way: Way, trial: MixtureTrial, material: Material
-) -> Found:
-    mix = verdict.views["mix"]
-    recall = trial.recalls(way, task.request.share_seen)
-    chosen: dict[str, Json] = {
-        "objective": "interactions",
-        "recipe": way.recipe or "none",
-        "share": way.share,
-        "offsets": way.offsets,
-        "share_seen": task.request.share_seen,
-    }
-    before, after = (
-        {MEASURE: mix[side], "recall@10": value}
-        for side, value in zip(("before", "after"), recall, strict=True)
-    )
-    return Found(verdict, before, after, chosen, material.figures)
+    def _recipe(self, name: str) -> Try:
+        def attempt(fold: HistoryFold, watch: Watch) -> Measures:
+            fitted = self._fit(NextItemsChoice(name), fold.training, watch)
+            return {
+                choice: self._measured(choice.of(fitted), fold)
+                for choice in CHOICES
+                if choice.recipe == name
+            }
 
+        return attempt
 
-def _learned(task: Task, mixture: Mixture, memory: Memory) -> Learned:
-    """What is stored of it: gates and query offsets of the documents where there are any."""
-    projection = given(
-        mixture.w_q,
-        mixture.w_k,
-        center=mixture.center,
-        kind="learned",
-        normalize_queries=memory.unit,
-        normalize_keys=memory.unit,
-    )
-    tuning = Tuning(scale=(mixture.scale,), attend="all", scorer=task.collection.settings.scorer)
-    counted, moves = mixture.gates != 1, mixture.query_offsets(memory)
-    moved = moves.any(axis=1)
-    terms = {
-        GATE: (memory.rows[counted], mixture.gates[counted, None]),
-        QUERY: (memory.rows[moved], moves[moved]),
-    }
-    offsets = memory.key_ids[mixture.offset_keys], mixture.offsets
-    calibration, last_key = {"scale": mixture.scale}, int(memory.key_ids.max())
-    return Learned(projection, tuning, offsets, calibration, terms, last_key)
+    def _try_untrained(self, fold: HistoryFold, watch: Watch) -> Measures:
+        measures: Measures = {CHOICES[0]: self._measured(untrained(self.material.memory), fold)}
+        watch(1.0)
+        return measures
+
+    def _try_current(self, fold: HistoryFold, watch: Watch) -> Measures:
+        """Measure the active version as it would be without what is withheld."""
+        choice = self._came_about()
+        if choice is None:
+            recommender = self._served()
+        else:
+            training = self.material.known.multiply(fold.training).tocsr()
+            several = bool((lengths(training) >= 2).any())
+            fitted = self._fit(choice if several else CHOICES[0], training, watch)
+            recommender = HistoryRanker.of(fitted, self.material.memory)
+        watch(1.0)
+        return {None: measure(recommender, fold)}
+
+    def _came_about(self) -> NextItemsChoice | None:
+        """Return the choice that the active version was learned by.
+
+        Where what it learned from is gone, nothing can show again what it was worth: it is tried
+        as it is. It may have seen some of what judges, which speaks for it, and not against it.
+        """
+        active = self.task.active
+        choices = active.report.get("chosen") or {}
+        several = int((lengths(self.material.known) >= 2).sum()) >= FEWEST_QUESTIONS
+        recipe = choices.get("recipe")
+        if objective_of(active) != "interactions" or not several:
+            return None
+        if recipe not in RECIPES and recipe != "none":
+            return None
+        name = None if recipe == "none" else recipe
+        return NextItemsChoice(name, float(choices["share"]), bool(choices["offsets"]))
+
+    def _served(self) -> HistoryRanker:
+        """Return the active version as it is, on the documents of the memory."""
+        version = self.task.collection.views.current(role="recommend").made
+        memory = self.material.memory
+        served = ServedVersion(version, self.task.collection.settings, key_batch(memory))
+        asked = version.asking(memory.document_embeddings(), memory.rows)
+
+        def logits(documents: Int64, candidates: Int64) -> Floats:
+            by_head = served.logits(asked[documents], candidates)  # (i, H, c)
+            return np.tensordot(by_head, served.mechanism.gates, axes=(1, 0))
+
+        return HistoryRanker(logits, version.gates(memory.rows))
+
+    def _fit(self, choice: NextItemsChoice, histories: Sparse, watch: Watch) -> Fitted:
+        memory = self.material.memory
+        if choice.recipe is None:
+            return untrained(memory)
+        recipe, seed = RECIPES[choice.recipe], self.request.seed
+        return choice.of(fit_next_items(memory, histories, recipe, seed=seed, watch=watch))
+
+    def _measured(self, fitted: Fitted, fold: HistoryFold) -> Measured:
+        return measure(HistoryRanker.of(fitted, self.material.memory), fold)
+
+    # -- judging -----------------------------------------------------------------------------------
+
+    def _judged(self) -> list[Judged[NextItemsChoice]]:
+        """Return each split in halves of its users; a user is in one half, whatever the split."""
+        users = self.material.histories.shape[0]
+        half = np.random.default_rng(self.request.seed).integers(HALVES, size=users)
+        judged = []
+        for fold, measures in zip(self.folds, self.results, strict=True):
+            for side in range(HALVES):
+                mine = half[fold.users] == side
+                values = {choice: item.ndcg[mine] for choice, item in measures.items()}
+                after = {choice: item for choice, item in values.items() if choice is not None}
+                if mine.any():
+                    judged.append(Judged(fold.split, fold.users[mine], values[None], after))
+        return judged
+
+    def _recall(self, choice: NextItemsChoice | None) -> float:
+        """Recall@10 on the mix of the splits."""
+        shares = weights({fold.split: fold for fold in self.folds}, self.request.share_seen)
+        return sum(
+            shares[fold.split] * float(measures[choice].recall.mean())
+            for fold, measures in zip(self.folds, self.results, strict=True)
+        )

@@ -8,18 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.errors import Conflict
-from attend.learn.answers.output import Output
 from attend.learn.data import Memory
-from attend.learn.fit import Fitted
-from attend.learn.gate import Verdict
-from attend.learn.rankings.additive import Additive
+from attend.learn.promotion import PromotionVerdict
+from attend.learn.residual import Fitted
 from attend.projection import Projection, given, identity
 from attend.ratings import RatingModel
 from attend.settings import Settings
 from attend.store import StoredProjection, Terms
 from attend.training.request import Task
 from attend.tuning import Tuning
-from attend.types import Float32, Int64, Json
+from attend.types import Float32, Float64, Int64, Json
 
 OBJECTIVES = {
     "ranking": "learned from examples what should be found",
@@ -27,154 +25,143 @@ OBJECTIVES = {
     "interactions": "learned from interactions what comes next",
     "ratings": "learned from ratings what users would give documents",
 }
-"""How a version came about, for a sentence."""
+"""The origin of a version, for a sentence."""
 
 
-class Found(NamedTuple):
-    """What a training came to, before it is stored.
+class Judgement(NamedTuple):
+    """The result of a training before anything is stored.
 
     Attributes:
         before, after: means by measure.
-        chosen: what was chosen, for the report; it names the objective.
-        figures: what was learned from.
+        chosen: the choice, for the report; it names the objective.
     """
 
-    verdict: Verdict
+    verdict: PromotionVerdict
     before: Mapping[str, Json]
     after: Mapping[str, Json]
-    chosen: Mapping[str, Json]
-    figures: Mapping[str, Json]
+    choices: Mapping[str, Json]
 
 
-class Learned(NamedTuple):
-    """What was fitted to everything there is.
+class NewVersion(NamedTuple):
+    """The choice, fitted to everything.
 
     Attributes:
         offsets: of keys, by their ids.
-        calibration: what is said of it in the report.
+        calibration: its figures, for the report.
         terms: of documents, by name; learned when `last_key` was the last.
     """
 
     projection: Projection | RatingModel
     tuning: Tuning
-    offsets: tuple[Int64, Float32]
     calibration: Mapping[str, Json]
+    offsets: tuple[Int64, Float32] | None = None
     terms: Terms | None = None
     last_key: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        fitted: Fitted,
-        memory: Memory,
-        settings: Settings,
-        tuning: Tuning,
-        calibration: Mapping[str, Json],
-        *,
-        additive: Additive | None = None,
-        output: Output | None = None,
-    ) -> Learned:
-        """What was fitted for searches.
 
-        Args:
-            additive: the additive scorer's parameters, where that is how the version compares.
-            output: W_V and its bias, where values go through one.
-        """
-        projection = projection_of(fitted, memory, settings, additive, output)
-        offsets = memory.key_ids[fitted.offset_keys], fitted.offsets
-        return cls(projection, tuning, offsets, calibration)
+def nothing(reason: str) -> Judgement:
+    """Return the judgement of a training that could not begin."""
+    return Judgement(PromotionVerdict(False, reason, {}), {}, {}, {})
 
 
-def nothing(task: Task, reason: str, figures: Mapping[str, Json]) -> dict[str, Json]:
-    """The report of a training that could not begin."""
-    return report(task, Found(Verdict(False, reason, {}), {}, {}, {}, figures))
-
-
-def report(task: Task, found: Found) -> dict[str, Json]:
-    """The report of a training that stores nothing."""
+def report(task: Task, judgement: Judgement, figures: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the report of a training that stores nothing."""
     return {
         "promoted": False,
-        "reason": found.verdict.reason,
+        "reason": judgement.verdict.reason,
         "version": None,
         "previous": task.active.version,
-        "before": dict(found.before),
-        "after": dict(found.after),
-        "views": dict(found.verdict.views),
-        "chosen": dict(found.chosen),
+        "before": dict(judgement.before),
+        "after": dict(judgement.after),
+        "views": dict(judgement.verdict.views),
+        "chosen": dict(judgement.choices),
         "calibration": {},
-        **found.figures,
+        **figures,
         "seconds": task.seconds,
     }
 
 
-def publish(task: Task, found: Found, learned: Learned) -> dict[str, Json]:
+def publish(
+    task: Task, judgement: Judgement, figures: Mapping[str, Json], learned: NewVersion
+) -> dict[str, Json]:
     """Store a version, and activate it if it is to be promoted.
 
     Returns: its report, as it is stored but for `version` and `seconds`, known afterwards.
     """
     store, projection = task.collection.store, learned.projection
     task.watch("storing", 0.0)
-    promote = task.request.promote and found.verdict.promote
-    made = report(task, found) | {"calibration": dict(learned.calibration), "promoted": promote}
+    promote = task.request.promote and judgement.verdict.promote
+    result = report(task, judgement, figures)
+    result |= {"calibration": dict(learned.calibration), "promoted": promote}
     if promote:
-        made["reason"] = found.verdict.reason + _replaced(task.active, task.request.objective)
+        result["reason"] = judgement.verdict.reason + _replaced(task.active, task.request.objective)
     version = store.add_projection(
         projection.kind,
         projection.to_bytes(),
         projection.fingerprint,
         {"learned": True},
         tuning=learned.tuning.stored(),
-        report=made,
+        report=result,
         offsets=learned.offsets,
         terms=learned.terms,
         last_key=learned.last_key,
         role=task.role,
     )
-    # Told, and not asked any more: a stop comes too late for what is stored.
+    # From here on a stop comes too late: the version is stored.
     if promote:
         task.watch.tell("activating", 0.0)
         try:
             task.collection.activate(version, expected=task.active.version)
         except Conflict as error:
-            made |= {"promoted": False, "reason": f"{made['reason']} But: {error}"}
+            result |= {"promoted": False, "reason": f"{result['reason']} But: {error}"}
     task.watch.tell("done", 1.0)
-    return made | {"version": version, "seconds": task.seconds}
+    return result | {"version": version, "seconds": task.seconds}
 
 
 def objective_of(version: StoredProjection) -> str | None:
-    """What a version was trained for; None for one that was not trained."""
-    chosen = version.report.get("chosen") or {}
+    """Return the objective that a version was trained for; None for one that was not trained."""
+    choices = version.report.get("chosen") or {}
     # Versions trained before there was a choice name none.
-    return str(chosen.get("objective", "ranking")) if chosen else None
+    return str(choices.get("objective", "ranking")) if choices else None
 
 
 def projection_of(
     fitted: Fitted,
     memory: Memory,
     settings: Settings,
-    additive: Additive | None = None,
-    output: Output | None = None,
+    values: tuple[Float64, Float64] | None = None,
 ) -> Projection:
-    """What was learned as a projection; the identity where that is nothing."""
-    heads, d_k, width = fitted.w_q.shape
+    """Return a fit as a projection; the identity where nothing was learned.
+
+    Args:
+        values: W_V and its bias, where values go through one.
+    """
+    d_k, width = fitted.w_q.shape
     eye = np.eye(width, dtype=np.float32)
-    plain = all(np.array_equal(each, eye[None]) for each in (fitted.w_q, fitted.w_k))
-    if plain and heads == 1 and d_k == width and additive is None and output is None:
+    plain = d_k == width and all(np.array_equal(w, eye) for w in (fitted.w_q, fitted.w_k))
+    if plain and values is None and fitted.center is None:
         return identity(width, normalize=memory.unit and not settings.unit_embeddings)
     return given(
         fitted.w_q,
         fitted.w_k,
-        w_v=None if output is None else output.w[None],
-        b_v=None if output is None else output.b[None],
-        additive=additive,
+        w_v=None if values is None else values[0][None],
+        b_v=None if values is None else values[1][None],
+        center=fitted.center,
         kind="learned",
         normalize_queries=memory.unit,
         normalize_keys=memory.unit,
     )
 
 
+def offsets_of(fitted: Fitted, memory: Memory) -> tuple[Int64, Float32]:
+    """Return a fit's offsets by the ids of their keys, ascending."""
+    ids = memory.ids[fitted.offset_keys]
+    order = np.argsort(ids)
+    return ids[order], fitted.offsets[order]
+
+
 def _replaced(before: StoredProjection, objective: str) -> str:
-    """A sentence, where a version goes that was trained for something else."""
+    """Return a sentence where a version goes that was trained for something else."""
     other = objective_of(before)
     if other is None or other == objective:
         return ""

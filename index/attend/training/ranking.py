@@ -1,30 +1,42 @@
-"""The ranking objective: from examples of what is relevant to W_Q, W_K, offsets and weights."""
+"""The ranking objective: W_Q, W_K, offsets and weights from examples of what is relevant."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 
-from attend.learn.calibrate import Calibration, calibrate
-from attend.learn.calibrate_heads import calibrate_heads
-from attend.learn.choose import Choice, best, honest
-from attend.learn.data import PARTS, Memory, Questions, answerable, twins, unit_vectors
-from attend.learn.fit import Fitted
-from attend.learn.folds import folds
-from attend.learn.gate import Verdict, decide
-from attend.learn.heads import ATTEND, Heads
-from attend.learn.rankings.learned import Learned as Fit
-from attend.learn.rankings.learned import learn
-from attend.learn.rankings.trial import Before, Trial
-from attend.learn.rankings.ways import RECIPES, way_of
-from attend.learn.space import Space
-from attend.learn.together import one_thread_each
-from attend.store import KeyBatch
-from attend.training.gather import Material, gathered, start_of
-from attend.training.publish import Found, Learned, nothing, objective_of, publish, report
+from attend.api.learning import PARTS
+from attend.learn.calibration import ATTEND, Calibration, calibrate
+from attend.learn.candidates import Candidates, find_candidates, widened
+from attend.learn.data import Questions, answerable, twins
+from attend.learn.fit import Watch
+from attend.learn.held_out import MOST_QUESTIONS, QuestionFold, question_folds, sampled
+from attend.learn.promotion import compare_splits, decide
+from attend.learn.ranking import RECIPE, fit_ranking
+from attend.learn.residual import Fitted, unlearned
+from attend.learn.selection import (
+    PART_COST,
+    Judged,
+    best,
+    cross_validate,
+    nested_outcomes,
+    weights,
+)
+from attend.training.material import RankingMaterial, read_questions, start_of
+from attend.training.publish import (
+    Judgement,
+    NewVersion,
+    objective_of,
+    offsets_of,
+    projection_of,
+)
 from attend.training.request import FEWEST_QUESTIONS, Task
+from attend.training.served import ServedVersion, active_version, key_batch
 from attend.tuning import Tuning
-from attend.types import Float32, Json
-from attend.versions import Version
+from attend.types import Float64, Int64, Json
+from attend.versions import Offsets, Version
 
 MEASURE = "ndcg@10"
 
@@ -35,207 +47,233 @@ ONE_QUESTION = (
     "anything; add different ones."
 )
 
+UNMEASURED = "; new documents could not be measured, as all questions share theirs"
 
-def train_ranking(task: Task) -> dict[str, Json]:
-    """Learn what examples call relevant.
+SHARES = (0.3, 0.6, 1.0)
+EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
+LEXICAL = (
+    *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
+    *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
+)
+"""The parameter grid: how far from the start to the fit, α, and λ with γ."""
 
-    Questions are held out in two views, and everything is tried on them; what the gate lets
-    through is fitted again to all questions.
 
-    Returns: the report (see `training.train`).
+class RankingChoice(NamedTuple):
+    """How far to go from the start to the fit, 0 for not at all; α, λ and γ."""
+
+    share: float
+    examples: float = 0.0
+    lexical: float = 0.0
+    coverage: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """The gain in nDCG that all its parts must be worth together."""
+        return PART_COST * ((self.share > 0) + (self.examples > 0) + (self.lexical > 0))
+
+
+Values = dict[RankingChoice | None, Float64]
+"""nDCG of a fold's questions under every choice, and of what answers now by None."""
+
+
+class RankingObjective:
+    """Learns what examples call relevant.
+
+    Questions are held out in two splits, and the whole grid is tried on them.
     """
-    request, watch = task.request, task.watch
-    watch("reading", 0.0)
-    trained = objective_of(task.active) == "ranking"
-    last = int(task.active.report.get("last_example", -1)) if trained else -1
-    material = gathered(task.collection, last, request)
-    if material.questions.count < FEWEST_QUESTIONS:
-        return nothing(task, _too_few(material.questions), material.figures)
-    start = start_of(material.memory, request.dimensions)
-    groups = twins(material.questions.embeddings)
-    divided = folds(material.questions, groups, FOLDS, request.seed)
-    if not divided:
-        return nothing(task, ONE_QUESTION, material.figures)
-    before = _before(task, material)
-    trial = Trial(
-        material.memory,
-        material.questions,
-        start,
-        before,
-        request.seed,
-        request.parts,
-        request.heads,
-    )
-    trial.run(divided, lambda done: watch("trying", done))
-    choice = _chosen(task, trial)
-    outcomes = honest(trial.judged, request.share_seen)
-    verdict = decide(outcomes, request.share_seen, MEASURE, groups)
-    found = _found(task, verdict, choice, material)
-    if not verdict.promote and request.promote:
-        return report(task, found)
-    final = _final(task, material, choice, start)
-    watch("calibrating", 0.0)
-    calibration = _calibrated(task, trial, choice)
-    tuning = _tuning(choice, calibration, final.fitted, material.memory, task)
-    figures = dict(vars(calibration))
-    learned = Learned.of(
-        final.fitted,
-        material.memory,
-        task.collection.settings,
-        tuning,
-        figures,
-        additive=final.additive,
-    )
-    return publish(task, found, learned)
 
+    material: RankingMaterial
+    choice: RankingChoice
+    fitted: Fitted
 
-def _chosen(task: Task, trial: Trial) -> Choice:
-    """The best choice; one of several heads must still be the best as it will be used."""
-    choice = best(trial.judged, task.request.share_seen)
-    if choice.heads == 1:
-        return choice
-    found = _calibrated(task, trial, choice)
-    trial.calibrate(choice, 1 / found.scale, found.null)
-    return best(trial.judged, task.request.share_seen)
+    def __init__(self, task: Task) -> None:
+        self.task, self.request = task, task.request
+        self.candidates: dict[tuple[int, float], Candidates] = {}
 
+    def read(self) -> str | None:
+        trained = objective_of(self.task.active) == "ranking"
+        last = int(self.task.active.report.get("last_example", -1)) if trained else -1
+        self.material = read_questions(self.task.collection, last, self.request.seed)
+        questions = self.material.questions
+        if questions.count < FEWEST_QUESTIONS:
+            return (
+                f"{questions.count} questions with a relevant document are stored, and "
+                f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; teach more "
+                f"examples."
+            )
+        self.start = start_of(self.material.memory, self.request.dimensions)
+        self.groups = twins(questions.embeddings)
+        self.folds = question_folds(questions, self.groups, FOLDS, self.request.seed)
+        self.active = active_version(self.task)
+        # A version whose examples are gone is tried as it is: from none of them it would have
+        # learned nothing.
+        several = answerable(self.material.known).sum() >= FEWEST_QUESTIONS
+        self.known_now = self.material.known if trained and several else None
+        return None if self.folds else ONE_QUESTION
 
-def _calibrated(task: Task, trial: Trial, choice: Choice) -> Calibration:
-    """By everything that was held out."""
-    held_out, rate = trial.held_out(choice, task.request.share_seen), task.request.error_rate
-    heads, counts = len(held_out.scores), held_out.counts
-    if heads > 1:
-        gates = Heads.alike(np.ones(heads)).gates
-        return calibrate_heads(
-            held_out.scores, gates, held_out.relevant, counts=counts, error_rate=rate
+    def cross_validate(self, watch: Watch) -> None:
+        tries = [self._try_untrained, self._try_current]
+        if "matrices" in self.request.parts:
+            tries.insert(0, self._try_trained)
+        results = cross_validate(self.folds, tries, watch)
+        self.judged: list[Judged[RankingChoice]] = []
+        for fold, values in zip(self.folds, results, strict=True):
+            after = {choice: item for choice, item in values.items() if choice is not None}
+            self.judged.append(Judged(fold.split, self._members(fold), values[None], after))
+
+    def judge(self) -> Judgement:
+        request = self.request
+        self.choice = best(self.judged, request.share_seen)
+        outcomes = nested_outcomes(self.judged, request.share_seen)
+        verdict = decide(
+            compare_splits(outcomes, request.share_seen, groups=self.groups),
+            measure=MEASURE,
+            units="questions",
+            note="" if "unseen" in outcomes else UNMEASURED,
         )
-    return calibrate(
-        held_out.scores[0],
-        held_out.relevant,
-        counts=counts,
-        error_rate=rate,
-        start=trial.memory.scale,
-    )
+        mix = verdict.views["mix"]
+        choices: dict[str, Json] = {
+            "objective": "ranking",
+            "recipe": RECIPE.name if self.choice.share else "none",
+            **self.choice._asdict(),
+            "dimensions": request.dimensions,
+            "parts": list(request.parts),
+            "share_seen": request.share_seen,
+        }
+        before, after = ({MEASURE: mix[side]} for side in ("before", "after"))
+        return Judgement(verdict, before, after, choices)
 
+    def fit(self, watch: Watch) -> None:
+        material = self.material
+        questions = material.questions.some(answerable(material.questions))
+        self.fitted = self._fit(questions, self.choice.share, watch)
 
-def _too_few(questions: Questions) -> str:
-    return (
-        f"{questions.count} questions with a relevant document are stored, and {FEWEST_QUESTIONS} "
-        f"are the fewest from which a gain can be proved; teach more examples."
-    )
-
-
-def _before(task: Task, material: Material) -> Before:
-    """What answers now, in a form that can be tried on held-out questions."""
-    tuning = Tuning.of(task.active.tuning)
-    chosen = task.active.report.get("chosen") or {}
-    recipe = chosen.get("recipe")
-    # Where the examples that it learned from are gone, it stands trial as it is (see
-    # `training.interactions`): from none of them it would have learned nothing.
-    several = answerable(material.known).sum() >= FEWEST_QUESTIONS
-    trained = objective_of(task.active) == "ranking" and several
-    if trained and (recipe in RECIPES or recipe == "none"):
-        choice = Choice(
-            recipe if recipe in RECIPES else None,
-            float(chosen["share"]),
-            tuning.examples,
-            tuning.lexical,
-            tuning.coverage,
-            tuning.pool,
-            int(chosen.get("heads", 1)),
-            bool(chosen.get("additive", False)),
+    def version(self) -> NewVersion:
+        calibration, memory = self._calibrate(), self.material.memory
+        settings, choice = self.task.collection.settings, self.choice
+        tuning = Tuning(
+            scale=(calibration.scale,),
+            null=None if calibration.null is None else (calibration.null,),
+            lexical=choice.lexical,
+            coverage=choice.coverage,
+            examples=choice.examples,
+            attend=ATTEND,
+            scorer=settings.scorer,
+            threshold=calibration.threshold,
+            error_rate=calibration.error_rate,
         )
-        start = start_of(material.memory, chosen.get("dimensions"))
-        parts = chosen.get("parts") or PARTS
-        null = None if tuning.null is None else tuning.null[0]
-        return Before(choice, start, parts, None, material.known, tuning.temperature, null)
-    choice = Choice(None, 1.0, tuning.examples, tuning.lexical, tuning.coverage, tuning.pool)
-    memory = material.memory
-    return Before(choice, start_of(memory, None), fitted=_space(task, memory))
+        projection = projection_of(self.fitted, memory, settings)
+        offsets = offsets_of(self.fitted, memory)
+        return NewVersion(projection, tuning, dict(vars(calibration)), offsets)
 
+    # -- one fold ----------------------------------------------------------------------------------
 
-def _space(task: Task, memory: Memory) -> Space:
-    """Where queries and keys meet under a version that no example went into."""
-    number, settings = task.active.version, task.collection.settings
-    version = Version.of(number, task.collection.store.version(number), "cosine")
-    projection, tuning = version.projection, version.tuning
-    lengthy = settings.scorer == "cosine" and not projection.normalized
+    def _try_trained(self, fold: QuestionFold, watch: Watch) -> Values:
+        fitted = self._fit(fold.training, 1.0, watch)
+        values: Values = {}
+        for share in SHARES:
+            values |= self._values(fold, share, fitted.mixed(self.start, share))
+        return values
 
-    def by_head(vectors: Float32) -> Float32:
-        """(n, H or 1, d_k) -> (H, n, d_k)."""
-        heads = np.broadcast_to(vectors, (len(vectors), projection.heads, vectors.shape[2]))
-        heads = np.ascontiguousarray(heads.transpose(1, 0, 2), dtype=np.float32)
-        return unit_vectors(heads) if lengthy else heads
+    def _try_untrained(self, fold: QuestionFold, watch: Watch) -> Values:
+        values = self._values(fold, 0.0, unlearned(self.material.memory, self.start))
+        watch(1.0)
+        return values
 
-    rows = np.repeat(memory.rows, memory.counts)
-    none = np.zeros(len(rows), dtype=bool)
-    own = version.keys(KeyBatch(memory.key_ids, rows, memory.embeddings, none)).vectors
-    keys = own.reshape(len(own), -1, projection.d_k)
-    scales = np.broadcast_to(tuning.scale or (memory.scale,), projection.heads)
-    null = None if tuning.null is None else np.broadcast_to(tuning.null, projection.heads)
-    heads = Heads(np.array(scales), projection.gates, null, tuning.temperature)
-    return Space(by_head(keys), lambda given: by_head(projection.queries(given)), heads)
+    def _try_current(self, fold: QuestionFold, watch: Watch) -> Values:
+        """Rank the questions as the active version would that had not seen them either."""
+        known = self.known_now
+        training = fold.training
+        if known is None:
+            version = self.active
+        else:
+            then = known.without(fold.blocked)
+            training = then.some(fold.trained & answerable(then))
+            version = self._as_it_came_about(training, watch)
+        batch = key_batch(self.material.memory, training if version.examples else None)
+        served = ServedVersion(version, self.task.collection.settings, batch)
+        values = served.ndcg(self.material.questions.some(self._members(fold)))
+        watch(1.0)
+        return {None: values}
 
+    def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
+        """Fit the active version's choice to what it knew, less the fold that judges."""
+        choices, memory = self.task.active.report["chosen"], self.material.memory
+        start = start_of(memory, choices.get("dimensions"))
+        fitted = unlearned(memory, start)
+        if choices["recipe"] != "none" and training.count:
+            offsets = "offsets" in (choices.get("parts") or PARTS)
+            fitted = fit_ranking(
+                memory,
+                training,
+                start=start,
+                offsets=offsets,
+                recipe=RECIPE,
+                seed=self.request.seed,
+                watch=watch,
+            ).mixed(start, float(choices["share"]))
+        projection = projection_of(fitted, memory, self.task.collection.settings)
+        moves = Offsets(*offsets_of(fitted, memory))
+        return replace(self.active, projection=projection, offsets=moves)
 
-def _final(task: Task, material: Material, choice: Choice, start: Float32) -> Fit:
-    """The choice, fitted to all questions."""
-    task.watch("fitting", 0.0)
-    questions = material.questions.some(answerable(material.questions))
-    with one_thread_each() as workers:
-        job = workers.submit(
-            learn,
-            material.memory,
+    def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
+        """Rank a fold's questions under every choice of one fit."""
+        asked, parts = self.material.questions.some(self._members(fold)), self.request.parts
+        found = find_candidates(self.material.memory, fitted, fold.training, asked)
+        self.candidates[id(fold), share] = found
+        worded = "words" in parts and bool(found.lexical.any())
+        return {
+            RankingChoice(share, factor, *words): found.ndcg(found.scores(factor, *words))
+            for factor in (EXAMPLES if "examples" in parts else EXAMPLES[:1])
+            for words in (LEXICAL if worded else LEXICAL[:1])
+        }
+
+    def _fit(self, questions: Questions, share: float, watch: Watch) -> Fitted:
+        memory = self.material.memory
+        if not share:
+            return unlearned(memory, self.start)
+        fitted = fit_ranking(
+            memory,
             questions,
-            way_of(choice),
-            task.request.parts,
-            start=start,
-            seed=task.request.seed,
-            watch=lambda done: task.watch("fitting", done),
+            start=self.start,
+            offsets="offsets" in self.request.parts,
+            recipe=RECIPE,
+            seed=self.request.seed,
+            watch=watch,
         )
-        return job.result().mixed(start, choice.share)
+        return fitted.mixed(self.start, share)
 
+    def _members(self, fold: QuestionFold) -> Int64:
+        random = np.random.default_rng(self.request.seed)
+        return sampled(fold.held_out, MOST_QUESTIONS, random)
 
-def _found(task: Task, verdict: Verdict, choice: Choice, material: Material) -> Found:
-    mix = verdict.views["mix"]
-    chosen: dict[str, Json] = {
-        "objective": "ranking",
-        "recipe": choice.recipe or "none",
-        "share": choice.share,
-        "examples": choice.examples,
-        "lexical": choice.lexical,
-        "coverage": choice.coverage,
-        "pool": choice.pool,
-        "heads": choice.heads,
-        "additive": choice.additive,
-        "dimensions": task.request.dimensions,
-        "parts": list(task.request.parts),
-        "share_seen": task.request.share_seen,
-    }
-    before, after = ({MEASURE: mix[side]} for side in ("before", "after"))
-    return Found(verdict, before, after, chosen, material.figures)
+    # -- calibration -------------------------------------------------------------------------------
 
-
-def _tuning(
-    choice: Choice, calibration: Calibration, fitted: Fitted, memory: Memory, task: Task
-) -> Tuning:
-    # A sum over keys depends on the scale at which they are summed, and a mixture on those that
-    # its heads were learned with: there the fitted factor becomes a temperature instead.
-    scale: tuple[float, ...] = (calibration.scale,)
-    temperature, null = 1.0, calibration.null
-    if choice.heads > 1:
-        scale, temperature = tuple(fitted.scales.tolist()), 1 / calibration.scale
-    elif choice.pool == "sum":
-        scale, temperature = (memory.scale,), memory.scale / calibration.scale
-        null = None if null is None else null * temperature
-    return Tuning(
-        scale=scale,
-        null=None if null is None else (null,),
-        lexical=choice.lexical,
-        coverage=choice.coverage,
-        examples=choice.examples,
-        attend=ATTEND,
-        scorer="additive" if choice.additive else task.collection.settings.scorer,
-        pool=choice.pool,
-        temperature=temperature,
-        threshold=calibration.threshold,
-        error_rate=calibration.error_rate,
-    )
+    def _calibrate(self) -> Calibration:
+        """Calibrate by everything held out, each split counting as much as in use."""
+        choice, folds = self.choice, self.folds
+        parts = [self.candidates[id(fold), choice.share] for fold in folds]
+        shares = weights(dict.fromkeys(fold.split for fold in folds), self.request.share_seen)
+        sizes = {
+            split: sum(
+                len(part.documents)
+                for fold, part in zip(folds, parts, strict=True)
+                if fold.split == split
+            )
+            for split in shares
+        }
+        width = max(part.documents.shape[1] for part in parts)
+        scores, relevant, counts = [], [], []
+        for fold, part in zip(folds, parts, strict=True):
+            of_choice = part.scores(*choice[1:]).astype(np.float64)
+            of_choice = np.where(part.documents < 0, -np.inf, of_choice)
+            scores.append(widened(of_choice, width, -np.inf))
+            relevant.append(widened(part.grades, width, 0) > 0)
+            counts.append(np.full(len(part.grades), shares[fold.split] / sizes[fold.split]))
+        return calibrate(
+            np.concatenate(scores),
+            np.concatenate(relevant),
+            counts=np.concatenate(counts),
+            error_rate=self.request.error_rate,
+            start=self.material.memory.scale,
+        )

@@ -38,7 +38,7 @@ class Cancelled(InvalidRequest):
 
 
 @dataclass(frozen=True)
-class Watch:
+class StageWatch:
     """Where progress goes, and where a stop comes from."""
 
     progress: Progress
@@ -69,21 +69,13 @@ class Task:
 
     collection: Collection
     request: TrainRequest
-    watch: Watch
+    watch: StageWatch
     active: StoredProjection
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         settings = self.collection.settings
         scorer = settings.scorer
-        lengthy = scorer == "dot" and not settings.unit_embeddings
-        if "additive" in self.request.parts and lengthy:
-            raise InvalidRequest(
-                f"The collection {self.collection.name!r} compares vectors of any length; the "
-                f"additive scorer is learned for those of length one. Leave it out of the parts, "
-                f"or make a collection that is normalised, or compares by 'cosine'.",
-                field="parts",
-            )
         if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
                 f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
@@ -92,7 +84,7 @@ class Task:
             )
 
     @classmethod
-    def of(cls, collection: Collection, request: TrainRequest, watch: Watch) -> Task:
+    def of(cls, collection: Collection, request: TrainRequest, watch: StageWatch) -> Task:
         """A training that begins now."""
         role = OBJECTIVE_ROLES[request.objective]
         active = collection.store.active(role) or untrained(role)

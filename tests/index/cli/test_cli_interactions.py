@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.learn.mixture.histories import without
+from attend.learn.data import without
 from attend.measure.interactions import evaluate, protocol_of
 from attend.store import Interaction
 from tests.index.helpers import vector_data, write_jsonl

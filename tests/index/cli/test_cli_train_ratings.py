@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,19 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli.main import main
-from attend.learn.ratings.fit import Recipe
-from attend.learn.ratings.net import Shape
+from attend.learn.rating_net import RECIPES, Shape
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 
-SMALL = Recipe(
-    "usual",
-    shape=Shape(heads=2, width=4, factors=3, directions=8, scale=2.0),
-    steps=(120, 120),
-)
+SMALL = replace(RECIPES["usual"], steps=(120, 120))
+SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
 
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection of vectors, and a file of ratings beside it."""
     monkeypatch.setattr("attend.training.ratings.RECIPES", {"usual": SMALL})
+    monkeypatch.setattr("attend.training.ratings.SHAPE", SHAPE)
     ratings, embeddings = planted(users=80)
     data = vector_data(tmp_path / "library")
     data.create("default", dimension=16).upsert(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attend.learn.ratings.data import Ratings
+from attend.learn.data import Ratings
 
 
 def planted(

@@ -8,24 +8,30 @@ import numpy as np
 import pytest
 import torch
 
-from attend.learn.ratings.batches import Batches
-from attend.learn.ratings.data import (
+from attend.learn import rating_net
+from attend.learn.data import Ratings
+from attend.learn.rating_batches import (
     ITEM_SHRINK,
     USER_SHRINK,
-    Ratings,
+    RatingBatches,
     baseline,
     residual_factors,
 )
-from attend.learn.ratings.fit import Recipe, fit_ratings
-from attend.learn.ratings.judge import rmse
-from attend.learn.ratings.net import Drops, Net, Shape, knots_of, leading
-from attend.learn.ratings.trial import said
+from attend.learn.rating_judge import predictions
+from attend.learn.rating_net import RECIPES, RatingNet, Shape, knots_of, leading
 from attend.ratings import Rated, predict
 from tests.index.learn.rated import planted
 
 SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
-RECIPE = Recipe("test", shape=SHAPE, steps=(60, 60))
-NOTHING = Drops(inputs=0.0, unknown=0.0)
+RECIPE = replace(RECIPES["usual"], steps=(60, 60))
+
+
+def fit_ratings(ratings, embeddings, recipe, **options):
+    return rating_net.fit_ratings(ratings, embeddings, recipe, shape=SHAPE, **options)
+
+
+def rmse(errors) -> float:
+    return float(np.sqrt((errors**2).mean()))
 
 
 @pytest.fixture(autouse=True)
@@ -80,19 +86,21 @@ def test_batches_hide_the_target_and_the_padding_and_no_more() -> None:
     short = ratings.some(
         np.flatnonzero((ratings.users % 3 > 0) | (np.arange(len(ratings)) % 7 < 3))
     )
-    batches = Batches(short, 5, 100, 0.6, np.random.default_rng(0))
+    batches = RatingBatches(short, 5, 100, 0.6, np.random.default_rng(0))
     seen = set()
     for batch in batches.drawn(batches.in_epoch):
         targets, history = batch.items[batch.targets], batch.items[batch.history]
         same = targets[:, :, None] == history[:, None, :]
         np.testing.assert_array_equal(batch.out, same | ~batch.there[:, None, :])
-        assert batch.asked.any(axis=1).all()
+        assert batch.wanted.any(axis=1).all()
         assert batch.there.any(axis=1).all()
         assert len(batch.there) <= 5
         for row in range(len(targets)):
             rated = {
                 *zip(
-                    targets[row][batch.asked[row]], batch.truth[row][batch.asked[row]], strict=True
+                    targets[row][batch.wanted[row]],
+                    batch.truth[row][batch.wanted[row]],
+                    strict=True,
                 )
             }
             known = {
@@ -103,7 +111,9 @@ def test_batches_hide_the_target_and_the_padding_and_no_more() -> None:
             assert known <= rated
             seen.add(frozenset(rated))
     whole = {
-        frozenset(zip(short.items[short.of(user)], short.values[short.of(user)], strict=True))
+        frozenset(
+            zip(short.items[short.of_user(user)], short.values[short.of_user(user)], strict=True)
+        )
         for user in range(short.user_count)
     }
     assert seen == whole  # every user, once in an epoch
@@ -112,20 +122,20 @@ def test_batches_hide_the_target_and_the_padding_and_no_more() -> None:
 def test_users_with_one_rating_are_passed_over_and_long_ones_cut() -> None:
     users = np.array([0, 1, 1, *[2] * 30])
     ratings = Ratings(users, np.arange(33), np.ones(33), 3, 33)
-    batches = Batches(ratings, 4, 10, 0.0, np.random.default_rng(0))
+    batches = RatingBatches(ratings, 4, 10, 0.0, np.random.default_rng(0))
     batch = next(iter(batches.drawn(1)))
-    assert batch.asked.sum(axis=1).tolist() == [2, 10]
+    assert batch.wanted.sum(axis=1).tolist() == [2, 10]
     with pytest.raises(ValueError, match="two ratings"):
-        Batches(ratings.some(np.array([0])), 4, 10, 0.0, np.random.default_rng(0))
+        RatingBatches(ratings.some(np.array([0])), 4, 10, 0.0, np.random.default_rng(0))
 
 
-def _trained_net() -> tuple[Net, Ratings, np.ndarray]:
+def _trained_net() -> tuple[RatingNet, Ratings, np.ndarray]:
     """A net in which everything is something."""
     ratings, embeddings = planted()
-    net = Net(ratings, embeddings, SHAPE, seed=0)
+    net = RatingNet(ratings, embeddings, SHAPE, 0.0, seed=0)
     rng = np.random.default_rng(0)
     with torch.no_grad():
-        for each in net.parameters.values():
+        for each in net.tensors.values():
             each += torch.from_numpy(rng.normal(0, 0.3, tuple(each.shape)).astype(np.float32))
     return net, ratings, embeddings
 
@@ -134,12 +144,12 @@ def test_what_is_fitted_predicts_as_it_is_served() -> None:
     net, ratings, embeddings = _trained_net()
     model, own = net.fitted()
     items = model.items(embeddings, own)
-    batches = Batches(ratings, 4, 100, 0.8, np.random.default_rng(0))
+    batches = RatingBatches(ratings, 4, 100, 0.8, np.random.default_rng(0))
     for batch in batches.drawn(3):
         with torch.no_grad():
-            fitted = net.predicted(batch, NOTHING).numpy()
+            fitted = net.predicted(batch).numpy()
         for row in range(len(fitted)):
-            asked, there = batch.asked[row], batch.there[row]
+            asked, there = batch.wanted[row], batch.there[row]
             targets = batch.items[batch.targets[row][asked]]
             history = batch.items[batch.history[row][there]]
             found = predict(
@@ -153,14 +163,14 @@ def test_what_is_fitted_predicts_as_it_is_served() -> None:
 
 def test_in_training_a_target_never_sees_its_own_rating() -> None:
     net, ratings, _ = _trained_net()
-    batch = next(iter(Batches(ratings, 3, 100, 0.0, np.random.default_rng(0)).drawn(1)))
+    batch = next(iter(RatingBatches(ratings, 3, 100, 0.0, np.random.default_rng(0)).drawn(1)))
     with torch.no_grad():
-        before = net.predicted(batch, NOTHING).numpy()
+        before = net.predicted(batch).numpy()
         row, at = 1, 2
         place = np.flatnonzero(batch.history[row] == batch.targets[row, at])[0]
         values = batch.values.copy()
         values[row, place] += 1
-        after = net.predicted(batch._replace(values=values), NOTHING).numpy()
+        after = net.predicted(batch._replace(values=values)).numpy()
     assert before[row, at] == after[row, at]
     others = np.arange(before.shape[1]) != at
     assert (before[row, others] != after[row, others]).mean() > 0.9
@@ -171,7 +181,7 @@ def test_a_planted_taste_is_learned() -> None:
     known, asked = split(ratings)
     fitted = fit_ratings(known, embeddings, replace(RECIPE, steps=(150, 150)))
     base = rmse(baseline(known)(asked.users, asked.items) - asked.values)
-    found = said(fitted, embeddings, known, asked)
+    found = predictions(fitted, embeddings, known, asked)
     assert rmse(found.raw - asked.values) < 0.75 * base
 
 
@@ -180,7 +190,7 @@ def test_a_user_whom_training_never_saw_is_predicted_as_well() -> None:
     old = ratings.some(ratings.users < 90)
     fitted = fit_ratings(old, embeddings, replace(RECIPE, steps=(150, 150)))
     known, asked = split(ratings.some(ratings.users >= 90))
-    found = said(fitted, embeddings, known, asked)
+    found = predictions(fitted, embeddings, known, asked)
     assert rmse(found.raw - asked.values) < 0.8 * rmse(found.baseline - asked.values)
 
 
@@ -191,8 +201,8 @@ def test_the_unit_of_ratings_does_not_matter() -> None:
     larger = replace(known, values=known.values * 16)
     one, other = (fit_ratings(each, embeddings, RECIPE) for each in (known, larger))
     assert (other.model.low, other.model.high) == (16, 80)
-    first = said(one, embeddings, known, asked).raw
-    second = said(other, embeddings, larger, asked).raw
+    first = predictions(one, embeddings, known, asked).raw
+    second = predictions(other, embeddings, larger, asked).raw
     np.testing.assert_allclose(second, first * 16, rtol=1e-6)
 
 
@@ -221,7 +231,9 @@ def test_few_texts_and_texts_that_are_alike_can_be_learned_from() -> None:
     fitted = fit_ratings(
         ratings, np.ones((ratings.item_count, 3), dtype=np.float32), replace(RECIPE, steps=(5, 5))
     )
-    assert np.isfinite(said(fitted, np.ones((50, 3), dtype=np.float32), ratings, ratings).raw).all()
+    assert np.isfinite(
+        predictions(fitted, np.ones((50, 3), dtype=np.float32), ratings, ratings).raw
+    ).all()
 
 
 def test_levels_are_the_ratings_there_are_or_their_quantiles() -> None:

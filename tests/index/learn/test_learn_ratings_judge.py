@@ -5,13 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learn.ratings.judge import HeldOut, chosen, decided, judged, rmse
-from attend.learn.ratings.trial import Said, divided
+from attend.learn.held_out import rating_fold
+from attend.learn.rating_judge import (
+    HeldOut,
+    Predictions,
+    choose,
+    decide_ratings,
+    judge_ratings,
+)
 from attend.ratings import FEATURES
 from tests.index.learn.rated import planted
 from tests.index.ratings.rated_world import model
 
 USERS, EACH = 60, 10
+ENDS = model().low, model().high
+
+
+def judged(held, seed=0):
+    return judge_ratings(held, ENDS, seed)
+
+
+def rmse(errors) -> float:
+    return float(np.sqrt((errors**2).mean()))
 
 
 def held(shift: float, noise: float = 0.5, seed: int = 0, before: float = 1.0) -> HeldOut:
@@ -22,9 +37,9 @@ def held(shift: float, noise: float = 0.5, seed: int = 0, before: float = 1.0) -
     plain = np.full(len(users), 3.0)
     moved = shift * (truth - plain) + rng.normal(0, noise, len(users))
     telling = np.concatenate([np.ones((len(users), 1)), rng.random((len(users), FEATURES - 1))], 1)
-    good = Said(plain + moved, plain, telling)
-    bad = Said(plain + rng.normal(0, 1, len(users)), plain, telling)
-    return HeldOut(users, truth, plain * before, plain, [bad, good])
+    good = Predictions(plain + moved, plain, telling)
+    bad = Predictions(plain + rng.normal(0, 1, len(users)), plain, telling)
+    return HeldOut(users, truth, plain * before, plain, {"bad": bad, "good": good})
 
 
 def everything(held: HeldOut) -> np.ndarray:
@@ -33,34 +48,34 @@ def everything(held: HeldOut) -> np.ndarray:
 
 def test_the_recipe_of_the_least_error_is_chosen_and_trusted_by_least_squares() -> None:
     given = held(0.8)
-    found = chosen({"random": given}, {"random": everything(given)})
-    moved, left = given.said[1].raw - 3, given.truth - 3
+    found = choose({"random": given}, {"random": everything(given)})
+    moved, left = given.after["good"].raw - 3, given.truth - 3
     expected = np.linalg.lstsq(moved[:, None], left, rcond=None)[0][0]
-    assert found.recipe == 1
+    assert found.recipe == "good"
     assert found.trust["random"] == pytest.approx(expected)
 
 
 def test_trust_stays_between_nothing_and_everything() -> None:
     for shift, expected in ((-1.0, 0.0), (0.2, 1.0)):
         given = held(shift, noise=0.01)
-        given = given._replace(said=given.said[1:])
-        assert chosen({"random": given}, {"random": everything(given)}).trust["random"] == expected
+        given = given._replace(after={"good": given.after["good"]})
+        assert choose({"random": given}, {"random": everything(given)}).trust["random"] == expected
 
 
 def test_a_true_gain_is_promoted_and_noise_is_not() -> None:
     good = {"random": held(0.8), "unseen": held(0.3, seed=1)}
-    verdict = decided(good, judged(good, model(), seed=0))
+    verdict = decide_ratings(good, judged(good))
     assert verdict.promote
     assert "RMSE" in verdict.reason
     noise = {"random": held(0.0), "unseen": held(0.0, seed=1)}
-    verdict = decided(noise, judged(noise, model(), seed=0))
+    verdict = decide_ratings(noise, judged(noise))
     assert not verdict.promote
 
 
 def test_better_than_the_baseline_but_not_than_what_predicts_now_is_not_promoted() -> None:
     given = held(0.8)
     given = given._replace(before=given.truth + 0.01)
-    verdict = decided({"random": given}, judged({"random": given}, model(), seed=0))
+    verdict = decide_ratings({"random": given}, judged({"random": given}))
     assert not verdict.promote
     assert verdict.views["baseline"]["difference"] < 0
 
@@ -68,9 +83,9 @@ def test_better_than_the_baseline_but_not_than_what_predicts_now_is_not_promoted
 def test_a_loss_where_documents_are_new_forbids() -> None:
     given = {"random": held(0.8), "unseen": held(0.3, seed=1)}
     given["unseen"] = given["unseen"]._replace(before=given["unseen"].truth + 0.01)
-    verdict = decided(given, judged(given, model(), seed=0))
+    verdict = decide_ratings(given, judged(given))
     assert not verdict.promote
-    assert "It loses where documents are new" in verdict.reason
+    assert "It loses on unrated documents" in verdict.reason
 
 
 def test_a_negligible_loss_where_documents_are_new_does_not_forbid() -> None:
@@ -78,7 +93,7 @@ def test_a_negligible_loss_where_documents_are_new_does_not_forbid() -> None:
     unseen = given["unseen"]
     before = unseen.baseline + 0.003 * (unseen.truth - unseen.baseline)
     given["unseen"] = unseen._replace(before=before)
-    verdict = decided(given, judged(given, model(), seed=0))
+    verdict = decide_ratings(given, judged(given))
     assert verdict.views["unseen"]["p"] < 0.05
     assert verdict.views["unseen"]["difference"] > 0
     assert verdict.promote
@@ -86,10 +101,10 @@ def test_a_negligible_loss_where_documents_are_new_does_not_forbid() -> None:
 
 def test_what_is_judged_had_no_part_in_the_choice() -> None:
     given = held(0.5)
-    whole = judged({"random": given}, model(), seed=0)
+    whole = judged({"random": given})
     lied = given.truth.copy()
     lied[:EACH] = 5 - lied[:EACH]  # the first user says otherwise
-    other = judged({"random": given._replace(truth=lied)}, model(), seed=0)
+    other = judged({"random": given._replace(truth=lied)})
     np.testing.assert_array_equal(whole.after["random"][:EACH], other.after["random"][:EACH])
     assert (whole.after["random"] != other.after["random"]).any()
 
@@ -98,29 +113,28 @@ def test_users_who_are_all_in_one_half_are_judged_by_the_baseline() -> None:
     """By nobody's choice nothing is trusted; and no mean is taken of nothing, which would warn."""
     each = held(0.5)
     alone = each._replace(users=np.zeros_like(each.users))
-    judgement = judged({"random": alone}, model(), seed=0)
+    judgement = judged({"random": alone})
     low, high = model().low, model().high
     np.testing.assert_allclose(judgement.after["random"], np.clip(each.baseline, low, high))
     assert np.isfinite(judgement.spread).all()
-    assert not decided({"random": alone}, judgement).promote
+    assert not decide_ratings({"random": alone}, judgement).promote
 
 
 def test_figures_are_those_of_the_errors() -> None:
     given = held(0.8)
-    found = judged({"random": given}, model(), seed=0)
-    figures = decided({"random": given}, found).views["random"]
+    found = judged({"random": given})
+    figures = decide_ratings({"random": given}, found).views["random"]
     after = found.after["random"] - given.truth
     assert figures["after"] == pytest.approx(rmse(after))
     assert figures["before"] == pytest.approx(rmse(given.before - given.truth))
-    assert figures["mae_after"] == pytest.approx(np.abs(after).mean())
     low, high = figures["interval"]
     assert low < figures["difference"] < high < 0
 
 
 def test_documents_are_held_out_whole_and_ratings_of_others_by_chance() -> None:
     ratings, _ = planted(users=200, items=100, each=30)
-    found = divided(ratings, seed=0)
-    seen, unseen = found.held["random"], found.held["unseen"]
+    found = rating_fold(ratings, seed=0)
+    seen, unseen = found.held_out["random"], found.held_out["unseen"]
     assert (found.training.astype(int) + seen + unseen == 1).all()
     gone = np.unique(ratings.items[unseen])
     assert not np.isin(ratings.items[~unseen], gone).any()

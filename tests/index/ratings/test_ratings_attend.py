@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attend.errors import DimensionMismatch
-from attend.ratings import Own, Rated, attend, predict
+from attend.ratings import Own, Rated, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own
 
 
@@ -39,7 +39,7 @@ def test_the_targets_own_rating_changes_nothing() -> None:
     after = predict(made, given.items(made, given.targets), changed.rated(made), given.same)
     assert (values != given.values).any()
     np.testing.assert_array_equal(before.raw[0], after.raw[0])
-    np.testing.assert_array_equal(before.spread[0], after.spread[0])
+    np.testing.assert_array_equal(before.features[0], after.features[0])
     assert (before.raw[1:] != after.raw[1:]).all()  # to the others it matters
 
 
@@ -77,7 +77,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, given = model(), asked(targets=8, history=20)
     items = given.items(made, given.targets)
     whole = predict(made, items, given.rated(made), given.same)
-    monkeypatch.setattr(attend, "BLOCK", 1)
+    monkeypatch.setattr("attend.ratings.prediction.BLOCK", 1)
     for one, other in zip(whole, predict(made, items, given.rated(made), given.same), strict=True):
         np.testing.assert_allclose(one, other)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learn.ratings.spread import fit_spread
+from attend.learn.rating_judge import fit_spread
 from attend.ratings import coverage, deviations
 
 

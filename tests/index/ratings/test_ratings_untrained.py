@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import softmax
 
 from attend.ratings import attended, shrunk
-from attend.ratings.untrained import NULL_COSINE, SCALE
+from attend.ratings.prediction import NULL_COSINE, SCALE
 
 
 def given(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -30,7 +30,7 @@ def test_weights_are_a_softmax_with_a_null_key() -> None:
         logits = SCALE * cosines + np.log(weights)
         expected = softmax(np.append(logits, SCALE * NULL_COSINE + np.log(weights.sum())))
         np.testing.assert_allclose(found.weights[at], expected[:-1], atol=1e-6)
-        np.testing.assert_allclose(found.null[at], expected[-1], atol=1e-6)
+        np.testing.assert_allclose(found.null_weight[at], expected[-1], atol=1e-6)
 
 
 def test_numbers_are_blended_with_the_users_mean_in_the_null_keys_place() -> None:
@@ -44,7 +44,7 @@ def test_numbers_are_blended_with_the_users_mean_in_the_null_keys_place() -> Non
     usual = np.average(values[others], weights=weights[others])
     np.testing.assert_allclose(blend.baseline[0], usual)
     np.testing.assert_allclose(
-        blend.mean[0], found.weights[0] @ values + found.null[0] * usual, rtol=1e-12
+        blend.mean[0], found.weights[0] @ values + found.null_weight[0] * usual, rtol=1e-12
     )
 
 
@@ -65,7 +65,7 @@ def test_a_history_of_nothing_but_the_target_is_its_own_mean() -> None:
     targets, history, center, _ = given(3)
     same = np.ones((1, 1), dtype=bool)
     found = attended(targets[:1], history[:1], center, np.ones(1), same)
-    assert found.null[0] == 1
+    assert found.null_weight[0] == 1
     assert shrunk(found, np.array([4.0]), np.ones(1), same).mean[0] == 4
 
 
@@ -73,6 +73,6 @@ def test_what_is_like_nothing_stays_with_the_null_key() -> None:
     q = np.array([[1.0, 0, 0]], dtype=np.float32)
     away = np.array([[0.0, 1, 0], [0, 0, 1]], dtype=np.float32)
     found = attended(q, away, np.zeros(3), np.ones(2), np.zeros((1, 2), dtype=bool))
-    assert found.null[0] > 0.99
+    assert found.null_weight[0] > 0.99
     near = attended(q, np.vstack([away, q]), np.zeros(3), np.ones(3), np.zeros((1, 3), dtype=bool))
     assert near.weights[0, 2] > 0.95

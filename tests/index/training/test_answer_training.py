@@ -14,14 +14,13 @@ from attend.api.search import SearchRequest
 from attend.cli import main
 from attend.data import Data
 from attend.errors import InvalidRequest
-from attend.learn.answers.blended import weights
-from attend.learn.answers.fit import Matrices
-from attend.learn.answers.held import Fold, attended, compared
-from attend.learn.seen import expected_error
+from attend.learn.blends import Blends, attend_fold, fold_scores
+from attend.learn.held_out import DocumentFold, document_folds
+from attend.learn.residual import unlearned
+from attend.measure.statistics import calibration_error
 from attend.projection import given, split_heads
 from attend.training import Cancelled, train
-from attend.training.answer_material import gathered
-from attend.training.answer_trial import folds
+from attend.training.answer_material import read_answers
 from attend.tuning import Tuning
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
 from tests.places import DATA
@@ -73,7 +72,7 @@ def test_what_was_measured_is_what_happens(learned):
     assert report["after"]["accuracy"] == pytest.approx(accuracy, abs=0.06)
     sure = np.array([max(each.answer["distribution"].values()) for each in found])
     correct = np.array([each.answer["value"] for each in found]) == truth
-    ece = expected_error(sure, correct.astype(float))
+    ece = calibration_error(sure, correct.astype(float))
     assert ece == pytest.approx(report["calibration"]["ece_after"], abs=0.06)
     confident = np.array([each.confidence for each in found])
     threshold = report["calibration"]["threshold"]
@@ -142,7 +141,7 @@ def test_the_blend_of_training_is_the_blend_of_a_search(tmp_path):
     rng = np.random.default_rng(4)
     vectors, labels = told_apart(rng, 160)
     whole = stored(tmp_path / "whole", vectors, named(labels))
-    material = gathered(whole, parse(TrainRequest, {"objective": "answers"})).answers
+    material = read_answers(whole, parse(TrainRequest, {"objective": "answers"})).answers
     held, members = np.arange(20), np.arange(20, 160)
     rest = stored(tmp_path / "rest", vectors[20:], named(labels[20:]))
     w_q, w_k = (
@@ -155,8 +154,9 @@ def test_the_blend_of_training_is_the_blend_of_a_search(tmp_path):
         tuning=Tuning(scale=(13.0,), null=(9.0,), attend=100, scorer="dot").stored(),
         activate=True,
     )
-    found = attended(material, compared(material, Matrices(w_q, w_k)), Fold(held, members))
-    w, names = weights(found, 13.0), np.array(named(labels))
+    fold, fitted = DocumentFold(held, members), unlearned(material.memory, w_q)._replace(w_k=w_k)
+    found = attend_fold(material, fold, fold_scores(material, fitted, fold))
+    w, names = Blends(found, material.targets, 13.0).weights, np.array(named(labels))
     for at, answer in enumerate(asked(rest, vectors[held])):
         shares = {
             name: w[at][names[found.documents[at]] == name].sum()
@@ -219,15 +219,15 @@ def test_the_active_version_is_judged_by_its_own_heads_and_scale(tmp_path):
     report = train(collection, objective="answers", promote=False)
     assert not report["promoted"]
     assert report["version"] == 3
-    # The heads' search says the same of documents held out one at a time.
-    found = [
-        collection.search({"id": f"d{at}"}, mode="soft", mask={"exclude": [f"d{at}"]})
-        for at in range(0, 240, 2)
-    ]
-    accuracy = np.mean(
-        [each.answer["value"] == f"label {labels[2 * at]}" for at, each in enumerate(found)]
-    )
-    assert report["before"]["accuracy"] == pytest.approx(accuracy, abs=0.08)
+    # The heads' search says the same of documents whose fold is held out.
+    groups = read_answers(collection, parse(TrainRequest, {"objective": "answers"})).answers.groups
+    right_ones = 0
+    for fold in document_folds(groups, 3, seed=0):
+        mask = {"exclude": [f"d{at}" for at in fold.held_out.tolist()]}
+        for at in fold.held_out.tolist():
+            answer = collection.search({"id": f"d{at}"}, mode="soft", mask=mask)
+            right_ones += answer.answer["value"] == f"label {labels[at]}"
+    assert report["before"]["accuracy"] == pytest.approx(right_ones / 240, abs=0.02)
     collection.close()
 
 
@@ -277,12 +277,12 @@ def test_a_field_of_objects_is_learned(tmp_path):
 
 def test_folds_keep_groups_together_and_hold_everything_once():
     groups = np.random.default_rng(0).integers(0, 40, 100)
-    divided = folds(groups, 3, seed=1)
-    assert sorted(np.concatenate([fold.held for fold in divided])) == list(range(100))
+    divided = document_folds(groups, 3, seed=1)
+    assert sorted(np.concatenate([fold.held_out for fold in divided])) == list(range(100))
     for fold in divided:
-        assert not set(groups[fold.held]) & set(groups[fold.members])
-        assert len(fold.held) + len(fold.members) == 100
-    assert folds(np.zeros(9, dtype=np.int64), 3, seed=0) == []
+        assert not set(groups[fold.held_out]) & set(groups[fold.members])
+        assert len(fold.held_out) + len(fold.members) == 100
+    assert document_folds(np.zeros(9, dtype=np.int64), 3, seed=0) == []
 
 
 def test_texts_by_the_command_line(tmp_path, tiny_encoder_folder):

@@ -7,16 +7,18 @@ import pytest
 
 from attend.errors import InvalidRequest
 from attend.feedback import add_interactions
-from attend.learn.mixture.histories import without
-from attend.learn.mixture.next_items import Asking, Ranked, weights
-from attend.learn.mixture.withheld import withheld
+from attend.learn.data import without
+from attend.learn.held_out import history_folds
+from attend.learn.next_items import HistoryRanker, history_weights
 from attend.store import Interaction
 from attend.training import Cancelled, train
-from attend.training.interaction_material import gathered
+from attend.training.interactions import InteractionsObjective
+from attend.training.material import read_histories
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import communities
 
-STAGES = ["reading", "trying", "judging", "fitting", "storing", "activating", "done"]
+STAGES = ["reading", "trying", "judging", "fitting", "calibrating", "storing"]
+STAGES += ["activating", "done"]
 
 
 def interactions_of(met, value=None) -> list[Interaction]:
@@ -28,9 +30,9 @@ def interactions_of(met, value=None) -> list[Interaction]:
 
 
 def made(folder, memory):
-    collection = vector_data(folder).create(dimension=memory.embeddings.shape[1], normalize=True)
+    collection = vector_data(folder).create(dimension=memory.vectors.shape[1], normalize=True)
     collection.upsert(
-        [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(memory.embeddings)]
+        [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(memory.vectors)]
     )
     return collection
 
@@ -62,7 +64,7 @@ def test_what_is_learned_is_promoted_and_recommends(planted):
     assert report["version"] == collection.store.state().recommend
     assert collection.store.state().projection == 1  # searches are as they were
     assert report["views"].keys() == {"random", "unseen", "mix"}
-    assert "documents that nobody met" in report["reason"]
+    assert "documents that nobody interacted with" in report["reason"]
     assert report["after"]["ndcg@10"] > report["before"]["ndcg@10"] + 0.1
     assert report["interactions"] == given.nnz
     # These were not there when it was trained.
@@ -108,27 +110,26 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys):
     rng = np.random.default_rng(1)
     memory, met, _ = communities(rng, documents=30)
     collection = vector_data(tmp_path).create(dimension=16, normalize=True)
-    near = memory.embeddings[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
+    near = memory.vectors[:, None] + 0.2 * rng.normal(size=(30, keys, 16))
     collection.upsert([several_keys(f"d{at}", each) for at, each in enumerate(near)])
     add_interactions(collection, interactions_of(met))
-    from attend.training import interactions
+    trained: list[InteractionsObjective] = []
+    version = InteractionsObjective.version
 
-    kept = {}
-    learned = interactions._learned
-
-    def keeping(task, mixture, memory):
-        kept["mixture"], kept["memory"] = mixture, memory
-        return learned(task, mixture, memory)
+    def keeping(objective):
+        trained.append(objective)
+        return version(objective)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interactions, "_learned", keeping)
+        patch.setattr(InteractionsObjective, "version", keeping)
         report = train(collection, objective="interactions")
     assert report["promoted"], report["reason"]
-    mixture, memory = kept["mixture"], kept["memory"]
+    mixture, memory = trained[0].fitted, trained[0].material.memory
     assert len(mixture.offset_keys)
     assert (mixture.gates != 1).any()
     history = met[[5]]
-    expected = weights(Asking.of(mixture, memory), history, Ranked.of(memory, None))[0]
+    everything = np.ones(len(memory), dtype=bool)
+    expected = history_weights(HistoryRanker.of(mixture, memory), history, everything)[0]
     answer = collection.recommend(
         history=[f"d{at}" for at in history.indices.tolist()], k=30, attend="all"
     )
@@ -162,8 +163,8 @@ def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(plan
     assert not again["promoted"], again["reason"]
     assert again["previous"] == first["version"]
     add_interactions(collection, interactions_of(without(met, ~late)))
-    material = gathered(collection, first["last_interaction"], 0)
-    assert material.met.nnz == met.nnz
+    material = read_histories(collection, first["last_interaction"], 0)
+    assert material.histories.nnz == met.nnz
     assert material.known.nnz == np.count_nonzero(~late)
     later = train(collection, objective="interactions", seed=1)
     assert later["before"]["ndcg@10"] > 0
@@ -178,7 +179,7 @@ def test_what_recommends_is_judged_as_it_is_where_what_it_learned_from_is_gone(p
     assert first["promoted"]
     collection.store.delete_interactions()
     add_interactions(collection, interactions_of(met))
-    assert gathered(collection, first["last_interaction"], 0).known.nnz == 0
+    assert read_histories(collection, first["last_interaction"], 0).known.nnz == 0
     again = train(collection, objective="interactions")
     assert again["before"]["ndcg@10"] >= first["after"]["ndcg@10"] - 0.03
     assert not again["promoted"], again["reason"]
@@ -189,9 +190,9 @@ def test_what_is_not_liked_is_not_learned_from(planted):
     add_interactions(collection, interactions_of(met, value=0))
     report = train(collection, objective="interactions")
     assert not report["promoted"]
-    assert "0 users met two documents" in report["reason"]
+    assert "0 users interacted with two documents" in report["reason"]
     add_interactions(collection, interactions_of(met, value=1))
-    assert gathered(collection, -1, 0).met.nnz == met.nnz
+    assert read_histories(collection, -1, 0).histories.nnz == met.nnz
 
 
 def test_too_few_users_prove_nothing(tmp_path):
@@ -245,6 +246,5 @@ def test_the_version_that_recommends_stands_trial_without_what_is_withheld(plant
     first = train(collection, objective="interactions")
     again = train(collection, objective="interactions")
     assert again["before"]["ndcg@10"] == pytest.approx(first["after"]["ndcg@10"], abs=0.03)
-    views = withheld(met, 0)
-    for view in views:
+    for view in history_folds(met, 0):
         assert view.training.multiply(met).nnz == view.training.nnz

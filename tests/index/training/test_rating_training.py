@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ import pytest
 from attend.collection import Collection
 from attend.errors import Damaged, InvalidRequest
 from attend.exchange import export_weights
-from attend.learn.ratings.fit import Recipe
-from attend.learn.ratings.net import Shape
+from attend.learn.rating_net import RECIPES, Shape
 from attend.recommend.target import Targets, Valued, predicted
 from attend.recommend.trained import Models
 from attend.store import Interaction
@@ -21,16 +21,14 @@ from attend.verify import verify
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 
-SMALL = Recipe(
-    "usual",
-    shape=Shape(heads=2, width=4, factors=3, directions=8, scale=2.0),
-    steps=(120, 120),
-)
+SMALL = replace(RECIPES["usual"], steps=(120, 120))
+SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attend.training.ratings.RECIPES", {"usual": SMALL})
+    monkeypatch.setattr("attend.training.ratings.SHAPE", SHAPE)
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def test_a_planted_taste_is_promoted_and_predicts(collection: Collection) -> Non
     assert collection.store.state().projection == 1  # searches are answered as before
     # A user whom training never saw, of either taste.
     ratings, _ = planted(users=80, taste=1.2)
-    of_first = ratings.of(0)
+    of_first = ratings.of_user(0)
     history = {
         f"m{item}": float(value)
         for item, value in zip(ratings.items[of_first], ratings.values[of_first], strict=True)

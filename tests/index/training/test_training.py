@@ -23,24 +23,21 @@ import pytest
 from click.testing import CliRunner
 from scipy.linalg import expm
 
-from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.data import Data
 from attend.errors import Conflict, InvalidRequest
 from attend.feedback import add_feedback
-from attend.learn.choose import Choice
-from attend.learn.data import PARTS, answerable
-from attend.learn.gate import Verdict
-from attend.learn.rankings import ways
-from attend.learn.rankings.learned import candidates, learn
-from attend.learn.rankings.ranking import Weights, scores
-from attend.learn.rankings.ways import way_of
-from attend.learn.together import one_thread_each
+from attend.learn.candidates import find_candidates
+from attend.learn.data import answerable
+from attend.learn.fit import run_parallel
+from attend.learn.promotion import PromotionVerdict
+from attend.learn.ranking import RECIPE, fit_ranking
+from attend.learn.residual import unlearned
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.training import Cancelled, ranking, train
-from attend.training.gather import gathered, start_of
-from attend.training.ranking import MEASURE
+from attend.training.material import read_questions, start_of
+from attend.training.ranking import MEASURE, RankingChoice
 from attend.tuning import Tuning
 from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
@@ -49,7 +46,7 @@ from tests.index.world import WORDS, words
 
 WIDTH = 8
 FIELDS = {"promoted", "reason", "version", "before", "after", "views", "chosen", "seconds"}
-STAGES = ["reading", "trying", "fitting", "calibrating", "storing", "activating", "done"]
+STAGES = ["reading", "trying", "judging", "fitting", "calibrating", "storing", "activating", "done"]
 
 
 def turn(rng: np.random.Generator, angle: float, width: int = WIDTH) -> np.ndarray:
@@ -78,7 +75,7 @@ class Planted:
         found = self.documents[which] @ self.turned.T
         return np.asarray(found + self.noise * self.rng.normal(size=found.shape))
 
-    def add_feedback(self, collection, count: int, *, shuffled: bool = False) -> None:
+    def teach(self, collection, count: int, *, shuffled: bool = False) -> None:
         which = self.rng.permutation(len(self.documents))[:count]
         labels = self.rng.permutation(which) if shuffled else which
         teach_vectors(collection, self.asked(which), labels)
@@ -112,11 +109,8 @@ def versions(collection) -> list[tuple[int, bool]]:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Recipes of few steps."""
-    shorter = {name: replace(each, steps=(12, 12)) for name, each in ways.RECIPES.items()}
-    shorter = dict(list(shorter.items())[:2])
-    monkeypatch.setattr(ways, "RECIPES", shorter)
-    monkeypatch.setattr(ranking, "RECIPES", shorter)
+    """A recipe of few steps."""
+    monkeypatch.setattr(ranking, "RECIPE", replace(RECIPE, steps=(12, 12)))
 
 
 @pytest.fixture
@@ -132,7 +126,7 @@ def small(tmp_path, quick):
 
 
 class Learned:
-    """One training of all recipes, and everything that was seen of it."""
+    """One training, and everything that was seen of it."""
 
     def __init__(self, folder: Path) -> None:
         self.planted = Planted(0, 150, 0.9, 0.08)
@@ -154,7 +148,7 @@ def test_a_planted_map_is_found_and_promoted(learned):
     report = learned.report
     assert report["promoted"], report["reason"]
     assert report["after"][MEASURE] > report["before"][MEASURE] + 0.15
-    assert report["chosen"]["recipe"] in ways.RECIPES
+    assert report["chosen"]["recipe"] == RECIPE.name
     assert versions(learned.collection) == [(1, False), (report["version"], True)]
     first, now = (
         reciprocal_ranks(learned.collection, learned.queries, learned.which, projection=number)
@@ -190,7 +184,7 @@ def test_the_report_is_whole_and_plain(learned):
     mean = np.mean([report["views"][name]["after"] for name in ("random", "unseen")])
     assert report["after"][MEASURE] == pytest.approx(mean)
     assert report["chosen"]["share_seen"] == 0.5
-    assert f"{report['after'][MEASURE]:.3f}" in report["reason"]
+    assert f"{report['after'][MEASURE]:.4f}" in report["reason"]
 
 
 def test_the_report_is_stored_with_the_version(learned):
@@ -275,15 +269,10 @@ def vector_world(folder: Path, encoder: Any, scorer: str):
 
 
 CHOICES = {
-    "nothing": Choice(None, 1.0, 0.0, 0.0),
-    "learned": Choice("known documents", 0.6, 0.0, 0.0),
-    "examples": Choice(None, 1.0, 0.8, 0.0),
-    "everything": Choice("known documents", 0.6, 0.8, 0.5, 1.0),
-    "votes": Choice("known documents", 0.6, 0.8, 0.5, 1.0, "sum"),
-    "additive": Choice(None, 0.6, 0.0, 0.0, additive=True),
-    "additive with words": Choice(None, 1.0, 0.0, 0.5, 1.0, additive=True),
-    "heads": Choice("known documents", 0.6, 0.8, 0.5, 1.0, "max", 2),
-    "heads with votes": Choice("known documents", 1.0, 0.8, 0.5, 1.0, "sum", 2),
+    "nothing": RankingChoice(0.0),
+    "learned": RankingChoice(0.6),
+    "examples": RankingChoice(0.0, 0.8),
+    "everything": RankingChoice(0.6, 0.8, 0.5, 1.0),
 }
 
 
@@ -295,57 +284,44 @@ def test_what_training_scores_is_what_search_scores(
 ):
     collection, queries = made(tmp_path, tiny_encoder, scorer)
     forced(monkeypatch, CHOICES[choice])
-    several, reranks = CHOICES[choice].heads > 1, CHOICES[choice].additive
-    if reranks and scorer == "dot" and made is vector_world:
-        return  # of any length: see test_the_additive_scorer_is_learned_for_vectors_of_length_one
-    report = train(
-        collection,
-        dimensions=5 if choice == "learned" else None,
-        heads=2 if several else None,
-        parts=[*PARTS, "additive"] if reranks else PARTS,
-    )
+    report = train(collection, dimensions=5 if choice == "learned" else None)
     assert report["promoted"]
     version = collection.store.version(report["version"])
-    expected = held_in(collection, CHOICES[choice], version.tuning)  # (q, n)
-    assert (len(version.offsets[0]) > 0) == (CHOICES[choice].recipe is not None)
-    assert len(version.tuning["scale"]) == CHOICES[choice].heads
-    scale = 1 if several else version.tuning["scale"][0]
+    expected = held_in(collection, CHOICES[choice])  # (q, n)
+    assert (len(version.offsets[0]) > 0) == (CHOICES[choice].share > 0)
+    (scale,) = version.tuning["scale"]
     ids = [each.id for each in collection.page(limit=40).documents]
     for query, row in zip(queries, expected, strict=True):
-        # A mixture has the null key in it, which was fitted for the best hundred: here for all.
-        whole = 100 if several or reranks else "all"
-        answer = collection.search(query, attend=whole, k=40)
+        answer = collection.search(query, attend="all", k=40)
         found = {hit.id: hit.score / scale for hit in answer.hits}
         np.testing.assert_allclose([found[id] for id in ids], row, atol=1e-4)
 
 
-def forced(monkeypatch, choice: Choice) -> None:
+def forced(monkeypatch, choice: RankingChoice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     figures = {"before": 0.0, "after": 1.0}
-    verdict = Verdict(True, "as the test has it", {"mix": figures})
+    verdict = PromotionVerdict(True, "as the test has it", {"mix": figures})
     monkeypatch.setattr(ranking, "best", lambda judged, share: choice)
-    monkeypatch.setattr(ranking, "decide", lambda *given: verdict)
+    monkeypatch.setattr(ranking, "decide", lambda *given, **named: verdict)
 
 
-def held_in(collection, choice: Choice, tuning: Any) -> np.ndarray:
-    """Scores (q, n) by index.learn of all questions, under the choice fitted to all of them."""
-    material = gathered(collection, -1, TrainRequest())
+def held_in(collection, choice: RankingChoice) -> np.ndarray:
+    """Scores (q, n) by attend.learn of all questions, under the choice fitted to all of them."""
+    material = read_questions(collection, -1, 0)
     memory, questions = material.memory, material.questions
     start = start_of(memory, 5 if choice is CHOICES["learned"] else None)
-    with one_thread_each() as workers:
-        known = questions.some(answerable(questions))
-        way = way_of(choice), [*PARTS, "additive"]
-        options = {"start": start, "seed": 0, "watch": lambda done: None}
-        learned = workers.submit(learn, memory, known, *way, **options).result()
-    found = candidates(memory, learned.mixed(start, choice.share), questions, questions)
-    if choice.heads > 1:
-        # Without words, what was fitted with them does not fit.
-        null = tuning["null"][0] if questions.lexical.nnz else None
-        heads = found.heads.calibrated(tuning.get("temperature", 1.0), null)
-        found = found._replace(heads=heads)
-    weights = Weights(choice.examples, choice.lexical, choice.coverage, choice.pool)
-    scored = scores(found, weights)
-    dense = np.full((questions.count, memory.documents), np.nan)
+    known = questions.some(answerable(questions))
+
+    def fit(watch):
+        recipe = ranking.RECIPE
+        return fit_ranking(memory, known, start=start, recipe=recipe, watch=watch)
+
+    fitted = unlearned(memory, start)
+    if choice.share:
+        (fitted,) = run_parallel([fit], lambda done: None)
+    found = find_candidates(memory, fitted.mixed(start, choice.share), questions, questions)
+    scored = found.scores(*choice[1:])
+    dense = np.full((questions.count, len(memory)), np.nan)
     for at, documents in enumerate(found.documents):
         dense[at, documents[documents >= 0]] = scored[at][documents >= 0]
     assert np.isfinite(dense).all()
@@ -353,7 +329,7 @@ def held_in(collection, choice: Choice, tuning: Any) -> np.ndarray:
 
 
 def test_asking_what_can_be_asked_for_loads_no_learning():
-    loaded = "import sys, index.training; print(*(name in sys.modules for name in sys.argv[1:]))"
+    loaded = "import sys, attend.training; print(*(name in sys.modules for name in sys.argv[1:]))"
     names = ["torch", "attend.training.ranking", "attend.training.answers", "attend.learn.fit"]
     ran = subprocess.run(
         [sys.executable, "-c", loaded, *names], capture_output=True, text=True, check=True
@@ -371,106 +347,15 @@ FORMS = {
 }
 
 
-def twofold(folder: Path):
-    """Queries that two documents answer: one in their place, and one a quarter turn away."""
-    rng = np.random.default_rng(5)
-    documents = unit(rng.normal(size=(150, WIDTH)))
-    quarter = np.kron(np.eye(WIDTH // 2), [[0, -1], [1, 0]])
-    collection = vector_data(folder).create(dimension=WIDTH, normalize=True)
-    collection.upsert(
-        [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(documents)]
-    )
-    queries = unit(documents + 0.05 * rng.normal(size=documents.shape))
-    turned = (queries @ quarter.T @ documents.T).argmax(axis=1)
-    pairs = list(zip(queries.tolist(), turned.tolist(), strict=True))
-    for at, (query, other) in enumerate(pairs[:110]):
-        add_feedback(collection, [{"query": query, "id": f"d{each}"} for each in {at, other}])
-    return collection, queries[110:], turned[110:]
-
-
-def test_several_heads_are_chosen_where_one_cannot_see_all(tmp_path, monkeypatch):
-    far = {"rate": 3e-2, "steps": (160, 160)}  # a quarter turn of 8 dimensions, in few steps
-    recipes = {"known documents, far": replace(ways.RECIPES["known documents, far"], **far)}
-    monkeypatch.setattr(ways, "RECIPES", recipes)
-    monkeypatch.setattr(ranking, "RECIPES", recipes)
-    collection, queries, turned = twofold(tmp_path)
-    alone = train(collection, heads=1, parts=["matrices"], promote=False)
-    chosen = train(collection, parts=["matrices"])
-    assert chosen["after"][MEASURE] > alone["after"][MEASURE] + 0.15
-    assert chosen["promoted"], chosen["reason"]
-    assert chosen["chosen"]["heads"] == 2
-    stored = collection.store.version(chosen["version"])
-    assert Projection.from_bytes(stored.weights).heads == 2
-    hits = [{hit.id for hit in collection.search(each.tolist(), k=3).hits} for each in queries]
-    found = [f"d{at}" in ids for at, ids in zip(turned, hits, strict=True)]
-    assert np.mean(found) >= 0.7  # of one head, half
-    # Trained again, it stands trial as it came about, with both of its heads.
-    again = train(collection, parts=["matrices"])
-    assert again["before"][MEASURE] == pytest.approx(chosen["after"][MEASURE], abs=0.05)
-    assert not again["promoted"], again["reason"]
-
-
-def pairs_of_unequal_worth(folder: Path, noise: float = 0.3):
-    """Documents in pairs of which one is better, whoever asks; and the queries that say so."""
-    rng = np.random.default_rng(9)
-    places = unit(rng.normal(size=(120, WIDTH - 1)))
-    worth = np.where(np.arange(240) % 2, 0.5, -0.5)
-    documents = unit(np.column_stack([np.repeat(places, 2, axis=0), worth]))
-    collection = vector_data(folder).create(dimension=WIDTH, normalize=True)
-    collection.upsert(
-        [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(documents)]
-    )
-    asked = np.column_stack([places, noise * rng.normal(size=120)])
-    teach_vectors(collection, asked[:90], 2 * np.arange(90) + 1)
-    return collection, asked[90:], 2 * np.arange(90, 120) + 1
-
-
-def test_the_additive_scorer_learns_what_no_inner_product_tells(tmp_path):
-    collection, queries, labels = pairs_of_unequal_worth(tmp_path)
-    alone = train(collection, parts=["matrices"], promote=False)
-    report = train(collection, parts=["matrices", "additive"])
-    assert report["chosen"]["additive"]
-    assert report["promoted"], report["reason"]
-    assert report["after"][MEASURE] > alone["after"][MEASURE] + 0.05
-    now = reciprocal_ranks(collection, queries, labels)
-    same = reciprocal_ranks(collection, queries, labels, scorer="additive")
-    by_keys = reciprocal_ranks(collection, queries, labels, scorer="dot")
-    assert now.tolist() == same.tolist()
-    assert now.mean() > max(0.9, by_keys.mean() + 0.1)
-    answer = collection.search(queries[0].tolist())
-    assert answer.calibrated
-    assert not answer.exact
-    again = train(collection, parts=["matrices", "additive"])
-    assert again["before"][MEASURE] == pytest.approx(report["after"][MEASURE], abs=0.05)
-    assert not again["promoted"], again["reason"]
-
-
-def test_heads_and_the_additive_scorer_by_the_command_line(small):
+@pytest.mark.parametrize("option", [("--heads", 2), ("--part", "additive")])
+def test_what_is_no_longer_learned_is_refused_by_the_command_line(small, option):
     _, collection = small
     folder = collection.folder.parent.parent
-    given = ["train", "--data", folder, "--collection", collection.name, "--no-promote", "--json"]
-
-    def ran(*options: object):
-        return CliRunner().invoke(main, [str(each) for each in (*given, *options)])
-
-    several = json.loads(ran("--heads", 2, "--part", "matrices").stdout)
-    assert several["chosen"]["parts"] == ["matrices"]
-    heads = Projection.from_bytes(collection.store.version(several["version"]).weights).heads
-    assert heads == several["chosen"]["heads"]
-    reranking = json.loads(ran("--part", "additive", "--part", "words").stdout)
-    assert reranking["chosen"]["recipe"] == "none"
-    stored = collection.store.version(reranking["version"])
-    learned = Projection.from_bytes(stored.weights).additive_v is not None
-    assert learned == reranking["chosen"]["additive"] == (stored.tuning["scorer"] == "additive")
-    refused = ran("--heads", 2, "--answers")
-    assert refused.exit_code != 0
-    assert "one head is learned" in refused.output
-
-
-def test_the_additive_scorer_is_learned_for_vectors_of_length_one(tmp_path):
-    collection = vector_data(tmp_path).create(dimension=WIDTH, scorer="dot")
-    with pytest.raises(InvalidRequest, match="those of length one"):
-        train(collection, parts=["additive"])
+    given = ["train", "--data", folder, "--collection", collection.name, *option]
+    refused = CliRunner().invoke(main, [str(each) for each in given])
+    assert refused.exit_code == 2
+    assert str(option[1]) in refused.output
+    assert versions(collection) == [(1, True)]
 
 
 @pytest.mark.parametrize("form", [*FORMS, "heads"])
@@ -517,15 +402,15 @@ def test_who_switches_versions_meanwhile_is_not_overruled(small):
 
 def test_a_document_that_goes_while_a_training_reads_takes_its_labels_along(small, monkeypatch):
     _, collection = small
-    read = collection.store.learned
+    read = collection.store.examples
 
-    def learned():
+    def examples():
         found = read()
         other = vector_data(collection.folder.parent.parent).collection()
         other.delete(["d99"])
         return found
 
-    monkeypatch.setattr(collection.store, "learned", learned)
+    monkeypatch.setattr(collection.store, "examples", examples)
     report = train(collection)
     assert report["documents"] == 100  # all of one moment: the deletion comes after it
     assert collection.store.counts()[0] == 99
@@ -552,7 +437,8 @@ def test_parts_that_are_not_asked_for_take_no_part(small):
         ({"parts": []}, "parts"),
         ({"parts": ["heads"]}, "parts"),
         ({"heads": 0}, "heads"),
-        ({"objective": "answers", "heads": 2}, "one head is learned"),
+        ({"heads": 2}, "heads"),
+        ({"parts": ["additive"]}, "parts"),
     ],
 )
 def test_parts_that_cannot_be_learned_are_refused(small, fields, said):
@@ -805,11 +691,9 @@ def significantly_worse(collection, planted: Planted) -> bool:
 
 @pytest.fixture
 def rash(monkeypatch):
-    """Recipes that go far in few steps, so that what was learned wrongly does harm."""
-    far = {"rate": 2e-2, "offset_rate": 5e-2, "steps": (12, 12)}
-    recipes = {name: replace(each, **far) for name, each in list(ways.RECIPES.items())[:2]}
-    monkeypatch.setattr(ways, "RECIPES", recipes)
-    monkeypatch.setattr(ranking, "RECIPES", recipes)
+    """A recipe that goes far in few steps, so that what was learned wrongly does harm."""
+    rates = {"maps": 2e-2, "scale": 1e-1, "offsets": 5e-2}
+    monkeypatch.setattr(ranking, "RECIPE", replace(RECIPE, rates=rates, steps=(12, 12)))
 
 
 @pytest.mark.parametrize(("noise", "shuffled"), [(0.2, True), (0.02, False)])

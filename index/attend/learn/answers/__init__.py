@@ -1,1 +1,0 @@
-"""What should be answered: blended values, fitted and tried on held-out documents."""

@@ -1,0 +1,359 @@
+"""The scale and the no-answer score that make weights probabilities, and their threshold.
+
+Each held-out question is scored twice. As it is, its relevant documents should hold the weight.
+With them hidden, and the next best documents moved up, the no-answer key should: that is what a
+question that nothing here answers looks like. One scale and one no-answer score are fitted to
+both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a class for none).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+
+from attend.errors import InvalidRequest
+from attend.measure.statistics import calibration_error
+from attend.types import Bool, Float64
+
+ATTEND = 100
+"""Documents that a search attends to."""
+
+UNTRAINED_SCALE = 20.0
+
+ERROR_RATE = 0.05
+
+UNANSWERED = 0.1
+"""The share of queries in use that nothing answers: the weight of hidden scores. Were it half,
+the no-answer key would take weight from every query that has an answer."""
+
+SHARES = (1 - UNANSWERED, UNANSWERED)
+"""The weights of scores as they are, and of hidden ones."""
+
+SPAN = math.log(1e3)
+"""How far from its start a scale may move, as a log: beyond it every softmax is one-hot."""
+
+STARTS = (0.25, 1.0, 4.0)
+"""Factors on the scale at which the search starts: the likelihood need not be convex in it."""
+
+ROUNDING = 1e-9
+"""A share of 1/20 of 60 questions is three, also where 0.05 * 60 comes out below."""
+
+Slope = Callable[[Float64], tuple[float, Float64]]
+"""Gives a loss and its gradient."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The fitted numbers, and how true weights were before and after.
+
+    `before` is the given scale, with the no-answer score that suits it best.
+
+    Attributes:
+        scale: the factor on scores.
+        null: the no-answer logit, beside scaled scores; None where it cannot be fitted.
+        threshold: with a confidence (1 - weight of no answer) below it, nothing here answers.
+        error_rate: the share of answerable questions that the threshold may refuse.
+        ece_before, ece_after: expected calibration error of the largest weight, no answer included.
+        nll_before, nll_after: mean negative log weight of what should hold it, in nats.
+        questions, answerable: all, and those with a relevant document among those attended to.
+        note: a sentence, where something could not be fitted.
+    """
+
+    scale: float
+    null: float | None
+    threshold: float | None
+    error_rate: float
+    ece_before: float | None = None
+    ece_after: float | None = None
+    nll_before: float | None = None
+    nll_after: float | None = None
+    questions: int = 0
+    answerable: int = 0
+    note: str | None = None
+
+
+class Scored(NamedTuple):
+    """The documents that questions attend to, best first.
+
+    Attributes:
+        scores: (q, a), -inf where there are fewer.
+        relevant: (q, a), which should hold the weight; in a row without any, the no-answer key.
+        counts: (q,) how much each question counts; their mean is one.
+    """
+
+    scores: Float64
+    relevant: Bool
+    counts: Float64
+
+    @property
+    def answerable(self) -> Bool:
+        """(q,) whether a relevant document is attended to."""
+        return np.asarray(self.relevant.any(axis=1))
+
+
+def minimise(
+    loss: Slope, start: Sequence[float], bounds: Sequence[tuple[float, float]] | None = None
+) -> tuple[Float64, float]:
+    """Return the point of least loss near a start, and that loss, by L-BFGS."""
+    point = minimize(loss, np.array(start), jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(point.x, dtype=np.float64), float(point.fun)
+
+
+def calibrate(
+    scores: Float64,
+    relevant: Bool,
+    *,
+    error_rate: float = ERROR_RATE,
+    attend: int = ATTEND,
+    start: float = UNTRAINED_SCALE,
+    counts: Float64 | None = None,
+) -> Calibration:
+    """Fit scale and no-answer score to the candidates of held-out questions.
+
+    Args:
+        scores: (q, a), unscaled (logits at scale 1), -inf where a question has fewer
+            candidates. Send more than are attended to: hiding moves the next best up.
+        relevant: (q, a), which of them answer their question.
+        error_rate: the share of answerable questions that the threshold may refuse.
+        attend: how many documents a search attends to.
+        start: the scale in use until now. A fit stays near it where there are too few
+            questions to tell.
+        counts: (q,) how much each question counts; all the same if absent.
+
+    Raises:
+        InvalidRequest: shapes differ, or a score is NaN or +inf.
+    """
+    _check(scores, relevant, error_rate, attend, start)
+    as_is, hidden = as_is_and_hidden(scores, relevant, attend, counts)
+    reason = _unfit(as_is, hidden)
+    if reason:
+        return Calibration(start, None, None, error_rate, questions=len(scores), note=reason)
+    loss = Loss(as_is, hidden, start)
+    before, (scale, null) = loss.best_null(), loss.best()
+    answered = confidence(as_is.scores, scale, null)[as_is.answerable]
+    return Calibration(
+        scale=scale,
+        null=null,
+        threshold=threshold_at(answered, error_rate, as_is.counts[as_is.answerable]),
+        error_rate=error_rate,
+        ece_before=top_calibration_error(as_is, hidden, start, before),
+        ece_after=top_calibration_error(as_is, hidden, scale, null),
+        nll_before=likelihood(as_is, hidden, start, before),
+        nll_after=likelihood(as_is, hidden, scale, null),
+        questions=len(scores),
+        answerable=int(as_is.answerable.sum()),
+    )
+
+
+def as_is_and_hidden(
+    scores: Float64, relevant: Bool, attend: int = ATTEND, counts: Float64 | None = None
+) -> tuple[Scored, Scored]:
+    """Return what questions attend to as they are, and with their relevant documents hidden."""
+    counts = np.ones(len(scores)) if counts is None else counts
+    counts = counts / (counts.mean() if len(counts) else 1)
+    relevant = relevant & np.isfinite(scores)
+    hidden = np.where(relevant, -np.inf, scores)
+    return (
+        _attended(scores, relevant, counts, attend),
+        _attended(hidden, np.zeros_like(relevant), counts, attend),
+    )
+
+
+def _attended(scores: Float64, relevant: Bool, counts: Float64, attend: int) -> Scored:
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :attend]
+    marks = np.take_along_axis(relevant, order, axis=1)
+    return Scored(np.take_along_axis(scores, order, axis=1), marks, counts)
+
+
+# -- the fit ---------------------------------------------------------------------------------------
+
+
+class Loss:
+    """The mean negative log likelihood of both sides, as a function of log scale and shift.
+
+    The no-answer logit is scale * center + shift, with the center amid the best scores: the two
+    parameters then hardly depend on each other, wherever scores lie.
+    """
+
+    def __init__(self, as_is: Scored, hidden: Scored, start: float) -> None:
+        self.sides = (as_is, hidden)
+        self.start = start
+        peaks = np.concatenate([side.scores[:, 0] for side in self.sides])
+        self.center = float(np.median(peaks[np.isfinite(peaks)]))
+
+    def best(self) -> tuple[float, float]:
+        """Return scale and no-answer logit of least loss, from several starts."""
+        middle = math.log(self.start)
+        bounds = [(middle - SPAN, middle + SPAN), (-math.inf, math.inf)]
+        points = [minimise(self, (middle + math.log(by), 0.0), bounds) for by in STARTS]
+        log_scale, shift = min(points, key=lambda point: point[1])[0]
+        return float(np.exp(log_scale)), self._null(float(np.exp(log_scale)), float(shift))
+
+    def best_null(self) -> float:
+        """Return the no-answer logit of least loss at the scale of the start."""
+        middle = math.log(self.start)
+        bounds = [(middle, middle), (-math.inf, math.inf)]
+        return self._null(self.start, float(minimise(self, (middle, 0.0), bounds)[0][1]))
+
+    def __call__(self, point: Float64) -> tuple[float, Float64]:
+        """Return the loss and its gradient at (log scale, shift)."""
+        scale = float(np.exp(point[0]))
+        null = self._null(scale, float(point[1]))
+        value, gradient = 0.0, np.zeros(2)
+        for share, side in zip(SHARES, self.sides, strict=True):
+            loss, by_scale, by_null = _slopes(side, scale, null)
+            value += share * loss
+            gradient += share * np.array([scale * (by_scale + self.center * by_null), by_null])
+        # As much as one question would say for the scale in use: without it, questions that
+        # are all right would ask for a scale without end, and equal scores for none.
+        away, weight = float(point[0]) - math.log(self.start), 1 / len(self.sides[0].scores)
+        gradient[0] += weight * away
+        return value + weight * away**2 / 2, gradient
+
+    def _null(self, scale: float, shift: float) -> float:
+        return scale * self.center + shift
+
+
+def _slopes(side: Scored, scale: float, null: float) -> tuple[float, float, float]:
+    """Return the mean loss of one side, and its derivatives by scale and by no-answer logit."""
+    z = scale * side.scores  # (q, a)
+    total, right = _log_sums(side, z, null)  # (q,)
+    finite = np.where(np.isfinite(side.scores), side.scores, 0.0)
+    weights = np.exp(z - total[:, None])
+    # Each document's share of what is right; no answer has it all where nothing is relevant.
+    safe = np.where(side.answerable, right, 0.0)[:, None]
+    shares = np.where(side.relevant, np.exp(np.minimum(z - safe, 0.0)), 0.0)
+    by_scale = ((weights - shares) * finite).sum(axis=1)
+    by_null = np.exp(null - total) - ~side.answerable
+    loss, slope, shift = (
+        float((side.counts * values).mean()) for values in (total - right, by_scale, by_null)
+    )
+    return loss, slope, shift
+
+
+def _log_sums(side: Scored, z: Float64, null: float) -> tuple[Float64, Float64]:
+    """(q,) each: the log of the whole sum, and of what should hold the weight."""
+    relevant = log_sum(np.where(side.relevant, z, -np.inf))
+    return np.logaddexp(log_sum(z), null), np.where(side.answerable, relevant, null)
+
+
+def fit_null(answered: Float64, hidden: Float64) -> float:
+    """Return the no-answer logit of the largest likelihood, by log sums of both sides (n,), (h,).
+
+    It is that of a logistic regression whose sides count by SHARES.
+    """
+
+    def loss(point: Float64) -> tuple[float, Float64]:
+        wrong = answered - point[0], point[0] - hidden
+        value = [float(np.logaddexp(0, -margin).mean()) for margin in wrong]
+        slope = [float(expit(-wrong[0]).mean()), -float(expit(-wrong[1]).mean())]
+        return float(np.dot(SHARES, value)), np.array([np.dot(SHARES, slope)])
+
+    return float(
+        minimise(loss, [(float(np.median(answered)) + float(np.median(hidden))) / 2])[0][0]
+    )
+
+
+# -- confidence ------------------------------------------------------------------------------------
+
+
+def confidence(scores: Float64, scale: float, null: float) -> Float64:
+    """1 minus the weight of no answer, for attended scores (q, a): (q,)."""
+    # As a sigmoid, which keeps its digits near 0 where 1 - w would lose them.
+    return np.asarray(expit(log_sum(scale * scores) - null))
+
+
+def threshold_at(
+    confidences: Float64, error_rate: float = ERROR_RATE, counts: Float64 | None = None
+) -> float | None:
+    """Return the largest threshold that refuses at most this share of confidences (n,).
+
+    What is below the threshold is refused, what is equal is not. None without confidences.
+    `counts` (n,) is how much each counts, if not all the same.
+
+    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.25)
+    0.5
+    """
+    if not len(confidences):
+        return None
+    counts = np.ones(len(confidences)) if counts is None else counts
+    order = np.argsort(confidences, kind="stable")
+    refused = np.cumsum(counts[order]) <= error_rate * counts.sum() + ROUNDING
+    return float(confidences[order[min(int(refused.sum()), len(order) - 1)]])
+
+
+def likelihood(as_is: Scored, hidden: Scored, scale: float, null: float) -> float:
+    """Return the mean negative log weight of what should hold it, over both sides."""
+    losses = [_slopes(side, scale, null)[0] for side in (as_is, hidden)]
+    return float(np.dot(SHARES, losses))
+
+
+def top_calibration_error(as_is: Scored, hidden: Scored, scale: float, null: float) -> float:
+    """Return the expected calibration error of the largest weight of each question.
+
+    Several relevant documents share what is right evenly: they are who a relevant document
+    drawn at random could be, and their weights can sum to no more than one.
+    """
+    tops = [_top(side, scale, null) for side in (as_is, hidden)]
+    predicted, correct = (np.concatenate(column) for column in zip(*tops, strict=True))
+    counts = [share * side.counts for share, side in zip(SHARES, (as_is, hidden), strict=True)]
+    return calibration_error(predicted, correct, np.concatenate(counts))
+
+
+def _top(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
+    """(q,) the largest weight, and the share of what is right that its holder has."""
+    z = scale * side.scores
+    total, _ = _log_sums(side, z, null)
+    first = z[:, 0]  # best first; -inf where nothing is attended to
+    shares = side.relevant[:, 0] / np.maximum(side.relevant.sum(axis=1), 1)
+    correct = np.where(first > null, shares, ~side.answerable)
+    return np.exp(np.maximum(first, null) - total), correct
+
+
+def log_sum(z: Float64) -> Float64:
+    """(q, a) -> (q,); -inf for a row without finite logits."""
+    return np.asarray(logsumexp(z, axis=1))
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def _unfit(as_is: Scored, hidden: Scored) -> str | None:
+    """Return why there is nothing to fit to, if so."""
+    if not len(as_is.scores):
+        return "There are no held-out questions; scale and no-answer score stay as they were."
+    if not as_is.answerable.any():
+        return (
+            f"None of {len(as_is.scores)} held-out questions has a relevant document among "
+            f"those attended to; scale and no-answer score stay as they were."
+        )
+    if not np.isfinite(hidden.scores).any():
+        return (
+            "Every document is relevant to every held-out question, which leaves nothing to "
+            "fit a no-answer score to; scale and no-answer score stay as they were."
+        )
+    return None
+
+
+def _check(scores: Float64, relevant: Bool, rate: float, attend: int, start: float) -> None:
+    if scores.ndim != 2 or scores.shape != relevant.shape:
+        raise InvalidRequest(
+            f"Scores of shape {scores.shape} and relevance of shape {relevant.shape} were "
+            f"given; send both as (questions, candidates)."
+        )
+    if np.isnan(scores).any() or np.isposinf(scores).any():
+        raise InvalidRequest("A score is NaN or +infinity; send finite scores, -infinity for none.")
+    if not 0 <= rate < 1:
+        raise InvalidRequest(
+            f"The error rate is {rate}; send a share from 0 to below 1.", field="error_rate"
+        )
+    if attend < 1 or not (math.isfinite(start) and start > 0):
+        raise InvalidRequest(
+            f"attend is {attend} and the scale to start from {start}; both must be above 0."
+        )

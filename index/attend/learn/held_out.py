@@ -1,0 +1,265 @@
+"""Held-out splits: what training must not know, and what it is judged by.
+
+Questions and interactions are held out in two splits. In the random split documents may be known
+from others; in the unseen split nothing is known of the documents that judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from attend.learn.data import Questions, Ratings, Sparse, answerable, lengths, without
+from attend.types import Bool, Int64
+
+Split = Literal["random", "unseen"]
+
+SPLITS: tuple[Split, Split] = ("random", "unseen")
+
+KEPT_LABELS = 0.6
+"""The least share of training's labels that is left when documents are held out."""
+
+FEWEST = 10
+"""Held-out questions of an unseen fold, before that limit applies."""
+
+MOST_QUESTIONS = 1500
+MOST_DOCUMENTS = 2500
+"""Units that judge a fold: more make its figures no truer than they need to be."""
+
+
+def fold_numbers(groups: Int64, count: int, random: np.random.Generator) -> Int64:
+    """Return the fold of each unit (n,), in folds of equal size that never divide a group (n,)."""
+    names, members, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = random.permutation(len(names))
+    fold_of = np.empty(len(names), dtype=np.int64)
+    fold_of[order] = (np.cumsum(sizes[order]) - 1) * count // max(1, sizes.sum())
+    return np.asarray(np.minimum(fold_of, count - 1)[members])
+
+
+def sampled(members: Int64, most: int, random: np.random.Generator) -> Int64:
+    """Return a sample, ascending; all if there are no more than `most`."""
+    if len(members) <= most:
+        return members
+    return np.sort(random.choice(members, most, replace=False))
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuestionFold:
+    """One division of the questions.
+
+    Attributes:
+        training: questions to learn from, as they are known then.
+        trained: (q,) which of all questions those are.
+        blocked: (n,) documents of which training must not know.
+        held_out: (h,) positions of the questions that judge.
+    """
+
+    split: Split
+    training: Questions
+    trained: Bool
+    blocked: Bool
+    held_out: Int64
+
+
+def question_folds(
+    questions: Questions, groups: Int64, count: int, seed: int
+) -> list[QuestionFold]:
+    """Divide questions into `count` folds of each split; a group (q,) is never divided.
+
+    In the random split every question is held out once.
+    """
+    return [
+        *_random_questions(questions, groups, count, np.random.default_rng(seed)),
+        *_unseen_questions(questions, groups, count, np.random.default_rng(seed + 1)),
+    ]
+
+
+def _random_questions(
+    questions: Questions, groups: Int64, count: int, random: np.random.Generator
+) -> Iterator[QuestionFold]:
+    fold_of = fold_numbers(groups, count, random)
+    for fold in range(count):
+        held_out = fold_of == fold
+        trained = ~held_out & answerable(questions)
+        if held_out.any() and trained.any():
+            blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
+            training = questions.some(trained)
+            yield QuestionFold("random", training, trained, blocked, np.flatnonzero(held_out))
+
+
+def _unseen_questions(
+    questions: Questions, groups: Int64, count: int, random: np.random.Generator
+) -> Iterator[QuestionFold]:
+    names = random.permutation(np.unique(groups))
+    share = -(-questions.count // count)
+    place = 0
+    for _ in range(count):
+        held_out = np.zeros(questions.count, dtype=bool)
+        blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
+        while place < len(names) and held_out.sum() < share:
+            group = np.flatnonzero(groups == names[place])
+            also = blocked.copy()
+            also[questions.relevant[group].indices] = True
+            few = held_out.sum() < FEWEST
+            if not few and _labels_left(questions, held_out, group, also) < KEPT_LABELS:
+                break
+            held_out[group], blocked = True, also
+            place += 1
+        visible = questions.without(blocked)
+        trained = ~held_out & answerable(visible)
+        if held_out.any() and trained.any():
+            training = visible.some(trained)
+            yield QuestionFold("unseen", training, trained, blocked, np.flatnonzero(held_out))
+
+
+def _labels_left(questions: Questions, held_out: Bool, group: Int64, blocked: Bool) -> float:
+    """Return the share of the other questions' labels that training would keep."""
+    others = ~held_out
+    others[group] = False
+    labels = questions.relevant[np.flatnonzero(others)].indices
+    return float(np.count_nonzero(~blocked[labels])) / max(1, len(labels))
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+class DocumentFold(NamedTuple):
+    """Documents that are held out (h,), and those that answer them (m,), ascending."""
+
+    held_out: Int64
+    members: Int64
+
+
+def document_folds(groups: Int64, count: int, seed: int) -> list[DocumentFold]:
+    """Divide documents into folds of equal size; a group (n,) is never divided."""
+    random = np.random.default_rng(seed)
+    fold_of = fold_numbers(groups, count, random)
+    folds = []
+    for fold in range(count):
+        held_out, members = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+        if len(held_out) and len(members):
+            folds.append(DocumentFold(sampled(held_out, MOST_DOCUMENTS, random), members))
+    return folds
+
+
+# -- interactions ----------------------------------------------------------------------------------
+
+WITHHELD = 0.2
+"""The share of a user's interactions, and of all documents, that is withheld."""
+
+MOST_USERS = 3000
+"""Users that judge a split: more make its figures no truer than they need to be."""
+
+MOST_CELLS = 30_000_000
+"""Users times documents of a split: each choice that is tried ranks all of these."""
+
+FEWEST_RANKED = 200
+"""Users that judge in however large a catalogue."""
+
+FEWEST_USERS = 500
+"""Users that judge where there are as many, however few are left to learn from."""
+
+JUDGED = 0.5
+"""The share of users whose interactions are withheld. A model fitted without a fifth of all
+interactions is another model than the one that will serve."""
+
+
+class HistoryFold(NamedTuple):
+    """One division of interactions.
+
+    Attributes:
+        training: sparse (u, n), what is learned from.
+        users: (h,) who judge.
+        history, target: sparse (h, n): the history of each, and what is withheld of it.
+        candidates: (n,) what is ranked, but for the history; None for everything.
+    """
+
+    split: Split
+    training: Sparse
+    users: Int64
+    history: Sparse
+    target: Sparse
+    candidates: Bool | None
+
+
+def history_folds(histories: Sparse, seed: int) -> list[HistoryFold]:
+    """Divide histories (u, n) in both splits; a split that nobody could judge is left out.
+
+    In the random split a fifth of what some users interacted with is withheld, and all is ranked.
+    In the unseen split a fifth of the documents in any history is withheld from everybody, and
+    ranked by itself: among documents of which more is known, a new one is judged by how much that
+    is.
+    """
+    folds = (
+        _random_histories(histories, np.random.default_rng(seed)),
+        _unseen_histories(histories, np.random.default_rng(seed + 1)),
+    )
+    return [fold for fold in folds if len(fold.users) and (lengths(fold.training) >= 2).any()]
+
+
+def _random_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
+    counts = lengths(histories)
+    able = random.permutation(np.flatnonzero(counts >= 2))
+    judged = np.zeros(len(counts), dtype=bool)
+    judges = max(FEWEST_USERS, round(JUDGED * len(able)))
+    judged[able[: min(_most_users(histories), judges)]] = True
+    user = np.repeat(np.arange(len(counts)), counts)
+    # At least one; and as many in every ten as the share says, however short the histories.
+    taken = np.maximum(1, np.round(WITHHELD * counts)).astype(np.int64)
+    out = judged[user] & (shuffled_ranks(user, counts, random) < taken[user])
+    training, users = without(histories, out), np.flatnonzero(judged)
+    target = without(histories, ~out)[users]
+    return HistoryFold("random", training, users, training[users], target, None)
+
+
+def _unseen_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
+    visible = np.unique(histories.indices)
+    out = np.zeros(histories.shape[1], dtype=bool)
+    out[random.permutation(visible)[: round(WITHHELD * len(visible))]] = True
+    new = out[histories.indices]
+    training, target = without(histories, new), without(histories, ~new)
+    able = random.permutation(np.flatnonzero((lengths(training) > 0) & (lengths(target) > 0)))
+    users = np.sort(able[: _most_users(histories)])
+    return HistoryFold("unseen", training, users, training[users], target[users], out)
+
+
+def _most_users(histories: Sparse) -> int:
+    return int(min(MOST_USERS, max(FEWEST_RANKED, MOST_CELLS // histories.shape[1])))
+
+
+def shuffled_ranks(user: Int64, counts: Int64, random: np.random.Generator) -> Int64:
+    """Return the place of each interaction (t,) in a random order of its user's."""
+    order = np.lexsort((random.random(len(user)), user))
+    rank = np.empty(len(user), dtype=np.int64)
+    rank[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank
+
+
+# -- ratings ---------------------------------------------------------------------------------------
+
+HELD_RATINGS = 0.1
+"""The share of documents, and of the other ratings, that is held out."""
+
+
+class RatingFold(NamedTuple):
+    """What is learned from, and the ratings that judge by split, each as a mask (r,)."""
+
+    training: Bool
+    held_out: dict[Split, Bool]
+
+
+def rating_fold(ratings: Ratings, seed: int) -> RatingFold:
+    """Hold out a tenth of the documents with all their ratings, and a tenth of the others.
+
+    One fit is then judged where a document was rated before and where none of its ratings is known.
+    """
+    random = np.random.default_rng(seed)
+    unseen = (random.random(ratings.item_count) < HELD_RATINGS)[ratings.items]
+    chance = random.random(len(ratings)) < HELD_RATINGS
+    return RatingFold(~unseen & ~chance, {"random": chance & ~unseen, "unseen": unseen})

@@ -1,1 +1,0 @@
-"""What should be found: rankings of documents by questions, fitted and tried on held-out ones."""

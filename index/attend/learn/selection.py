@@ -1,0 +1,170 @@
+"""Cross-validation of a parameter grid, the choice it leads to, and nested selection.
+
+Each fold's units are judged by what the other folds would choose: a choice made on the same
+units that judge it looks better than it is (Cawley and Talbot 2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from attend.learn.fit import Watch, run_parallel
+from attend.learn.held_out import SPLITS, Split
+from attend.types import Float64, Int64
+
+PART_COST = 0.0005
+"""The gain in nDCG that each further part of the mechanism must be worth."""
+
+Fold = TypeVar("Fold")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Selected = TypeVar("Selected")
+
+
+class Choice(Protocol):
+    """A point of a parameter grid."""
+
+    @property
+    def cost(self) -> float:
+        """The gain that its parts must be worth together."""
+
+    def __hash__(self) -> int: ...
+
+
+C = TypeVar("C", bound=Choice)
+
+
+class Judged(NamedTuple, Generic[C]):
+    """The held-out units of one fold: values of what answers now, and under every choice."""
+
+    split: Split
+    units: Int64  # (h,)
+    before: Float64  # (h,)
+    after: Mapping[C, Float64]  # (h,) each
+
+
+class Outcome(NamedTuple):
+    """The units of a split, and their values before and after."""
+
+    units: Int64
+    before: Float64
+    after: Float64
+
+
+def cross_validate(
+    folds: Sequence[Fold],
+    tries: Sequence[Callable[[Fold, Watch], Mapping[Key, Value]]],
+    watch: Watch,
+) -> list[dict[Key, Value]]:
+    """Run every try on every fold in parallel; return what they give by key, for each fold."""
+    jobs = [partial(attempt, fold) for attempt in tries for fold in folds]
+    results = run_parallel(jobs, watch)
+    by_fold: list[dict[Key, Value]] = [{} for _ in folds]
+    for index, result in enumerate(results):
+        by_fold[index % len(folds)].update(result)
+    return by_fold
+
+
+def select_nested(
+    folds: int,
+    select: Callable[[list[int]], Selected],
+    judge: Callable[[int, Selected], Value],
+) -> list[Value]:
+    """Judge each fold by what `select` chooses on all the others."""
+    return [
+        judge(index, select([other for other in range(folds) if other != index]))
+        for index in range(folds)
+    ]
+
+
+def best(judged: Sequence[Judged[C]], share_seen: float) -> C:
+    """Return the choice with the best mix of both splits; a loss on the unseen one counts twice.
+
+    New documents come unannounced, and who adds them did not choose to lose by it.
+    """
+    choices = list(judged[0].after)
+    means = {split: _means(judged, split, choices) for split in _splits(judged)}
+    shares = weights(means, share_seen)
+    costs = [choice.cost for choice in choices]
+    totals = -np.array(costs)
+    for split, (before, after) in means.items():
+        totals += shares[split] * after
+        if split == "unseen":
+            totals -= shares[split] * np.maximum(0.0, before - after)
+    return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
+
+
+def nested_outcomes(judged: Sequence[Judged[C]], share_seen: float) -> dict[Split, Outcome]:
+    """Return each split's held-out values, each fold under the choice of all other units.
+
+    Both splits hold out the same units: those of a fold have no say in it by way of the other
+    split either.
+    """
+
+    def select(others: list[int]) -> list[Judged[C]]:
+        return [judged[index] for index in others]
+
+    def judge(index: int, others: list[Judged[C]]) -> Float64:
+        apart = [_without(other, judged[index].units) for other in others]
+        return judged[index].after[best([o for o in apart if len(o.units)] or judged, share_seen)]
+
+    after = select_nested(len(judged), select, judge)
+    outcomes: dict[Split, Outcome] = {}
+    for split in _splits(judged):
+        of_split = [index for index, fold in enumerate(judged) if fold.split == split]
+        outcomes[split] = Outcome(
+            np.concatenate([judged[index].units for index in of_split]),
+            np.concatenate([judged[index].before for index in of_split]),
+            np.concatenate([after[index] for index in of_split]),
+        )
+    return outcomes
+
+
+def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, float]:
+    """Return how much each split counts in the mix; all where there is one split only."""
+    wanted: dict[Split, float] = {"random": share_seen, "unseen": 1 - share_seen}
+    shares = {split: wanted[split] for split in outcomes}
+    total = sum(shares.values())
+    return {split: share / total if total else 1 / len(shares) for split, share in shares.items()}
+
+
+def mixed(outcomes: Mapping[Split, Outcome], share_seen: float) -> Outcome:
+    """Return the mix that mirrors use, by unit: sums of (before, after) are the mixed means.
+
+    A unit that both splits hold out counts once, with both of its values: its two differences
+    are not independent.
+    """
+    units = np.unique(np.concatenate([outcome.units for outcome in outcomes.values()]))
+    before, after = np.zeros(len(units)), np.zeros(len(units))
+    for split, weight in weights(outcomes, share_seen).items():
+        outcome = outcomes[split]
+        index = np.searchsorted(units, outcome.units)
+        np.add.at(before, index, weight * outcome.before / len(outcome.before))
+        np.add.at(after, index, weight * outcome.after / len(outcome.after))
+    return Outcome(units, before, after)
+
+
+def _splits(judged: Sequence[Judged[C]]) -> list[Split]:
+    return [split for split in SPLITS if any(fold.split == split for fold in judged)]
+
+
+def _means(
+    judged: Sequence[Judged[C]], split: Split, choices: Sequence[C]
+) -> tuple[float, Float64]:
+    """Return a split's mean before, and after under each choice (c,)."""
+    folds = [fold for fold in judged if fold.split == split]
+    before = np.concatenate([fold.before for fold in folds])
+    after = [np.stack([fold.after[choice] for choice in choices]) for fold in folds]
+    return float(before.mean()), np.concatenate(after, axis=1).mean(axis=1)
+
+
+def _without(judged: Judged[C], units: Int64) -> Judged[C]:
+    left = ~np.isin(judged.units, units)
+    if left.all():
+        return judged
+    after = {choice: values[left] for choice, values in judged.after.items()}
+    return Judged(judged.split, judged.units[left], judged.before[left], after)

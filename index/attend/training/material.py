@@ -1,0 +1,280 @@
+"""The stored documents, examples, interactions and ratings, as arrays to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from attend.arrays import locate
+from attend.collection import Collection
+from attend.errors import InvalidRequest
+from attend.feedback import propensity
+from attend.key_table import KeyTable
+from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
+from attend.learn.held_out import sampled
+from attend.store import ExampleSet, InteractionSet, compile_filter
+from attend.types import Bool, Float32, Float64, Int64, Json
+
+MOST_QUESTIONS = 10_000
+MOST_DOCUMENTS = 100_000
+"""What is learned from at once; beyond, a sample with every document that examples label."""
+
+MOST_USERS = 200_000
+MOST_RATINGS = 1_000_000
+"""Users and ratings that are learned from; of more, those of some of the users."""
+
+MOST_MATCHES = 50_000_000
+FEWEST_MATCHES = 1000
+"""Documents that share words with questions, of all together and of one: 400 MB and no less than
+ten times as many as can come into an answer."""
+
+LEAST_PROPENSITY = 0.1
+"""A click far down the page counts no more than ten at the top: one must not outvote them all."""
+
+
+def memory_of(collection: Collection, rows: Int64 | None) -> Memory:
+    """Read the keys of the documents of some rows, ascending; of all if None."""
+    with collection.store.all_keys() as (_, batches):
+        parts = []
+        for batch in batches:
+            mask = slice(None) if rows is None else np.isin(batch.documents, rows)
+            parts.append((batch.ids[mask], batch.documents[mask], batch.embeddings[mask]))
+    if not parts:
+        raise InvalidRequest(
+            f"The collection {collection.name!r} has no documents to learn about; add some."
+        )
+    ids, documents, embeddings = (np.concatenate(part) for part in zip(*parts, strict=True))
+    unit = collection.settings.unit_embeddings or collection.settings.scorer == "cosine"
+    table = KeyTable.of_keys(np.ascontiguousarray(embeddings), ids, documents)
+    return Memory(table.rows, table.starts, table.vectors, table.ids, unit)
+
+
+def start_of(memory: Memory, dimensions: int | None) -> Float32:
+    """Return where W_Q and W_K begin: the identity, or the directions of most variance."""
+    width = memory.vectors.shape[1]
+    if dimensions is None:
+        return np.eye(width, dtype=np.float32)
+    if dimensions > width:
+        raise InvalidRequest(
+            f"dimensions is {dimensions}, but embeddings have {width}; send at most that.",
+            field="dimensions",
+        )
+    # Uncentred, as scores are inner products: the best approximation of all of them (Eckart
+    # and Young 1936).
+    moments = memory.vectors.T.astype(np.float64) @ memory.vectors
+    _, directions = np.linalg.eigh(moments)
+    return np.ascontiguousarray(directions[:, ::-1][:, :dimensions].T.astype(np.float32))
+
+
+# -- examples --------------------------------------------------------------------------------------
+
+
+class RankingMaterial(NamedTuple):
+    """Questions with their labels; `known` has what the active version learned from."""
+
+    memory: Memory
+    questions: Questions
+    known: Questions
+    figures: Mapping[str, Json]
+
+
+def read_questions(collection: Collection, last: int, seed: int) -> RankingMaterial:
+    """Read examples and keys.
+
+    Args:
+        last: the last example that the active version learned from.
+    """
+    with collection.store.reading():  # all of one moment
+        learned = collection.store.examples()
+        memory = memory_of(collection, _labelled_rows(collection, learned, seed))
+        labels = _labels(learned, memory)
+        usable = np.flatnonzero(np.diff(labels(learned.ids >= 0)[0].indptr) > 0)
+        members = sampled(usable, MOST_QUESTIONS, np.random.default_rng(seed))
+        lexical, coverage = _lexical(
+            collection, [learned.texts[index] for index in members], memory
+        )
+        documents = collection.store.counts()[0]
+
+    def questions(examples: Bool) -> Questions:
+        relevant, judged = (matrix[members] for matrix in labels(examples))
+        return Questions(learned.embeddings[members], relevant, judged, lexical, coverage)
+
+    figures: dict[str, Json] = {
+        "questions": len(learned.texts),
+        "examples": len(learned.ids),
+        "documents": documents,
+        "last_example": int(learned.ids.max(initial=-1)),
+    }
+    everything, known = questions(learned.ids >= 0), questions(learned.ids <= last)
+    return RankingMaterial(memory, everything, known, figures)
+
+
+def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
+    """Return a function of some examples (e,): the grades above zero, and all labels."""
+    index, there = locate(memory.rows, learned.rows)
+    shape = len(learned.texts), len(memory)
+    weights = _debiased(learned)
+
+    def labels(examples: Bool) -> tuple[Sparse, Sparse]:
+        mask = examples & there
+        place = learned.questions[mask], index[mask]
+        grades = np.maximum(weights[mask], 0).astype(np.float32)
+        against = (1 + np.maximum(-weights[mask], 0)).astype(np.float32)
+        relevant = sparse.csr_array((grades, place), shape=shape)
+        relevant.eliminate_zeros()
+        judged = sparse.csr_array((against, place), shape=shape)
+        for matrix in (relevant, judged):
+            matrix.sort_indices()
+        return relevant, judged
+
+    return labels
+
+
+def _labelled_rows(collection: Collection, learned: ExampleSet, seed: int) -> Int64 | None:
+    """Return the rows of the documents to learn about; None for all."""
+    if collection.store.counts()[0] <= MOST_DOCUMENTS:
+        return None
+    rows = collection.store.matching(compile_filter({}))
+    return np.union1d(sampled(rows, MOST_DOCUMENTS, np.random.default_rng(seed)), learned.rows)
+
+
+def _debiased(learned: ExampleSet) -> Float64:
+    """Return weights (e,) by inverse propensity where the place on the page is known."""
+    shown = (learned.positions > 0) & (learned.weights > 0)
+    weights = learned.weights.copy()
+    weights[shown] /= [
+        max(propensity(int(place), 1.0), LEAST_PROPENSITY) for place in learned.positions[shown]
+    ]
+    return weights
+
+
+def _lexical(
+    collection: Collection, texts: Sequence[str | None], memory: Memory
+) -> tuple[Sparse, Float32]:
+    """Return BM25 over each question's maximum (q, n), and its coverage (q,).
+
+    Of each question the best documents by words, as many as there is room for.
+    """
+    room = max(FEWEST_MATCHES, MOST_MATCHES // max(1, len(texts)))
+    columns, shares = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    counts, coverage = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.float32)
+    for question, text in enumerate(texts):
+        if not text or not collection.capabilities.lexical:
+            continue
+        match = collection.store.lexical(text, room)
+        if match.maximum > 0:
+            index, there = locate(memory.rows, match.rows)
+            columns.append(index[there].astype(np.int32))
+            shares.append((match.scores[there] / match.maximum).astype(np.float32))
+            counts[question] = there.sum()
+            coverage[question] = min(1.0, match.maximum / match.ideal)
+    pointers = np.concatenate([[0], np.cumsum(counts)])
+    entries = np.concatenate(shares), np.concatenate(columns), pointers
+    return sparse.csr_array(entries, shape=(len(texts), len(memory))), coverage
+
+
+# -- interactions ----------------------------------------------------------------------------------
+
+
+class HistoryMaterial(NamedTuple):
+    """Histories, sparse (u, n); `known` has what the active version learned from."""
+
+    memory: Memory
+    histories: Sparse
+    known: Sparse
+    figures: Mapping[str, Json]
+
+
+def read_histories(collection: Collection, last: int, seed: int) -> HistoryMaterial:
+    """Read interactions and keys.
+
+    What a user did not like is no sign of what comes next, and is left out.
+
+    Args:
+        last: the last interaction that the active version learned from.
+    """
+    random = np.random.default_rng(seed)
+    with collection.store.reading():  # all of one moment
+        stored = collection.store.interactions()
+        memory = memory_of(collection, _popular_rows(collection, stored, random))
+        documents = collection.store.counts()[0]
+    users = np.zeros(len(stored.users), dtype=bool)
+    users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
+    index, there = locate(memory.rows, stored.rows)
+    mask = stored.liked & users[stored.of] & there
+    shape = len(users), len(memory)
+
+    def histories(some: Bool) -> Sparse:
+        return histories_of(stored.of[some], index[some], shape)
+
+    figures: dict[str, Json] = {
+        "interactions": len(stored.ids),
+        "users": len(users),
+        "documents": documents,
+        "last_interaction": int(stored.ids.max(initial=-1)),
+    }
+    known = histories(mask & (stored.ids <= last))
+    return HistoryMaterial(memory, histories(mask), known, figures)
+
+
+def _popular_rows(
+    collection: Collection, stored: InteractionSet, random: np.random.Generator
+) -> Int64 | None:
+    """Return rows of the documents with most interactions, and a sample; None for all."""
+    if collection.store.counts()[0] <= MOST_DOCUMENTS:
+        return None
+    rows, counts = np.unique(stored.rows, return_counts=True)
+    most = rows[np.argsort(-counts, kind="stable")[: MOST_DOCUMENTS // 2]]
+    others = np.setdiff1d(collection.store.matching(compile_filter({})), most)
+    return np.union1d(most, sampled(others, MOST_DOCUMENTS - len(most), random))
+
+
+# -- ratings ---------------------------------------------------------------------------------------
+
+
+class RatingMaterial(NamedTuple):
+    """Ratings, with the documents that have one.
+
+    Attributes:
+        rows: (n,) of the documents; embeddings: (n, d), the mean of each one's keys, of which
+            `last_key` is the last.
+    """
+
+    ratings: Ratings
+    rows: Int64
+    embeddings: Float32
+    last_key: int
+    figures: Mapping[str, Json]
+
+
+def read_ratings(collection: Collection, seed: int) -> RatingMaterial:
+    """Read the interactions that have a number, and the texts they are about."""
+    stored = collection.store.interactions()
+    rated = np.flatnonzero(np.isfinite(stored.values))
+    users, items, values = stored.of[rated], stored.rows[rated], stored.values[rated]
+    members = _of_some_users(users, seed)
+    keys = collection.store.own_keys(np.unique(items[members]))
+    rows, embeddings = keys.means()
+    members = members[np.isin(items[members], rows)]  # a document may have gone meanwhile
+    places = np.searchsorted(rows, items[members])
+    ratings = Ratings(users[members], places, values[members], len(stored.users), len(rows))
+    figures: dict[str, Json] = {
+        "interactions": len(stored.rows),
+        "ratings": len(rated),
+        "users": len(np.unique(users)),
+        "documents": len(rows),
+    }
+    return RatingMaterial(ratings, rows, embeddings, int(keys.ids.max(initial=0)), figures)
+
+
+def _of_some_users(users: Int64, seed: int) -> Int64:
+    """Return the places of the ratings to learn from: all, or those of some users."""
+    if len(users) <= MOST_RATINGS:
+        return np.arange(len(users))
+    names, counts = np.unique(users, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    some = names[order[np.cumsum(counts[order]) <= MOST_RATINGS]]
+    return np.flatnonzero(np.isin(users, some))

@@ -1,0 +1,135 @@
+"""A version scored through attention, as a search scores it, on the documents of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attend.attention import Block, Mechanism, block_logits, log_mix, partition
+from attend.collection import Collection
+from attend.learn.calibration import ATTEND
+from attend.learn.candidates import ideal_dcg, top_places
+from attend.learn.data import BLOCK, Memory, Questions
+from attend.measure.statistics import CUT, ndcg
+from attend.search.plan import AttentionOptions, plan_of
+from attend.settings import Settings
+from attend.store import KeyBatch
+from attend.training.request import Task
+from attend.types import Float32, Float64, Floats, Int64
+from attend.versions import Version
+
+
+def active_version(task: Task) -> Version:
+    """Return the version that answers as a training begins, with keys that do not fold."""
+    number = task.active.version
+    return Version.of(number, task.collection.store.version(number), "cosine")
+
+
+class ServedVersion:
+    """The keys of some documents under a version, and the scores of queries.
+
+    Attributes:
+        table: the version's own keys, with example queries as keys where it has them.
+    """
+
+    def __init__(self, version: Version, settings: Settings, batch: KeyBatch) -> None:
+        self.version = version
+        options = AttentionOptions(attend=version.tuning.attend or ATTEND)
+        self.plan = plan_of(version, settings, options, words=True)
+        self.table = version.keys(batch)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The scorer, scales, gates and no-answer score by which the version answers."""
+        return self.plan.mechanism
+
+    def logits(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
+        """Logits (q, H, c) of queries (q, d) over some documents, over the temperature.
+
+        Args:
+            words: (q, c) the lexical term, on the scorer's scale.
+        """
+        table, asked = self.table.some(documents), self.plan.projection.asked(embeddings)
+        keys, scale = table.vectors, self.mechanism.scale
+        by_head = (
+            keys.reshape(len(keys), -1, asked.heads.shape[2])
+            if self.plan.stored_form
+            else self.plan.projection.keys(keys)
+        )
+        bias = None if words is None else words[:, None] * scale[:, None]
+        block = Block(table.rows, table.starts[:-1], by_head, bias)
+        z = block_logits(asked.heads, block, self.mechanism, shift=asked.shift * scale)
+        return z / self.mechanism.temperature
+
+    def scores(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
+        """Scores (q, c): logits of one head; of several the log of their mixed weights."""
+        z = self.logits(embeddings, documents, words)
+        null, gates = self.mechanism.null_logit, self.mechanism.gates
+        if len(gates) == 1:
+            return z[:, 0]
+        if null is not None:
+            null = np.broadcast_to(null / self.mechanism.temperature, z.shape[:2])
+        return log_mix(np.asarray(z - partition(z, null).log[..., None]), gates)
+
+    def words(self, lexical: Floats, coverage: Floats) -> Floats | None:
+        """Return the lexical term of shares (q, c); None where the version has none."""
+        tuning = self.version.tuning
+        if not tuning.lexical:
+            return None
+        strength = np.float32(tuning.lexical) * coverage ** np.float32(tuning.coverage)
+        return np.asarray(lexical * strength[:, None], dtype=np.float32)
+
+    def ndcg(self, asked: Questions) -> Float64:
+        """nDCG@10 of questions (q,) over all documents."""
+        everything = np.arange(len(self.table))
+        step = max(1, BLOCK // (len(self.table.vectors) * self.mechanism.heads))
+        values = [np.empty(0)]
+        for index in range(0, asked.count, step):
+            part = asked.some(np.arange(index, min(index + step, asked.count)))
+            words = self.words(part.lexical.toarray(), part.coverage)
+            best = top_places(self.scores(part.embeddings, everything, words), CUT)
+            grades = part.relevant.toarray()
+            values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
+        return np.concatenate(values)
+
+
+def key_batch(memory: Memory, known: Questions | None = None) -> KeyBatch:
+    """Return the keys of a memory as the store gives them.
+
+    Args:
+        known: questions that are keys of the documents relevant to them.
+    """
+    own = np.zeros(len(memory.vectors), dtype=bool)
+    batch = KeyBatch(memory.ids, memory.documents, memory.vectors, own)
+    if known is None:
+        return batch
+    question, document = known.relevant.nonzero()
+    ids = np.full(len(question), -1, dtype=np.int64)
+    marks = np.ones(len(ids), dtype=bool)
+    examples = KeyBatch(ids, memory.rows[document], known.embeddings[question], marks)
+    return joined_batch([batch, examples])
+
+
+def stored_batch(collection: Collection, version: Version, rows: Int64) -> KeyBatch:
+    """Read the keys of the documents of some rows, ascending, with example queries as keys where
+    a version has them."""
+    parts = []
+    with collection.store.all_keys(examples=version.examples) as (_, batches):
+        for batch in batches:
+            here = np.isin(batch.documents, rows)
+            ids, documents, embeddings, examples = batch
+            parts.append(KeyBatch(ids[here], documents[here], embeddings[here], examples[here]))
+    return joined_batch(parts)
+
+
+def joined_batch(parts: Sequence[KeyBatch]) -> KeyBatch:
+    """Return the keys of several batches as one, in the order of their documents."""
+    documents = np.concatenate([part.documents for part in parts])
+    order = np.argsort(documents, kind="stable")
+    return KeyBatch(
+        np.concatenate([part.ids for part in parts])[order],
+        documents[order],
+        np.concatenate([part.embeddings for part in parts])[order],
+        np.concatenate([part.examples for part in parts])[order],
+    )

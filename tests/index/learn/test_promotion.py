@@ -1,0 +1,159 @@
+"""The gate: what is significant by SciPy's test passes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attend.learn.promotion import SIGNIFICANCE, PromotionVerdict, compare_splits
+from attend.learn.promotion import decide as decide_all
+from attend.learn.selection import Outcome, mixed
+from attend.training.ranking import UNMEASURED
+
+
+def decide(views, share: float, measure: str, groups=None) -> PromotionVerdict:
+    """As the ranking objective does."""
+    note = "" if "unseen" in views else UNMEASURED
+    comparisons = compare_splits(views, share, groups=groups)
+    return decide_all(comparisons, measure=measure, units="questions", note=note)
+
+
+def outcome(before, after, first: int = 0) -> Outcome:
+    questions = np.arange(first, first + len(before))
+    return Outcome(questions, np.array(before, dtype=float), np.array(after, dtype=float))
+
+
+def drawn(gain: float, size: int, seed: int, first: int = 0) -> Outcome:
+    rng = np.random.default_rng(seed)
+    before = rng.random(size)
+    return outcome(before, before + gain + 0.1 * rng.normal(size=size), first)
+
+
+def scipy_p(differences: np.ndarray) -> float:
+    """Two-sided, by random signs."""
+    return stats.permutation_test(
+        (differences, np.zeros_like(differences)),
+        lambda a, b, axis: np.mean(a - b, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=100_000,
+        rng=3,
+    ).pvalue
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_figures_against_scipy(seed, share):
+    views = {"random": drawn(0.03, 40, seed), "unseen": drawn(0.0, 9, seed + 50, first=35)}
+    verdict = decide(views, share, "ndcg@10")
+    mix = mixed(views, share)
+    differences = {
+        **{name: each.after - each.before for name, each in views.items()},
+        "mix": (mix.after - mix.before) * len(mix.units),
+    }
+    for name, each in differences.items():
+        figures = verdict.views[name]
+        assert figures["difference"] == pytest.approx(each.mean(), abs=1e-12)
+        assert figures["p"] == pytest.approx(scipy_p(each), abs=0.02)
+        assert figures["queries"] == len(each)
+        assert figures["after"] - figures["before"] == pytest.approx(each.mean(), abs=1e-12)
+        low, high = figures["interval"]
+        assert low <= each.mean() <= high
+    lost = any(
+        verdict.views[name]["p"] < SIGNIFICANCE and differences[name].mean() < 0 for name in views
+    )
+    gained = verdict.views["mix"]["p"] < SIGNIFICANCE and differences["mix"].mean() > 0
+    assert verdict.promote == (gained and not lost)
+    json.dumps(verdict.views, allow_nan=False)
+
+
+def test_a_gain_that_leaves_no_doubt_is_promoted():
+    verdict = decide({"random": drawn(0.2, 40, 1), "unseen": drawn(0.1, 40, 2)}, 0.5, "ndcg@10")
+    assert verdict.promote
+    assert "The gain is significant" in verdict.reason
+    assert "ndcg@10: random questions" in verdict.reason
+
+
+def test_a_loss_on_unseen_documents_is_never_promoted():
+    """However large the gain on the mix is."""
+    views = {"random": drawn(0.5, 60, 1), "unseen": drawn(-0.1, 60, 2)}
+    verdict = decide(views, 0.9, "ndcg@10")
+    assert verdict.views["mix"]["difference"] > 0.3
+    assert verdict.views["mix"]["p"] < 0.001
+    assert not verdict.promote
+    assert verdict.reason.startswith("It loses on unseen documents (")
+
+
+def test_a_loss_on_random_questions_is_not_either():
+    verdict = decide({"random": drawn(-0.1, 60, 1), "unseen": drawn(0.5, 60, 2)}, 0.1, "ndcg@10")
+    assert not verdict.promote
+    assert verdict.reason.startswith("It loses on random questions (")
+
+
+def test_a_loss_that_may_be_chance_does_not_hold_a_gain_back():
+    views = {
+        "random": drawn(0.3, 60, 1),
+        "unseen": outcome([0.5] * 4, [0.4, 0.4, 0.6, 0.5], first=60),
+    }
+    verdict = decide(views, 0.8, "ndcg@10")
+    assert verdict.views["unseen"]["difference"] < 0
+    assert verdict.promote
+
+
+def test_what_may_be_chance_is_not_promoted():
+    rng = np.random.default_rng(3)
+    noise = outcome(np.full(30, 0.5), 0.52 + 0.3 * rng.normal(size=30))
+    verdict = decide({"random": noise}, 0.5, "ndcg@10")
+    gained = verdict.views["mix"]["difference"] > 0
+    assert not verdict.promote
+    assert ("The gain may be chance" in verdict.reason) == gained
+
+
+def test_no_difference_at_all():
+    verdict = decide({"random": outcome([0.5] * 30, [0.5] * 30)}, 0.5, "ndcg@10")
+    assert not verdict.promote
+    assert verdict.views["mix"]["p"] == 1
+    assert verdict.reason.startswith("Nothing was found that is better on held-out questions (")
+
+
+def test_one_question_has_no_interval():
+    verdict = decide({"random": outcome([0.5], [0.9])}, 0.5, "ndcg@10")
+    assert verdict.views["random"]["interval"] is None
+    assert not verdict.promote
+
+
+def test_a_question_in_both_views_is_one_question():
+    """Counted twice, ten questions that gain would look like twenty."""
+    gains = np.array([0.3, 0.2, 0.4, 0.1, -0.2])
+    both = outcome(np.full(5, 0.5), 0.5 + gains)
+    verdict = decide({"random": both, "unseen": both}, 0.5, "ndcg@10")
+    assert verdict.views["mix"]["queries"] == 5
+    assert verdict.views["mix"]["p"] == pytest.approx(scipy_p(gains), abs=1e-12)
+
+
+def test_questions_in_other_words_are_one_observation():
+    """Ten groups of twenty that gain or lose together: certain by question, which it is not."""
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(10), 20)
+    gains = np.array([0.2, 0.15, -0.1, 0.12, -0.08, 0.1, -0.05, 0.08, -0.1, 0.05])
+    shift = gains[groups] + rng.normal(0, 0.01, 200)
+    view = {"random": outcome(np.full(200, 0.5), 0.5 + shift)}
+    alone, together = decide(view, 0.5, "ndcg@10"), decide(view, 0.5, "ndcg@10", groups)
+    sums = np.array([shift[groups == group].sum() for group in range(10)])
+    for name in ("random", "mix"):
+        figures = together.views[name]
+        assert figures["difference"] == pytest.approx(shift.mean(), abs=1e-12)
+        assert figures["p"] == pytest.approx(scipy_p(sums), abs=0.02)
+        assert (figures["queries"], figures["groups"]) == (200, 10)
+    assert alone.promote
+    assert not together.promote
+
+
+def test_what_was_not_measured_is_not_said():
+    rng = np.random.default_rng(0)
+    verdict = decide({"random": outcome(np.full(40, 0.2), 0.5 + rng.normal(0, 0.1, 40))}, 0.5, "n")
+    assert verdict.promote
+    assert "could not be measured" in verdict.reason

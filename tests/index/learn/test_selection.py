@@ -1,0 +1,171 @@
+"""Choosing by held-out questions, and measuring the choice by questions that did not make it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attend.learn.selection import (
+    PART_COST,
+    Judged,
+    Outcome,
+    best,
+    mixed,
+    nested_outcomes,
+    weights,
+)
+from attend.training.ranking import RankingChoice
+
+PLAIN = RankingChoice(0.0)
+LEARNED = RankingChoice(1.0)
+WORDS = RankingChoice(0.0, 0.0, 0.3)
+ALL = RankingChoice(0.6, 0.8, 0.3, 1.0)
+
+
+def fold(view, questions, before, **after) -> Judged:
+    """Values by the name of the choice in this module."""
+    named = {globals()[name]: np.array(values, dtype=float) for name, values in after.items()}
+    return Judged(view, np.array(questions), np.array(before, dtype=float), named)
+
+
+# -- the best --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 1.0]))
+def test_the_best_against_a_plain_loop(seed, share):
+    rng = np.random.default_rng(seed)
+    choices = [PLAIN, LEARNED, WORDS, ALL]
+    judged = []
+    for view in ("random", "random", "unseen"):
+        size = int(rng.integers(1, 6))
+        after = {choice: rng.random(size) for choice in choices}
+        judged.append(Judged(view, np.arange(size), rng.random(size), after))
+    totals = {}
+    for choice in choices:
+        by_view = {"random": [], "unseen": []}
+        for each in judged:
+            by_view[each.split] += each.after[choice].tolist()
+        parts = (choice.share > 0) + (choice.examples > 0) + (choice.lexical > 0)
+        mix = share * np.mean(by_view["random"]) + (1 - share) * np.mean(by_view["unseen"])
+        before = np.mean([value for each in judged[2:] for value in each.before])
+        lost = max(0.0, before - np.mean(by_view["unseen"]))
+        totals[choice] = mix - (1 - share) * lost - PART_COST * parts
+    assert best(judged, share) == max(totals, key=totals.get)
+
+
+def test_each_part_must_be_worth_what_it_costs():
+    def held(gain: float) -> list[Judged]:
+        return [fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], WORDS=[0.5, 0.5 + gain])]
+
+    assert best(held(0.0), 0.5) == best(held(PART_COST), 0.5) == PLAIN
+    assert best(held(2.5 * PART_COST), 0.5) == WORDS
+    assert ALL.cost == pytest.approx(3 * PART_COST)
+    assert PLAIN.cost == 0
+
+
+# -- honesty ---------------------------------------------------------------------------------------
+
+
+def test_a_fold_is_judged_by_the_choice_of_the_others():
+    """Each fold would choose what none of the others does: honestly that is a loss."""
+    judged = [
+        fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], LEARNED=[0.9, 0.9], WORDS=[0.1, 0.1]),
+        fold("random", [2, 3], [0.5, 0.5], PLAIN=[0.5, 0.5], LEARNED=[0.1, 0.1], WORDS=[0.9, 0.9]),
+    ]
+    found = nested_outcomes(judged, 0.5)
+    assert set(found) == {"random"}
+    assert found["random"].units.tolist() == [0, 1, 2, 3]
+    assert found["random"].before.tolist() == [0.5] * 4
+    assert found["random"].after.tolist() == [0.1] * 4
+    dishonest = max(np.mean([each.after[choice].mean() for each in judged]) for choice in (PLAIN,))
+    assert found["random"].after.mean() < dishonest
+
+
+def test_where_all_folds_agree_honesty_costs_nothing():
+    judged = [
+        fold(view, [at, at + 1], [0.2, 0.4], PLAIN=[0.2, 0.4], LEARNED=[0.7, 0.8])
+        for at, view in ((0, "random"), (2, "random"), (4, "unseen"), (6, "unseen"))
+    ]
+    for outcome in nested_outcomes(judged, 0.5).values():
+        assert outcome.after.tolist() == [0.7, 0.8, 0.7, 0.8]
+
+
+def same_questions(own: float) -> list[Judged]:
+    """Two folds of each view over the same four questions; 0 and 1 gain by words, if anything.
+
+    Only they tell the choices apart, by what is their own.
+    """
+    words, learned = [own, own, 0.5, 0.5], [0.5, 0.5, 0.6, 0.6]
+    judged = []
+    for view, halves in (("random", ([0, 1], [2, 3])), ("unseen", ([0, 2], [1, 3]))):
+        judged += [
+            fold(
+                view,
+                half,
+                [0.5] * 2,
+                PLAIN=[0.5] * 2,
+                WORDS=[words[at] for at in half],
+                LEARNED=[learned[at] for at in half],
+            )
+            for half in halves
+        ]
+    return judged
+
+
+def test_a_question_has_no_say_in_its_own_judgement_by_way_of_the_other_view():
+    """Both views hold out the same questions: what is chosen for a fold must not know them."""
+    found = nested_outcomes(same_questions(0.9), 0.5)["random"]
+    values = dict(zip(found.units.tolist(), found.after.tolist(), strict=True))
+    # Of the other questions, 2 and 3, words do nothing and what was learned does something.
+    assert values[0] == values[1] == 0.5
+
+
+def test_noise_that_both_views_share_looks_no_better_than_it_is():
+    """Choices that are pure noise: none of them may seem to gain by having been chosen."""
+    rng = np.random.default_rng(0)
+    choices = [PLAIN, *(RankingChoice(0.0, 0.0, at / 100) for at in range(1, 60))]
+    gains = []
+    for _ in range(40):
+        values = {choice: rng.random(60) for choice in choices}
+        judged = []
+        for view in ("random", "unseen"):
+            for part in np.split(rng.permutation(60), 3):
+                after = {choice: each[part] for choice, each in values.items()}
+                judged.append(Judged(view, part, values[PLAIN][part], after))
+        mix = mixed(nested_outcomes(judged, 0.5), 0.5)
+        gains.append(mix.after.sum() - 0.5)
+    standard_error = np.std(gains) / np.sqrt(len(gains))
+    assert np.mean(gains) < 3 * standard_error
+
+
+# -- the mix ---------------------------------------------------------------------------------------
+
+
+def outcome(questions, before, after) -> Outcome:
+    return Outcome(np.array(questions), np.array(before, float), np.array(after, float))
+
+
+def test_the_mix_weighs_views_by_the_share_of_seen_documents():
+    views = {
+        "random": outcome([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], [0.4, 0.5, 0.6, 0.7]),
+        "unseen": outcome([2, 5], [0.5, 0.7], [0.4, 0.2]),
+    }
+    for share in (0.0, 0.25, 1.0):
+        found = mixed(views, share)
+        assert found.units.tolist() == [0, 1, 2, 3, 5]
+        assert found.before.sum() == pytest.approx(share * 0.25 + (1 - share) * 0.6)
+        assert found.after.sum() == pytest.approx(share * 0.55 + (1 - share) * 0.3)
+        # Question 2 is in both, and counts once, with both of its values.
+        assert found.before[2] == pytest.approx(share * 0.3 / 4 + (1 - share) * 0.5 / 2)
+        assert found.before[4] == pytest.approx((1 - share) * 0.7 / 2)
+
+
+def test_one_view_alone_has_all_the_weight():
+    both = {"random": outcome([0], [0], [0]), "unseen": outcome([0], [0], [0])}
+    assert weights(both, 0.3) == {"random": 0.3, "unseen": 0.7}
+    for share in (0.0, 0.3, 1.0):
+        assert weights({"random": both["random"]}, share) == {"random": 1.0}
+        assert weights({"unseen": both["unseen"]}, share) == {"unseen": 1.0}
