@@ -21,11 +21,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from pathlib import Path
 
+from attend.api.answers import Answer, Hit
 from attend.api.base import DEFAULT_COLLECTION
 from attend.collection import Collection
 from attend.data import Data
 from attend.errors import AttendError
-from attend.search.answers import Answer, Hit
 from attend.types import Document
 
 __version__ = "0.1.0"  # the only place: the distribution and `attend --version` read it

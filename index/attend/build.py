@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from attend.api.documents import Written
 from attend.collection import Collection
 from attend.errors import AttendError, InvalidRequest, SourceError
-from attend.ingest import Written
 from attend.source import FieldMap, RowItem, RowProblem, Source, documents
 from attend.types import Document, OnStage
 
@@ -131,7 +131,7 @@ def build(
     count, keys = collection.store.counts()
     return Built(
         read=build.read,
-        **vars(build.written),
+        **build.written.json(),
         removed=removed,
         refused=build.refused,
         documents=count,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
+from attend.api.answers import Answer, Matrix, Predicted, Recommended
 from attend.api.base import parse
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
 from attend.consistency import reading
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
-from attend.recommend.answers import Predicted, Recommended
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
 from attend.recommend.predicting import Predictor
 from attend.search.answer import Answering, attention_options, facets_of
-from attend.search.answers import Answer, Matrix
 from attend.search.attend import attend
 from attend.search.encode import QueryEncoder
 from attend.search.matrix import attention_matrix, searches_of

@@ -11,6 +11,7 @@ from typing import Any
 
 from attend import encoder as encoders
 from attend.aliases import name_taken
+from attend.api.answers import AcrossAnswer
 from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, parse
 from attend.api.documents import CollectionSettings
 from attend.api.search import AcrossRequest
@@ -27,7 +28,7 @@ from attend.errors import (
     UnknownCollection,
     Unsupported,
 )
-from attend.search.across import Across, search_across
+from attend.search.across import search_across
 from attend.settings import Settings
 from attend.values import parse_type
 
@@ -196,7 +197,7 @@ class Data:
                 field="collection",
             )
 
-    def search(self, query: Any, collections: Sequence[str], **options: Any) -> Across:
+    def search(self, query: Any, collections: Sequence[str], **options: Any) -> AcrossAnswer:
         """Ask several collections the same; see `attend.search.across` for what merging means.
 
         Args:
@@ -206,7 +207,7 @@ class Data:
         request = parse(AcrossRequest, {"query": query, "collections": collections, **options})
         return self.search_across(request)
 
-    def search_across(self, request: AcrossRequest) -> Across:
+    def search_across(self, request: AcrossRequest) -> AcrossAnswer:
         """The same, of a request that was checked."""
         return search_across([self.collection(name) for name in request.collections], request)
 

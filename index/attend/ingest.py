@@ -11,12 +11,12 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from attend.api.base import MAX_DETAILS, MAX_ID, MAX_TEXT
+from attend.api.documents import Written
 from attend.errors import DimensionMismatch, InvalidRequest
 from attend.settings import Settings
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
@@ -47,21 +47,6 @@ class DocumentEncoder(Protocol):
     def passages(
         self, texts: Sequence[str], overlap: int | None = None
     ) -> Sequence[Sequence[Passage]]: ...
-
-
-@dataclass(frozen=True)
-class Written:
-    """What a write did, in documents; `encoded` counts the texts that met the encoder."""
-
-    added: int = 0
-    updated: int = 0
-    revised: int = 0
-    unchanged: int = 0
-    encoded: int = 0
-
-    def __add__(self, other: Written) -> Written:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Written(*(mine + theirs for mine, theirs in pairs))
 
 
 class Ingest:

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
-from attend.api.documents import CollectionSettings, DocumentRequest, UpdateRequest
+from attend.api.documents import (
+    CollectionInfo,
+    CollectionSettings,
+    DocumentRequest,
+    UpdateRequest,
+    Written,
+)
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
-from attend.ingest import Ingest, Written, value_hash
+from attend.ingest import Ingest, value_hash
 from attend.keys import Wanted
 from attend.projection import Projection, lsi, pca
 from attend.revising import revised
-from attend.search.answers import Facets
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
 from attend.types import Document, Json, OnStage
 
 log = logging.getLogger("attend")
-
-
-@dataclass(frozen=True)
-class Info:
-    """Figures of a collection; `questions` are those of the `examples`, `users` those of the
-    `interactions`. `capabilities` is what the engine can do (`attend.engines.Capabilities`)."""
-
-    name: str
-    documents: int
-    keys: int
-    examples: int
-    questions: int
-    interactions: int
-    users: int
-    dimension: int
-    encoder: str | None
-    projection: int
-    generation: int
-    index: Mapping[str, Json]
-    settings: Mapping[str, Json]
-    capabilities: Mapping[str, Json]
 
 
 class Page(NamedTuple):
@@ -317,12 +302,12 @@ class StoredCollection:
             )
         return encoder
 
-    def info(self) -> Info:
+    def info(self) -> CollectionInfo:
         """Return the figures of the collection."""
         documents, keys = self.store.counts()
         view = self.views.current()
         interactions, users = self.store.interaction_counts()
-        return Info(
+        return CollectionInfo(
             name=self.name,
             documents=documents,
             keys=keys,

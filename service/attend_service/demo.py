@@ -12,7 +12,7 @@ import click
 from tqdm import tqdm
 
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
-from attend.ingest import Written
+from attend.api.documents import Written
 from attend_service.docstrings import Docstring, standard_library
 from attend_service.listening import CannotServe, ServerOptions
 from attend_service.server import run

@@ -13,6 +13,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
 from queue import SimpleQueue
@@ -28,7 +29,6 @@ from attend_service.problems import (
     TOO_SLOW,
     UNREADABLE,
     Kind,
-    Problem,
 )
 from attend_service.replies import PROBLEM, to_json
 from attend_service.security.headers import ALWAYS
@@ -60,14 +60,14 @@ class Refusal(Exception):
 
     def __init__(self, kind: Kind, detail: str) -> None:
         super().__init__(detail)
-        self.problem = Problem(kind, detail)
+        self.kind, self.problem = kind, kind.problem(detail)
 
     def answer(self, path: str) -> Answer:
         headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store"), *ALWAYS.items()]
-        if self.problem.kind is BUSY:
+        if self.kind is BUSY:
             headers.append(("Retry-After", str(RETRY_SECONDS)))
-        content = to_json(self.problem.json() | {"instance": path})
-        return Answer(self.problem.kind.status, headers, content)
+        content = to_json(replace(self.problem, instance=path))
+        return Answer(self.problem.status, headers, content)
 
 
 class Answer(NamedTuple):

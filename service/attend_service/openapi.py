@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from attend import __version__
-from attend.api.base import MAX_ROW, NAME_PATTERN, Request
+from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.bodies import structured
 from attend_service.operations import Operation
-from attend_service.problems import KINDS
+from attend_service.problems import KINDS, ProblemDetails
 from attend_service.replies import HTML, JSON, PROBLEM
-from attend_service.schemas.base import ProblemReply
 
 SCHEMAS = "#/components/schemas/"
 PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
@@ -164,7 +163,9 @@ def _responses(operation: Operation) -> dict[str, Any]:
     return dict(sorted((problems | responses).items()))
 
 
-def _response(status: int, model: type[BaseModel] | None, operation: Operation) -> dict[str, Any]:
+def _response(
+    status: int, model: type[Reply] | UnionType | None, operation: Operation
+) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if model is not None:
         content[JSON] = {"schema": _reference(model)}
@@ -190,7 +191,7 @@ def _problems() -> dict[str, Any]:
             **_headers(kind.status),
             "content": {
                 PROBLEM: {
-                    "schema": _reference(ProblemReply),
+                    "schema": _reference(ProblemDetails),
                     "example": {
                         "type": kind.type,
                         "title": kind.title,
@@ -210,16 +211,19 @@ def _headers(status: int) -> dict[str, Any]:
 
 
 def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
-    models: dict[type[BaseModel], None] = {ProblemReply: None}
+    models: dict[Any, None] = {ProblemDetails: None}
     for operation in operations:
         sent = [operation.body, operation.query]
         answered = operation.returns.values()
         models |= dict.fromkeys(model for model in (*sent, *answered) if model is not None)
-    wanted: Any = [(model, "validation") for model in models]
-    _, schemas = models_json_schema(wanted, ref_template=SCHEMAS + "{model}")
-    found: dict[str, Any] = schemas["$defs"]
-    return found
+    _, schemas = TypeAdapter.json_schemas(
+        [(model, "validation", TypeAdapter(model)) for model in models],
+        ref_template=SCHEMAS + "{model}",
+    )
+    return dict(schemas["$defs"])
 
 
-def _reference(model: type[BaseModel]) -> dict[str, str]:
+def _reference(model: type | UnionType) -> dict[str, Any]:
+    if isinstance(model, UnionType):
+        return {"anyOf": [_reference(each) for each in get_args(model)]}
     return {"$ref": SCHEMAS + model.__name__}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, Literal
 
 from flask import Flask, Response
-from pydantic import BaseModel
 from werkzeug.routing import BaseConverter
 
-from attend.api.base import Request
+from attend.api.base import Reply, Request
 from attend.types import Json
 from attend_service.bodies import read_body, read_query
 from attend_service.security.access import check_collection
@@ -59,7 +59,7 @@ class Operation:
     path: str
     tag: str
     view: View
-    returns: Mapping[int, type[BaseModel] | None]
+    returns: Mapping[int, type[Reply] | UnionType | None]
     body: type[Request] | None = None
     bare: str | None = None
     single: bool = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from flask import Response, g, render_template, request
 from werkzeug.exceptions import (
@@ -17,6 +18,7 @@ from werkzeug.exceptions import (
 )
 from werkzeug.exceptions import NotFound as NoSuchPath
 
+from attend.api.base import Reply
 from attend.errors import (
     AttendError,
     CannotWrite,
@@ -38,6 +40,30 @@ MAX_ERRORS = 100
 """Details listed: a batch can have thousands of wrong fields, and a hundred tell enough."""
 
 
+@dataclass(slots=True)
+class FieldError(Reply):
+    """One field that is wrong."""
+
+    field: str
+    reason: str
+
+
+@dataclass(slots=True)
+class ProblemDetails(Reply):
+    """An error as RFC 9457 describes it."""
+
+    type: str
+    """The place in /docs that describes this kind of problem."""
+    title: str
+    status: int
+    detail: str
+    """What is wrong, and what to do."""
+    instance: str | None = None
+    """The path of the request."""
+    errors: Sequence[FieldError] | None = None
+    """The fields that are wrong."""
+
+
 class Kind(NamedTuple):
     """What is true of every problem of one kind."""
 
@@ -49,6 +75,11 @@ class Kind(NamedTuple):
     def type(self) -> str:
         """A URI reference to what `/docs` says about the kind."""
         return f"/docs#{self.slug}"
+
+    def problem(self, detail: str, errors: Sequence[Detail] = ()) -> ProblemDetails:
+        """Return one problem of this kind, for the client; `instance` is the request's to add."""
+        wrong = [FieldError(**error) for error in errors[:MAX_ERRORS]] or None
+        return ProblemDetails(self.type, self.title, self.status, detail, errors=wrong)
 
 
 UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
@@ -95,27 +126,9 @@ KINDS = (*ANSWERED, *UNREAD, INTERRUPTED)
 """Every kind; the last is only ever said of a job."""
 
 
-class Problem(NamedTuple):
-    """One problem, for the client."""
-
-    kind: Kind
-    detail: str
-    errors: Sequence[Detail] = ()
-
-    def json(self) -> dict[str, Any]:
-        """Without `instance`, which is the request's."""
-        plain = {
-            "type": self.kind.type,
-            "title": self.kind.title,
-            "status": self.kind.status,
-            "detail": self.detail,
-        }
-        return plain | ({"errors": list(self.errors[:MAX_ERRORS])} if self.errors else {})
-
-
 def problem_of(
     error: Exception, reference: str | None = None, *, names_all: bool = True
-) -> Problem:
+) -> ProblemDetails:
     """What a client is told of an error: nothing about the inside of the server.
 
     Args:
@@ -127,12 +140,12 @@ def problem_of(
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
         if kind.status < 500:
-            return Problem(kind, str(error), _errors(error))
-        return Problem(kind, f"{_failure(error)} {_logged(reference)}")
+            return kind.problem(str(error), _errors(error))
+        return kind.problem(f"{_failure(error)} {_logged(reference)}")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
-        return Problem(kind, _sentence(error))
-    return Problem(INTERNAL, f"This is our fault. {_logged(reference)}")
+        return kind.problem(_sentence(error))
+    return INTERNAL.problem(f"This is our fault. {_logged(reference)}")
 
 
 def respond(error: Exception, *, names_all: bool) -> Response:
@@ -144,7 +157,7 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error, names_all=names_all)
-    if problem.kind.status >= 500:
+    if problem.status >= 500:
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
@@ -159,12 +172,11 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     return response
 
 
-def _rendered(problem: Problem) -> Response:
+def _rendered(problem: ProblemDetails) -> Response:
     if wants_page() and not request.path.startswith("/v1/"):
         page = render_template("problem.html", problem=problem)
-        return Response(page, problem.kind.status, content_type=f"{HTML}; charset=utf-8")
-    content = problem.json() | {"instance": request.path}
-    return reply(content, problem.kind.status, PROBLEM)
+        return Response(page, problem.status, content_type=f"{HTML}; charset=utf-8")
+    return reply(replace(problem, instance=request.path), problem.status, PROBLEM)
 
 
 def _errors(error: AttendError) -> Sequence[Detail]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.search.answers import Answer
+from attend.api.answers import Answer
 from attend.types import Document
 from tests.index.helpers import brute_logits, ranked, several_keys, soft_weights
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attend.api.documents import Written
 from attend.collection import Collection
 from attend.data import Data
-from attend.ingest import Written
 from tests.milvus.contract import WIDTH, check, drawn, query
 
 ORDER = [

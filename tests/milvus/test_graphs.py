@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
+from attend.api.answers import Answer
 from attend.engines.milvus.graph import Graph, Point
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.tables import Tables
 from attend.projection import Projection
-from attend.search.answers import Answer
 from attend.verify import verify
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server

@@ -14,9 +14,8 @@ import pytest
 
 from attend import Data
 from attend.api.base import parse
-from attend.api.documents import DocumentRequest
+from attend.api.documents import DocumentRequest, Written
 from attend.encoder import SentenceEncoder
-from attend.ingest import Written
 from attend_service.demo import build
 from attend_service.docstrings import Docstring, standard_library
 from tests.places import ROOT

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from pydantic import TypeAdapter
 
 from attend import Data
 from attend.projection import identity
@@ -99,13 +100,13 @@ def test_the_documented_example_works_and_answers_as_documented(
     assert response.status_code in operation.returns, response.text
     model = operation.returns[response.status_code]
     if model is not None:
-        model.model_validate_json(response.data)
+        TypeAdapter(model).validate_json(response.data)
     response.close()
 
 
 def test_an_error_is_as_documented(client: FlaskClient) -> None:
     response = client.post("/v1/collections/books/search", json={"k": 0})
-    documented = openapi.document(OPERATIONS)["components"]["schemas"]["ProblemReply"]
+    documented = openapi.document(OPERATIONS)["components"]["schemas"]["ProblemDetails"]
     assert set(response.get_json()) == set(documented["properties"])
 
 

@@ -144,7 +144,7 @@ def test_status_of_each_error(app: Flask, error: Exception, status: int) -> None
     with app.test_request_context("/"):
         app.preprocess_request()
         problem = problem_of(error)
-    assert problem.kind.status == status
+    assert problem.status == status
     assert "secret" not in problem.detail
 
 

@@ -1,11 +1,14 @@
-"""Requests about collections, aliases and documents."""
+"""Requests and answers about collections, aliases and documents."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue, model_validator
 
+from attend.api.answers import Facets
 from attend.api.base import (
     MAX_CURSOR,
     MAX_DOCUMENTS,
@@ -15,6 +18,7 @@ from attend.api.base import (
     DocumentId,
     Filter,
     Path,
+    Reply,
     Request,
     Text,
     Vector,
@@ -188,3 +192,134 @@ class AliasRequest(Request):
     """What an alias stands for."""
 
     collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
+
+
+@dataclass(slots=True)
+class CollectionSummary(Reply):
+    """A collection in a list."""
+
+    name: str
+    documents: int
+    dimension: int
+    encoder: str | None
+
+
+@dataclass(slots=True)
+class UnopenedCollection(Reply):
+    """A collection that cannot be opened, with the name of the error."""
+
+    name: str
+    error: str
+
+
+@dataclass(slots=True)
+class CollectionList(Reply):
+    """All collections that the key may see."""
+
+    collections: Sequence[CollectionSummary | UnopenedCollection]
+
+
+@dataclass(slots=True)
+class CollectionInfo(Reply):
+    """A collection in figures."""
+
+    name: str
+    documents: int
+    keys: int
+    examples: int
+    """The number of judgements to learn from: a query, a document, a label."""
+    questions: int
+    """The number of different queries among them."""
+    interactions: int
+    """The number of interactions: a user, a document, a value, a time."""
+    users: int
+    """The number of different users among them."""
+    dimension: int
+    encoder: str | None
+    projection: int
+    generation: int
+    """The revision of the collection; it grows with every write."""
+    index: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    """The features that the engine supports."""
+
+
+@dataclass(slots=True)
+class Written(Reply):
+    """The result of a write, in documents."""
+
+    added: int = 0
+    updated: int = 0
+    revised: int = 0
+    """The number of documents of which only value or payload changed; nothing was encoded."""
+    unchanged: int = 0
+    encoded: int = 0
+    """The number of texts that were encoded."""
+
+    def __add__(self, other: Written) -> Written:
+        names = [each.name for each in fields(self)]
+        return Written(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+@dataclass(slots=True)
+class DocumentAnswer(Reply):
+    """A document as stored, without its vectors."""
+
+    id: str
+    fields: Mapping[str, str]
+    value: Any
+    payload: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class DocumentPage(Reply):
+    """A page of documents."""
+
+    documents: Sequence[DocumentAnswer]
+    next: str | None
+    """The cursor of the next page; null on the last."""
+    total: int
+    """The number of documents that match."""
+
+
+@dataclass(slots=True)
+class FacetsAnswer(Reply):
+    """The most frequent values by field."""
+
+    facets: Facets
+    total: int
+    """The number of documents that match."""
+
+
+@dataclass(slots=True)
+class Deleted(Reply):
+    """The number of entries that were deleted; unknown ones are not counted."""
+
+    deleted: int
+
+
+@dataclass(slots=True)
+class AliasInfo(Reply):
+    """An alias and its collection."""
+
+    alias: str
+    collection: str
+
+
+@dataclass(slots=True)
+class AliasList(Reply):
+    """All aliases that the key may see."""
+
+    aliases: Sequence[AliasInfo]
+
+
+@dataclass(slots=True)
+class Restored(Reply):
+    """The figures of a restored collection, and the time of its snapshot."""
+
+    name: str
+    created: str
+    documents: int
+    keys: int
+    change: int

@@ -1,17 +1,16 @@
-"""Requests to learn: trainings, feedback, and comparisons of versions."""
+"""Requests and answers about learning: trainings, versions, and their comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
+from pydantic import Field, model_validator
 
-from attend.api.base import MAX_DOCUMENTS, MAX_PAGE, MAX_ROW, DocumentId, Request
-from attend.api.queries import AnyQuery, Query
-from attend.store import Role
-from attend.types import MAX_WEIGHT, Example
+from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request
+from attend.api.feedback import FeedbackItem
+from attend.store.records import Role, StoredProjection
 
 Objective = Literal["ranking", "answers", "interactions", "ratings"]
 
@@ -90,87 +89,6 @@ class TrainRequest(Request):
         return self
 
 
-def _check_number(label: object) -> object:
-    """Pydantic would take "yes" for true, and true for 1."""
-    if isinstance(label, bool):
-        return float(label)
-    if not isinstance(label, int | float | np.number):
-        raise ValueError("a label is a number, true or false")
-    return label
-
-
-def _check_query(query: Query) -> Query:
-    if query.text is None and query.vector is None:
-        raise ValueError("a document's id is no question; send the text or vector of the query")
-    if query.text is not None and not query.text.strip():
-        raise ValueError("the query is empty")
-    return query
-
-
-Label = Annotated[
-    FiniteFloat,
-    Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT),
-    BeforeValidator(_check_number, json_schema_input_type=float | bool),
-]
-
-
-class FeedbackItem(Request):
-    """A label: how well a document answers a query."""
-
-    query: Annotated[AnyQuery, AfterValidator(_check_query)]
-    id: DocumentId
-    label: Label = Field(
-        1.0,
-        description="Above 0: relevant, by degree; 0 or false: judged and not relevant; "
-        "below 0: explicitly not relevant.",
-    )
-    position: int | None = Field(
-        None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
-    )
-    source: str | None = Field(None, max_length=256, description="Where the label comes from.")
-
-    def example(self) -> Example:
-        query = self.query.text if self.query.text is not None else self.query.vector or ()
-        return Example(query, self.id, self.label, self.position, self.source)
-
-
-class FeedbackRequest(Request):
-    """Labels of documents for queries."""
-
-    items: list[FeedbackItem] = Field(max_length=MAX_DOCUMENTS)
-
-
-class FeedbackDeletion(Request):
-    """The feedback to delete: by its own ids, all about some documents, or all there is."""
-
-    ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of examples."
-    )
-    documents: list[DocumentId] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of documents."
-    )
-    all: bool = Field(False, strict=True, description="True: everything, whatever it is about.")
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> FeedbackDeletion:
-        named = [self.ids is not None, self.documents is not None, self.all]
-        if sum(named) != 1:
-            raise ValueError(
-                "exactly one of ids, documents and all says what to delete; "
-                '{"all": true} deletes all feedback'
-            )
-        return self
-
-
-class FeedbackListing(Request):
-    """Which feedback to list."""
-
-    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    before: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
-    )
-
-
 class RollbackRequest(Request):
     """What to go back in."""
 
@@ -191,3 +109,53 @@ class CompareRequest(Request):
         "a version may have learned from.",
     )
     by: str = Field("ndcg@10", max_length=32, description="The measure by which gains are told.")
+
+
+@dataclass(slots=True)
+class ProjectionList(Reply):
+    """All versions, with the heads of their reports."""
+
+    active: int
+    """The version that answers searches."""
+    roles: Mapping[Role, int]
+    """The active version by role; a role that is absent is answered untrained."""
+    projections: Sequence[StoredProjection]
+
+
+@dataclass(slots=True)
+class Activated(Reply):
+    """The version that answers from now on."""
+
+    active: int
+
+
+@dataclass(slots=True)
+class RolledBack(Reply):
+    """The version that answers again; 0 is the untrained one."""
+
+    projection: int
+
+
+@dataclass(slots=True)
+class ComparisonAnswer(Reply):
+    """Two versions on the same judged queries; every difference is after minus before."""
+
+    before: Mapping[str, Any]
+    """Measures, their intervals, reliability."""
+    after: Mapping[str, Any]
+    differences: Mapping[str, Any]
+    """Mean, interval and p by measure."""
+    measure: str
+    gained: int
+    lost: int
+    unchanged: int
+    most_gained: Sequence[Mapping[str, Any]]
+    most_lost: Sequence[Mapping[str, Any]]
+    histogram: Mapping[str, Sequence[float]]
+    """The number of queries by gain."""
+    queries: int
+    unknown_documents: int
+    disturbed: bool
+    """True if the collection changed meanwhile."""
+    plots: Sequence[str] | None = None
+    """The files that were written."""

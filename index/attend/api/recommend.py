@@ -1,4 +1,4 @@
-"""Requests to recommend, and the interactions that recommendations are made of."""
+"""Requests to recommend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
 
 from attend.api.base import (
-    MAX_CURSOR,
-    MAX_DOCUMENTS,
     MAX_FIELDS,
     MAX_K,
-    MAX_PAGE,
     MAX_ROW,
     AttendSize,
     DocumentId,
@@ -23,7 +20,6 @@ from attend.api.base import (
     Vector,
 )
 from attend.api.queries import Query
-from attend.store.records import Interaction
 
 MAX_HISTORY = 100_000
 """Entries of one history; of more than `MAX_USED` the heaviest and latest are used."""
@@ -232,49 +228,3 @@ def query_of(given: ExampleItem) -> Query:
     return Query.model_construct(
         text=given.text, vector=given.vector, id=given.id, ids=None, blend=None, mixture=None
     )
-
-
-class InteractionItem(Request):
-    """An interaction of a user with a document: a purchase, a view, a rating."""
-
-    user: UserId
-    id: DocumentId = Field(description="The document's id.")
-    value: JsonValue = Field(
-        None,
-        description="The user's rating, label, … of the document; predictions are of such values.",
-    )
-    time: Time | None = None
-
-    def interaction(self) -> Interaction:
-        time = None if self.time is None else float(self.time)
-        return Interaction(self.user, self.id, self.value, time)
-
-
-class InteractionsRequest(Request):
-    """Interactions to store, all or none."""
-
-    items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
-
-
-class InteractionListing(Request):
-    """Which interactions to list."""
-
-    user: UserId | None = Field(None, description="Of this user alone.")
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    cursor: str | None = Field(
-        None, max_length=MAX_CURSOR, description="`next` of the page before, of the same user."
-    )
-
-
-class InteractionDeletion(Request):
-    """The interactions to delete: a user's, those with documents, or a user's with these."""
-
-    user: UserId | None = None
-    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
-    all: bool = Field(False, description="All there are.")
-
-    @model_validator(mode="after")
-    def _says_which(self) -> InteractionDeletion:
-        if self.all == (self.user is not None or self.documents is not None):
-            raise ValueError('send user, documents or both; or "all": true alone')
-        return self

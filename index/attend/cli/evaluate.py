@@ -202,7 +202,7 @@ def _compare(
         click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
     plots = [] if folder is None else draw(found, folder)
     written = [f"Written: {', '.join(map(str, plots))}"] if plots else []
-    show(as_json, comparison_json(found, plots), "\n\n".join([as_text(found), *written]))
+    show(as_json, comparison_json(found, plots).json(), "\n\n".join([as_text(found), *written]))
 
 
 def _check_options(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from attend.api.answers import Recommended
 from attend.cli.common import show, table
 from attend.cli.interactions import InteractionFile
 from attend.collection import Collection
@@ -26,7 +27,6 @@ from attend.measure.interactions import (
     read_ids,
 )
 from attend.measure.report import bounds, span
-from attend.recommend.answers import Recommended
 from attend.store import Interaction
 
 PAGE = 10_000

@@ -106,7 +106,7 @@ def record_file(
     forgotten = collection.store.interaction_counts()[0] if forget else 0
     recorded = add_interactions(collection, found.entries, delete_stored=forget)
     counts = {"skipped": found.skipped, "repeated": found.repeated, "forgotten": forgotten}
-    return recorded._asdict() | counts
+    return recorded.json() | counts
 
 
 def sentence(recorded: dict[str, int]) -> str:

@@ -125,7 +125,7 @@ def projections_group(
     if ctx.invoked_subcommand is not None:
         return
     versions = opened.projections()
-    told = {"projections": [each._asdict() for each in versions]}
+    told = {"projections": [each.json() for each in versions]}
     show(as_json, told, "\n".join(map(_line, versions)))
 
 

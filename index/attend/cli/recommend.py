@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from attend.api.answers import Predicted, Recommendation, Recommended
 from attend.cli.common import on_collection, open_collection, show
-from attend.recommend.answers import Predicted, Recommendation, Recommended
 from attend.store import StoredDocument
 from attend.types import Json
 

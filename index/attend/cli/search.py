@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from attend.api.answers import Answer, Hit
 from attend.cli.common import on_collection, open_collection, show
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.search.answers import Answer, Hit
 from attend.source.cells import as_vector
 
 SNIPPET = 100
@@ -178,7 +178,8 @@ def _text(answer: Answer, mode: str) -> str:
         lines.append(f"answer: {json.dumps(answer.answer, ensure_ascii=False)}")
     for name, facet in (answer.facets or {}).items():
         counts = [
-            f"{json.dumps(value, ensure_ascii=False)} {number}" for value, number in facet.values
+            f"{json.dumps(entry.value, ensure_ascii=False)} {entry.documents}"
+            for entry in facet.values
         ]
         lines.append(f"{name}: {', '.join(counts)} ({facet.distinct} values)")
     return "\n".join(lines)

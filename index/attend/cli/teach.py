@@ -221,7 +221,7 @@ def teach_files(collection: Collection, files: Files) -> dict[str, int]:
     with Bar() as bar:
         taught = add_feedback(collection, found.entries, progress=bar, delete_stored=files.forget)
     counts = {"skipped": found.skipped, "repeated": found.repeated, "forgotten": forgotten}
-    return taught._asdict() | counts
+    return taught.json() | counts
 
 
 def sentence(taught: dict[str, int]) -> str:

@@ -5,13 +5,8 @@
 `gather` collects the entries that a collection takes.
 """
 
-from attend.feedback.adding import (
-    FeedbackAdded,
-    InteractionsAdded,
-    add_feedback,
-    add_interactions,
-    unfit,
-)
+from attend.api.feedback import FeedbackAdded, InteractionsAdded
+from attend.feedback.adding import add_feedback, add_interactions, unfit
 from attend.feedback.clicks import propensity, read_clicks
 from attend.feedback.gathering import Gathered, gather
 from attend.feedback.judgements import read_judgements, read_queries

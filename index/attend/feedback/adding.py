@@ -7,11 +7,10 @@ training. An interaction is at once part of its user's history.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from attend.api.base import MAX_DETAILS, Request, parse
-from attend.api.learning import FeedbackItem
-from attend.api.recommend import InteractionItem
+from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.collection import Collection
 from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
 from attend.ingest import check_id, own_vector
@@ -38,28 +37,6 @@ PROBES = 8
 
 SOURCE = "given"
 """The source of examples that name none."""
-
-
-class FeedbackAdded(NamedTuple):
-    """Counts of added feedback.
-
-    `added` and `replaced` count the examples of the call, `questions` the different queries among
-    them; `examples` is the number stored afterwards.
-    """
-
-    added: int
-    replaced: int
-    examples: int
-    questions: int
-
-
-class InteractionsAdded(NamedTuple):
-    """Counts of added interactions; `interactions` and `users` are those stored afterwards."""
-
-    added: int
-    replaced: int
-    interactions: int
-    users: int
 
 
 def add_feedback(

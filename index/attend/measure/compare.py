@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from attend.api.learning import FeedbackItem
+from attend.api.feedback import FeedbackItem
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.measure.rankings import (

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.answers import Predicted
 from attend.api.recommend import MAX_TARGETS
 from attend.collection import Collection
 from attend.errors import SourceError
@@ -31,7 +32,6 @@ from attend.measure.statistics import (
     mean_intervals,
     ndcg,
 )
-from attend.recommend.answers import Predicted
 from attend.recommend.history import is_liked
 from attend.store import Interaction
 from attend.types import Float64

@@ -6,21 +6,19 @@ scikit-learn, keeps neighbourhoods better, and takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
+from attend.api.answers import Answer, KeyMap, MapPoint, MapQuery, Place
 from attend.api.queries import Query
 from attend.api.search import MapRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.search.answers import Answer
 from attend.search.encode import QueryEncoder
 from attend.search.explain import display_title
 from attend.store import KeyBatch, StoredDocument
-from attend.types import Float64, Floats, Json
+from attend.types import Float64, Floats
 from attend.values import only
 from attend.versions import Version
 
@@ -37,57 +35,8 @@ NEIGHBOURS = 15
 MAX_NUMBERS = 4_000_000
 """Numbers in the keys of one map: a second of work for principal components."""
 
-Place = tuple[float, float]
 Plane = Callable[[Floats], Float64]
 """From keys (n, d) to places (n, 2)."""
-
-
-class Point(NamedTuple):
-    """A document at the mean of its keys.
-
-    Attributes:
-        title: its name for people.
-        was: its place under the version before.
-        weight: its share of the query's attention; None where it was not attended to.
-    """
-
-    id: str
-    title: str
-    place: Place
-    was: Place | None
-    weight: float | None
-    payload: Mapping[str, Json]
-
-
-class QueryPoint(NamedTuple):
-    """The query's place among the keys, now and under the version before."""
-
-    place: Place
-    was: Place | None
-
-
-@dataclass(frozen=True)
-class KeyMap:
-    """The places of a sample of documents, and of all that the query attends to.
-
-    Attributes:
-        explained: the share of the variance that each axis shows; None with t-SNE.
-        documents: the number of documents in the collection, shown or not.
-    """
-
-    points: Sequence[Point]
-    query: QueryPoint | None
-    method: str
-    explained: Sequence[float] | None
-    projection: int
-    before: int | None
-    documents: int
-
-    def json(self) -> dict[str, Any]:
-        """Return plain data, as the service sends it."""
-        points = [point._asdict() for point in self.points]
-        query = None if self.query is None else self.query._asdict()
-        return asdict(self) | {"points": points, "query": query}
 
 
 def chart(collection: Collection, request: MapRequest) -> KeyMap:
@@ -113,7 +62,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     before = {} if was is None else dict(zip(rows, _pairs(plane(_means(was, keys))), strict=True))
     weights = {} if answer is None else {hit.id: hit.weight for hit in answer.hits}
     points = [
-        Point(
+        MapPoint(
             document.id,
             display_title(document),
             places[document.row],
@@ -224,7 +173,7 @@ def _tsne(keys: Float64) -> Plane:
 
 def _query(
     collection: Collection, query: Query | None, now: Version, was: Version | None, plane: Plane
-) -> QueryPoint | None:
+) -> MapQuery | None:
     if query is None:
         return None
     if query.mixture is not None:
@@ -237,7 +186,7 @@ def _query(
     embedding = encoder.encode([query])[0].embeddings[0]
     (place,) = _pairs(plane(_as_key(now, embedding)))
     (before,) = [None] if was is None else _pairs(plane(_as_key(was, embedding)))
-    return QueryPoint(place, before)
+    return MapQuery(place, before)
 
 
 def _as_key(version: Version, embedding: Floats) -> Float64:

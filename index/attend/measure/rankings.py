@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend import feedback
+from attend.api.answers import Answer
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
-from attend.search.answers import Answer
 from attend.source import RowProblem
 from attend.types import MAX_WEIGHT, Float64, QueryInput
 

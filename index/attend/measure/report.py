@@ -7,19 +7,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attend.api.learning import ComparisonAnswer
 from attend.measure.compare import ComparedVersion, Comparison, Difference, QueryDifference
 from attend.measure.statistics import Interval
 
 DIGITS = 5
 
 
-def as_json(comparison: Comparison, plots: Sequence[Path] = ()) -> dict[str, Any]:
+def as_json(comparison: Comparison, plots: Sequence[Path] = ()) -> ComparisonAnswer:
     """Return all of it, with figures rounded to DIGITS; an interval of one query is null."""
     gains = comparison.gains
-    return {
-        "before": _version(comparison.before),
-        "after": _version(comparison.after),
-        "differences": {
+    return ComparisonAnswer(
+        before=_version(comparison.before),
+        after=_version(comparison.after),
+        differences={
             name: {
                 "mean": round(difference.mean, DIGITS),
                 "interval": bounds(difference),
@@ -27,18 +28,18 @@ def as_json(comparison: Comparison, plots: Sequence[Path] = ()) -> dict[str, Any
             }
             for name, difference in comparison.differences.items()
         },
-        "measure": comparison.measure,
-        "gained": gains.gained,
-        "lost": gains.lost,
-        "unchanged": gains.unchanged,
-        "most_gained": _plain(comparison.most_gained),
-        "most_lost": _plain(comparison.most_lost),
-        "histogram": {"edges": gains.edges, "counts": gains.counts},
-        "queries": comparison.before.evaluation.queries,
-        "unknown_documents": comparison.before.evaluation.unknown_documents,
-        "disturbed": comparison.disturbed,
-        "plots": [str(path) for path in plots],
-    }
+        measure=comparison.measure,
+        gained=gains.gained,
+        lost=gains.lost,
+        unchanged=gains.unchanged,
+        most_gained=_plain(comparison.most_gained),
+        most_lost=_plain(comparison.most_lost),
+        histogram={"edges": gains.edges, "counts": gains.counts},
+        queries=comparison.before.evaluation.queries,
+        unknown_documents=comparison.before.evaluation.unknown_documents,
+        disturbed=comparison.disturbed,
+        plots=[str(path) for path in plots],
+    )
 
 
 def bounds(interval: Interval | Difference) -> list[float] | None:

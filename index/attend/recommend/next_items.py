@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from attend.api.answers import Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
 from attend.arrays import locate, unit
 from attend.attention import Attended
 from attend.errors import InvalidRequest
-from attend.recommend.answers import Recommendation, Recommended
 from attend.recommend.history import Histories, History
 from attend.recommend.reorder import diverse, penalised, reserved
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
 from attend.errors import LimitExceeded
-from attend.recommend.answers import Predicted
 from attend.recommend.history import NO_ROW, Histories, History, Missing, name_of, not_there
 from attend.recommend.target import NONE, Prediction, Targets, Valued, predicted
 from attend.recommend.trained import Models, Trained

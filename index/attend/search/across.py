@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import fields, replace
+from typing import NamedTuple, Protocol
 
+from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit
 from attend.api.search import AcrossRequest, SearchRequest
 from attend.attention import softmax
-from attend.search.answers import Answer, Hit, hit_json
 from attend.search.listing import group_key
 from attend.search.schedule import Answered
 from attend.settings import Settings
@@ -95,41 +95,7 @@ class Searchable(Protocol):
     def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]: ...
 
 
-class FarHit(NamedTuple):
-    """A hit, and where it was found; its weight is a share of all collections' attention."""
-
-    collection: str
-    hit: Hit
-
-
-@dataclass(frozen=True, slots=True)
-class Across:
-    """The answer of several collections.
-
-    Attributes:
-        hits: of all, best first; none where they could not be merged.
-        merged: whether one softmax weighs all; false where the collections' scales differ.
-        confidence: of the merged attention, one less the weight of the null key.
-        shares: each collection's share of it, by name; None where nothing was merged.
-        answers: each collection's own answer, by name, with weights and confidence of its own.
-    """
-
-    hits: Sequence[FarHit]
-    merged: bool
-    confidence: float | None
-    shares: Mapping[str, float] | None
-    answers: Mapping[str, Answer]
-    took_ms: float
-
-    def json(self) -> dict[str, Any]:
-        """Plain data, as the service sends it."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        hits = [{"collection": far.collection, **hit_json(far.hit)} for far in self.hits]
-        answers = {name: answer.json() for name, answer in self.answers.items()}
-        return plain | {"hits": hits, "answers": answers}
-
-
-def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> Across:
+def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> AcrossAnswer:
     """Search several collections, and merge their hits by weight if that is sound.
 
     Raises:
@@ -141,7 +107,7 @@ def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> 
     answers = {name: collection.answer([one])[0] for name, collection in by_name.items()}
     scales = [logit_scale(answers[name], by_name[name].settings) for name in by_name]
     shares = shares_of(scales)
-    return Across(
+    return AcrossAnswer(
         hits=[] if shares is None else _merged(answers, shares, request),
         merged=shares is not None,
         confidence=None if shares is None else shares.confidence,
@@ -153,40 +119,42 @@ def search_across(collections: Sequence[Searchable], request: AcrossRequest) -> 
 
 def _merged(
     answers: Mapping[str, Answered], shares: Shares, request: AcrossRequest
-) -> list[FarHit]:
+) -> list[CollectionHit]:
     """Return the page of all hits together, by score: on one scale its order is the weights'."""
     hits = [
         _rescaled(name, hit, share, answered.answer.confidence)
         for (name, answered), share in zip(answers.items(), shares.by_collection, strict=True)
         for hit in answered.answer.hits
     ]
-    hits.sort(key=lambda far: -far.hit.score)
+    hits.sort(key=lambda hit: -hit.score)
     if request.group_by is not None:
         hits = _grouped(hits)
     return hits[request.offset : request.offset + request.k]
 
 
-def _grouped(hits: Sequence[FarHit]) -> list[FarHit]:
+def _grouped(hits: Sequence[CollectionHit]) -> list[CollectionHit]:
     """Return the leader of each group of all collections together; hits come best first."""
-    groups: dict[str, list[FarHit]] = {}
-    for rank, far in enumerate(hits):
-        groups.setdefault(group_key(far.hit.group, rank), []).append(far)
+    groups: dict[str, list[CollectionHit]] = {}
+    for rank, hit in enumerate(hits):
+        groups.setdefault(group_key(hit.group, rank), []).append(hit)
     return [
-        members[0]._replace(
-            hit=members[0].hit._replace(
-                group_size=sum(far.hit.group_size or 0 for far in members),
-                group_weight=math.fsum(far.hit.group_weight or 0 for far in members),
-            )
+        replace(
+            members[0],
+            group_size=sum(hit.group_size or 0 for hit in members),
+            group_weight=math.fsum(hit.group_weight or 0 for hit in members),
         )
         for members in groups.values()
     ]
 
 
-def _rescaled(name: str, hit: Hit, share: float, confidence: float) -> FarHit:
+def _rescaled(name: str, hit: Hit, share: float, confidence: float) -> CollectionHit:
     """Return a collection's hit with its weights as shares of all attention."""
     factor = share / confidence if confidence > 0 else 0.0  # without its own null key
-    group_weight = None if hit.group_weight is None else hit.group_weight * factor
-    return FarHit(name, hit._replace(weight=hit.weight * factor, group_weight=group_weight))
+    values = {field.name: getattr(hit, field.name) for field in fields(hit)}
+    values["weight"] = hit.weight * factor
+    if hit.group_weight is not None:
+        values["group_weight"] = hit.group_weight * factor
+    return CollectionHit(**values, collection=name)
 
 
 def _page(answer: Answer, request: AcrossRequest) -> Answer:

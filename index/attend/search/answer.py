@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attend.api.answers import Answer, Facets, Hit, Weighing
 from attend.api.search import SearchOptions, SearchRequest
 from attend.attention import Attended
-from attend.search.answers import Answer, Facets, Hit, Weighing
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
 from attend.search.explain import display_title, explanations, highlights, matches

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.answers import AttendedShare
 from attend.arrays import locate
 from attend.attention import Attended, Logits, Partition, block_logits, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
 from attend.key_table import KeyTable
 from attend.keys import NONE, Drawn, Near
 from attend.keys.snapshot import DRAWN
-from attend.search.answers import Mass
 from attend.search.scoring import Scoring
 from attend.timings import timed
 from attend.types import Bool, Float32, Float64, Int64
@@ -69,7 +69,7 @@ PRECISE = 1e-30
 DOUBT = 0.05
 """Probability that the true share lies outside the interval, at most, for each head."""
 
-WHOLE = Mass(1.0, 1.0, 1.0)
+WHOLE = AttendedShare(1.0, 1.0, 1.0)
 
 
 def worth_estimating(scoring: Scoring, rows: Int64 | None, keep: int, recall: float | None) -> bool:
@@ -131,7 +131,9 @@ def estimate_mixture(
     return weigh_logits(logits, sums, scoring.mechanism, sample.of - len(masked))
 
 
-def attended_share(scoring: Scoring, top: Attended, rows: Int64 | None, query: int) -> Mass:
+def attended_share(
+    scoring: Scoring, top: Attended, rows: Int64 | None, query: int
+) -> AttendedShare:
     """Return the share of one query's top documents in the softmax over all documents.
 
     Args:
@@ -158,7 +160,7 @@ def _masked(scoring: Scoring) -> Int64:
     return np.sort(scoring.view.keys.living(scoring.masked))
 
 
-def _share(scoring: Scoring, top: Attended, sampled: Float64, others: int) -> Mass:
+def _share(scoring: Scoring, top: Attended, sampled: Float64, others: int) -> AttendedShare:
     """Return the share, from the logits (H, m) of a sample of all other documents."""
     tau, gates = scoring.mechanism.temperature, scoring.mechanism.gates
     peak = np.maximum(top.logits.max(axis=1), sampled.max(axis=1))[:, None]
@@ -173,7 +175,7 @@ def _share(scoring: Scoring, top: Attended, sampled: Float64, others: int) -> Ma
         float(gates @ (inside / (inside + np.maximum(0, rest + sign * error))))
         for sign in (0, 1, -1)
     ]
-    return Mass(*shares)
+    return AttendedShare(*shares)
 
 
 def _rest(parts: Float64, largest: Float64, others: int) -> tuple[Float64, Float64]:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.api.answers import Highlight
 from attend.attention import Attended
 from attend.errors import LimitExceeded
-from attend.search.answers import Highlight
 from attend.search.attend import Attention
 from attend.search.schedule import Vanished
 from attend.search.scoring import Scoring

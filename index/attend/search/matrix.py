@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from attend.api.answers import Matrix
 from attend.api.search import SearchRequest
 from attend.attention import Attended
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.search.answer import attention_options
-from attend.search.answers import Matrix
 from attend.search.attend import attend
 from attend.search.encode import QueryEncoder
 from attend.search.schedule import (

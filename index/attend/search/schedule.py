@@ -11,12 +11,12 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
+from attend.api.answers import Answer
 from attend.api.queries import QueryPart
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
 from attend.consistency import Consistency, reading
 from attend.errors import Conflict, InvalidRequest
-from attend.search.answers import Answer
 from attend.search.attend import Attention
 from attend.search.encode import EncodedQuery, QueryEncoder
 from attend.search.scoring import Queries

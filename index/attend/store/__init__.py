@@ -6,10 +6,8 @@ from attend.store.filters import Predicate, compile_filter
 from attend.store.protocol import CollectionStore
 from attend.store.records import (
     ROLES,
-    Count,
     Entry,
     ExampleSet,
-    Facet,
     Hashes,
     Interaction,
     InteractionPage,
@@ -36,10 +34,8 @@ from attend.store.words import Lexical
 __all__ = [
     "ROLES",
     "CollectionStore",
-    "Count",
     "Entry",
     "ExampleSet",
-    "Facet",
     "Hashes",
     "Interaction",
     "InteractionPage",

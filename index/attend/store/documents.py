@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from sqlite_utils import Database
 
+from attend.api.answers import Facet
 from attend.errors import UnknownDocument
 from attend.store.connections import Tables, count_change, id_list, to_json, value_json
 from attend.store.filters import Predicate
 from attend.store.keys import replace_keys
-from attend.store.records import Entry, Facet, Hashes, StaleEntries, StoredDocument
+from attend.store.records import Entry, Hashes, StaleEntries, StoredDocument
 from attend.store.selection import Selection, check_facets
 from attend.types import Int64, Json
 

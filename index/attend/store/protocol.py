@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from attend.api.answers import Facet
 from attend.store.filters import Predicate
 from attend.store.records import (
     Entry,
     ExampleSet,
-    Facet,
     Hashes,
     Interaction,
     InteractionPage,

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from attend.api.base import Reply
 from attend.errors import Conflict
 from attend.types import Bool, Document, Float32, Float64, Int64, Json
 
@@ -88,7 +89,8 @@ Offsets: TypeAlias = tuple[Int64, Float32]
 """Key ids (m,), ascending, and the vector added to the embedding of each (m, d)."""
 
 
-class StoredProjection(NamedTuple):
+@dataclass(slots=True)
+class StoredProjection(Reply):
     """A row of the table of projections, without its weights.
 
     `parent` is the version that was active before the last activation of this one: a rollback
@@ -191,7 +193,8 @@ class NewExample(NamedTuple):
     source: str = "given"
 
 
-class StoredExample(NamedTuple):
+@dataclass(slots=True)
+class StoredExample(Reply):
     """An example as it was added; `query` is None for a vector."""
 
     id: int
@@ -255,24 +258,3 @@ class InteractionPage(NamedTuple):
 
     interactions: list[Interaction]
     next: tuple[int, int] | None
-
-
-class Count(NamedTuple):
-    """A value, and the number of documents that have it."""
-
-    value: Json
-    documents: int
-
-
-class Facet(NamedTuple):
-    """The values of one field.
-
-    Attributes:
-        values: the most frequent first; of equals, numbers before texts, and each ascending.
-        distinct: the number of different values, listed or not.
-        missing: documents in which the field is missing or null.
-    """
-
-    values: list[Count]
-    distinct: int
-    missing: int

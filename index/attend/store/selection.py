@@ -11,6 +11,7 @@ from threading import Lock
 import numpy as np
 from sqlite_utils import Database
 
+from attend.api.answers import Facet, FacetValue
 from attend.errors import InvalidRequest
 from attend.store.conditions import (
     BOOLEAN,
@@ -31,7 +32,6 @@ from attend.store.conditions import (
 from attend.store.connections import read_state
 from attend.store.field_index import FieldIndexes, source
 from attend.store.filters import Predicate, check_name, compile_filter
-from attend.store.records import Count, Facet
 from attend.types import Int64, Json
 
 CACHED_ROWS = 4_000_000
@@ -255,7 +255,7 @@ def _facet(db: Database, name: str, index: int | None, rows: Int64 | None, limit
         [*parameters, limit],
     ).fetchall()
     *listed, (_, _, missing), (_, _, distinct) = counts
-    values = [Count(_json(kind, value), documents) for kind, value, documents in listed]
+    values = [FacetValue(_json(kind, value), documents) for kind, value, documents in listed]
     return Facet(values, distinct, missing)
 
 

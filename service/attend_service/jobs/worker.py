@@ -13,7 +13,7 @@ from typing import Any
 from attend import Data
 from attend_service.jobs.book import Book
 from attend_service.jobs.job import Job, Trainer
-from attend_service.problems import INTERRUPTED, Problem, problem_of
+from attend_service.problems import INTERRUPTED, problem_of
 
 log = logging.getLogger("attend")
 
@@ -150,7 +150,7 @@ class Worker:
                     f"/v1/collections/{job.collection}/projections shows a newer version; start "
                     f"it again with POST /v1/collections/{job.collection}/train."
                 )
-                problem = Problem(INTERRUPTED, detail).json()
+                problem = INTERRUPTED.problem(detail).json()
                 self._book.finish(job.id, "failed", problem=problem)
 
     def _run(self, job: Job) -> None:
@@ -177,7 +177,7 @@ class Worker:
             self._book.finish(job.id, "cancelled", problem=self._stopped(job))
             return
         problem = problem_of(error, f"job {job.id}")
-        if problem.kind.status >= 500:
+        if problem.status >= 500:
             log.error("job %d of %r failed", job.id, job.collection, exc_info=error)
         self._book.finish(job.id, "failed", problem=problem.json())
 
@@ -189,4 +189,4 @@ class Worker:
             f"The server was stopped while this job ran, and nothing was changed; start it again "
             f"with POST /v1/collections/{job.collection}/train."
         )
-        return Problem(INTERRUPTED, detail).json()
+        return INTERRUPTED.problem(detail).json()

@@ -1,28 +1,18 @@
 """The views, by subject."""
 
 from attend_service.operations import Operation
-from attend_service.routes import (
-    aliases,
-    collections,
-    documents,
-    operation,
-    pages,
-    projections,
-    recommend,
-    search,
-    training,
-)
+from attend_service.routes import collections, documents, learning, recommend, search, server
 
 SUBJECTS = (
     collections.operations,
-    aliases.operations,
+    collections.aliases,
     documents.operations,
     search.operations,
     recommend.operations,
-    training.operations,
-    projections.operations,
-    operation.operations,
-    pages.operations,
+    learning.operations,
+    learning.projections,
+    server.administration,
+    server.operations,
 )
 
 

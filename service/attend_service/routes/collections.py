@@ -1,41 +1,51 @@
-"""Collections: list, make, look at, drop."""
+"""Collections and aliases: list, make, show, delete."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 from typing import Any
 
 from flask import Response
 
-from attend import Collection
-from attend.api.documents import CollectionSettings
-from attend.errors import EncoderError, InvalidRequest
+from attend.api.documents import (
+    AliasInfo,
+    AliasList,
+    AliasRequest,
+    CollectionInfo,
+    CollectionList,
+    CollectionSettings,
+    CollectionSummary,
+    UnopenedCollection,
+)
+from attend.errors import EncoderError, InvalidRequest, UnknownAlias
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.replies import reply
-from attend_service.schemas.stored import CollectionReply, Summaries
-from attend_service.security.access import visible
-from attend_service.security.limits import check_new_collection
+from attend_service.security.access import is_allowed, visible
+from attend_service.security.limits import check_new_collection, check_new_name
 
 log = logging.getLogger("attend")
 operations = Operations("Collections")
 
+aliases = Operations("Aliases")
+
 BY_NAME = "/v1/collections/{collection}"
+ALIASES = "/v1/aliases"
+ALIAS = "/v1/aliases/{alias}"
 EXAMPLE = {"dimension": 3, "normalize": True}
 
 
-@operations.add("GET", "/v1/collections", returns={200: Summaries}, own=True)
+@operations.add("GET", "/v1/collections", returns={200: CollectionList}, own=True)
 def list_collections() -> Response:
     """List the collections."""
-    return reply({"collections": [_summary(name) for name in visible(context().data.names())]})
+    return reply(CollectionList([_summary(name) for name in visible(context().data.names())]))
 
 
 @operations.add(
     "PUT",
     BY_NAME,
     body=CollectionSettings,
-    returns={200: CollectionReply, 201: CollectionReply},
+    returns={200: CollectionInfo, 201: CollectionInfo},
     example=EXAMPLE,
 )
 def make_collection(collection: str, body: CollectionSettings) -> Response:
@@ -52,13 +62,13 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
     # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
     except EncoderError as error:
         raise InvalidRequest(str(error), field="encoder") from error
-    return reply(_figures(made), 201 if is_new else 200)
+    return reply(made.info(), 201 if is_new else 200)
 
 
-@operations.add("GET", BY_NAME, returns={200: CollectionReply})
+@operations.add("GET", BY_NAME, returns={200: CollectionInfo})
 def show_collection(collection: str) -> Response:
     """Show a collection in figures, with its settings."""
-    return reply(_figures(context().data.collection(collection)))
+    return reply(context().data.collection(collection).info())
 
 
 @operations.add("DELETE", BY_NAME, returns={204: None})
@@ -72,6 +82,48 @@ def drop_collection(collection: str) -> Response:
     return Response(status=204)
 
 
+@aliases.add("GET", ALIASES, returns={200: AliasList}, own=True)
+def list_aliases() -> Response:
+    """List the aliases and what they stand for."""
+    names = context().data.aliases().items()
+    return reply(AliasList([AliasInfo(*pair) for pair in names if is_allowed(pair[1])]))
+
+
+@aliases.add(
+    "PUT",
+    ALIAS,
+    body=AliasRequest,
+    returns={200: AliasInfo, 201: AliasInfo},
+    example={"collection": "books"},
+    also=(404, 409),
+)
+def set_alias(alias: str, body: AliasRequest) -> Response:
+    """Let a name stand for a collection, everywhere and from the next request on.
+
+    201 if the alias is new, 200 if it was switched, which takes one step: every search is
+    answered by one collection or by the other. A collection and an alias cannot share a name.
+    """
+    check_new_name(context().data, alias, "alias")
+    is_new = context().data.set_alias(alias, body.collection)
+    return reply(AliasInfo(alias, body.collection), 201 if is_new else 200)
+
+
+@aliases.add("GET", ALIAS, returns={200: AliasInfo}, also=(404,), own=True)
+def show_alias(alias: str) -> Response:
+    """Show what an alias stands for."""
+    name = context().data.aliases().get(alias)
+    if name is None or not is_allowed(name):
+        raise UnknownAlias(f"There is no alias {alias[:80]!r}.", field="alias")
+    return reply(AliasInfo(alias, name))
+
+
+@aliases.add("DELETE", ALIAS, returns={204: None}, also=(404,))
+def delete_alias(alias: str) -> Response:
+    """Delete an alias; its collection stays."""
+    context().data.drop_alias(alias)
+    return Response(status=204)
+
+
 def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str, Any]:
     """What a client says, and of the index, where it says nothing, what the server or the
     collection has: a repeated request is no conflict."""
@@ -80,20 +132,16 @@ def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str,
     return {**index, **body.model_dump(exclude_unset=True)}
 
 
-def _figures(collection: Collection) -> dict[str, Any]:
-    return asdict(collection.info())
-
-
-def _summary(name: str) -> dict[str, Any]:
+def _summary(name: str) -> CollectionSummary | UnopenedCollection:
     try:
         collection = context().data.collection(name)
-        return {
-            "name": name,
-            "documents": collection.store.counts()[0],
-            "dimension": collection.settings.dimension,
-            "encoder": collection.settings.encoder,
-        }
+        return CollectionSummary(
+            name,
+            collection.store.counts()[0],
+            collection.settings.dimension,
+            collection.settings.encoder,
+        )
     # One collection that cannot be opened must not hide the others.
     except Exception as error:
         log.warning("The collection %r cannot be opened: %s", name, error)
-        return {"name": name, "error": type(error).__name__}
+        return UnopenedCollection(name, type(error).__name__)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from flask import Response
 
 from attend import Collection
 from attend.api.documents import (
+    Deleted,
     DeletionRequest,
+    DocumentAnswer,
+    DocumentPage,
+    FacetsAnswer,
     FacetsRequest,
     ListingRequest,
     ReadRequest,
     UpdateRequest,
     UpsertRequest,
+    Written,
 )
 from attend.consistency import reading
 from attend.errors import UnknownDocument
-from attend.search.answers import facets_json
 from attend.store import StoredDocument
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.replies import reply
-from attend_service.schemas.stored import (
-    DeletedReply,
-    DocumentReply,
-    DocumentsReply,
-    FacetsReply,
-    WrittenReply,
-)
 
 operations = Operations("Documents")
 
@@ -60,7 +54,7 @@ EXAMPLE = {
     ALL,
     body=UpsertRequest,
     bare="documents",
-    returns={200: WrittenReply},
+    returns={200: Written},
     example=EXAMPLE,
     scope="write",
 )
@@ -71,19 +65,19 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     is not encoded again. The next search finds what was written. A bare list is taken too.
     """
     written = _collection(collection).upsert([each.document() for each in body.documents])
-    return reply(asdict(written))
+    return reply(written)
 
 
-@operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentsReply})
+@operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})
 def list_documents(collection: str, query: ListingRequest) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
     with reading(query.consistency):
-        found = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
-    documents = [_document(each) for each in found.documents]
-    return reply({"documents": documents, "next": found.next, "total": found.total})
+        page = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
+    documents = [_document(stored) for stored in page.documents]
+    return reply(DocumentPage(documents, page.next, page.total))
 
 
-@operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentReply})
+@operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentAnswer})
 def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     """Show a document."""
     with reading(query.consistency):
@@ -94,7 +88,7 @@ def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     "PATCH",
     ONE,
     body=UpdateRequest,
-    returns={200: DocumentReply},
+    returns={200: DocumentAnswer},
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
     scope="write",
 )
@@ -122,41 +116,36 @@ def delete_document(collection: str, id: str) -> Response:
     "POST",
     DELETE,
     body=DeletionRequest,
-    returns={200: DeletedReply},
+    returns={200: Deleted},
     example={"ids": ["moby-dick"]},
     scope="write",
 )
 def delete_documents(collection: str, body: DeletionRequest) -> Response:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
-    found = _collection(collection)
+    opened = _collection(collection)
     if body.filter is not None:
-        return reply({"deleted": found.delete_matching(body.filter)})
-    return reply({"deleted": found.delete(body.ids or [])})
+        return reply(Deleted(opened.delete_matching(body.filter)))
+    return reply(Deleted(opened.delete(body.ids or [])))
 
 
 @operations.add(
     "POST",
     FACETS,
     body=FacetsRequest,
-    returns={200: FacetsReply},
+    returns={200: FacetsAnswer},
     example={"fields": ["year", "shelf"], "filter": {"year": {"gte": 1800}}, "limit": 5},
     scope="read",
 )
 def count_values(collection: str, body: FacetsRequest) -> Response:
     """Count the values of fields, over all documents or those that match a filter."""
-    found = _collection(collection)
-    counted = facets_json(found.facets(body.fields, body.filter, limit=body.limit))
-    return reply({"facets": counted, "total": found.page(body.filter, limit=0).total})
+    opened = _collection(collection)
+    facets = opened.facets(body.fields, body.filter, limit=body.limit)
+    return reply(FacetsAnswer(facets, opened.page(body.filter, limit=0).total))
 
 
 def _collection(name: str) -> Collection:
     return context().data.collection(name)
 
 
-def _document(stored: StoredDocument) -> dict[str, Any]:
-    return {
-        "id": stored.id,
-        "fields": stored.fields,
-        "value": stored.value,
-        "payload": stored.payload,
-    }
+def _document(stored: StoredDocument) -> DocumentAnswer:
+    return DocumentAnswer(stored.id, stored.fields, stored.value, stored.payload)

@@ -7,21 +7,20 @@ from typing import Any
 from flask import Response
 
 from attend import Collection, feedback
-from attend.api.recommend import (
+from attend.api.answers import Predicted, Recommended
+from attend.api.documents import Deleted
+from attend.api.feedback import (
     InteractionDeletion,
+    InteractionEntry,
     InteractionListing,
+    InteractionsAdded,
+    InteractionsAnswer,
     InteractionsRequest,
-    RecommendRequest,
 )
+from attend.api.recommend import RecommendRequest
 from attend.search.listing import cursor, fingerprint, place
 from attend_service.context import context
 from attend_service.operations import Operations
-from attend_service.recommending import (
-    ForgottenInteractionsReply,
-    InteractionsReply,
-    RecommendedReply,
-    RecordedReply,
-)
 from attend_service.replies import reply
 
 operations = Operations("Recommendations")
@@ -40,7 +39,7 @@ EXAMPLE: dict[str, Any] = {
     "POST",
     RECOMMEND,
     body=RecommendRequest,
-    returns={200: RecommendedReply},
+    returns={200: Recommended | Predicted},
     example=EXAMPLE,
     scope="read",
 )
@@ -52,7 +51,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     and `because` tells how much each had to do with a hit. With `target` it is the reverse: the
     target attends to the history, whose values make the prediction.
     """
-    return reply(_collection(collection).recommended(body).json())
+    return reply(_collection(collection).recommended(body))
 
 
 @operations.add(
@@ -61,7 +60,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     body=InteractionsRequest,
     bare="items",
     single=True,
-    returns={200: RecordedReply},
+    returns={200: InteractionsAdded},
     example={"items": [{"user": "ann", "id": "emma", "value": 4, "time": "2024-05-17"}]},
     scope="write",
 )
@@ -72,14 +71,14 @@ def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     same user and document again replaces what was said. A bare list is taken too, and so is a
     single interaction.
     """
-    return reply(feedback.add_interactions(_collection(collection), body.items)._asdict())
+    return reply(feedback.add_interactions(_collection(collection), body.items))
 
 
 @operations.add(
     "GET",
     INTERACTIONS,
     query=InteractionListing,
-    returns={200: InteractionsReply},
+    returns={200: InteractionsAnswer},
     # Who everybody is, and what they met, is for those who keep it, and not for all who may search.
     scope="write",
     reads=True,
@@ -90,23 +89,20 @@ def list_interactions(collection: str, query: InteractionListing) -> Response:
     This needs a key that may write: it tells who all users are, and what they met.
     """
     store = _collection(collection).store
-    asked = fingerprint("interactions", query.user or "")
-    after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, asked, 2)))
+    scope = fingerprint("interactions", query.user or "")
+    after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, scope, 2)))
     page = store.interaction_page((after[0], after[1]), query.limit, query.user)
     interactions, users = store.interaction_counts()
-    items = [
-        {"user": each.user, "id": each.document, "value": each.value, "time": each.time}
-        for each in page.interactions
-    ]
-    end = None if page.next is None else cursor(asked, page.next)
-    return reply({"items": items, "next": end, "interactions": interactions, "users": users})
+    items = [InteractionEntry(*stored) for stored in page.interactions]
+    end = None if page.next is None else cursor(scope, page.next)
+    return reply(InteractionsAnswer(items, end, interactions, users))
 
 
 @operations.add(
     "DELETE",
     INTERACTIONS,
     body=InteractionDeletion,
-    returns={200: ForgottenInteractionsReply},
+    returns={200: Deleted},
     example={"user": "ann"},
     scope="write",
 )
@@ -116,7 +112,7 @@ def delete_interactions(collection: str, body: InteractionDeletion) -> Response:
     All of them go with `{"all": true}`, and never for want of a word.
     """
     store = _collection(collection).store
-    return reply({"deleted": store.delete_interactions(body.user, body.documents)})
+    return reply(Deleted(store.delete_interactions(body.user, body.documents)))
 
 
 def _collection(name: str) -> Collection:

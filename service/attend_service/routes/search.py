@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flask import Response
 
 from attend import Collection
-from attend.api.base import parse
+from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix
+from attend.api.base import Reply, parse
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest
 from attend.measure.map import chart
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
-from attend_service.problems import problem_of
+from attend_service.problems import ProblemDetails, problem_of
 from attend_service.replies import reply, wants_page
-from attend_service.schemas.answers import AcrossReply, AnswerReply, AnswersReply, MapReply
 
 operations = Operations("Search")
+
+
+@dataclass(slots=True)
+class FailedSearch(Reply):
+    """A search of a batch that has no answer; the others have theirs."""
+
+    error: ProblemDetails
+
+
+@dataclass(slots=True)
+class BatchAnswers(Reply):
+    """The answers in the order of the searches."""
+
+    answers: Sequence[Answer | FailedSearch]
+    took_ms: float
+    matrix: Matrix | None = None
+
 
 SEARCH = "/v1/collections/{collection}/search"
 EXAMPLE: dict[str, Any] = {
@@ -35,7 +54,7 @@ EXAMPLE: dict[str, Any] = {
     "POST",
     SEARCH,
     body=SearchRequest,
-    returns={200: AnswerReply},
+    returns={200: Answer},
     example=EXAMPLE,
     scope="read",
 )
@@ -47,14 +66,14 @@ def search(collection: str, body: SearchRequest) -> Response:
     weights; hard takes the best document's. `next` is the cursor of the following page.
     """
     answer = context().data.collection(collection).search_many([body])[0]
-    return reply(answer.json())
+    return reply(answer)
 
 
 @operations.add(
     "POST",
     f"{SEARCH}/batch",
     body=BatchRequest,
-    returns={200: AnswersReply},
+    returns={200: BatchAnswers},
     example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
     scope="read",
 )
@@ -66,18 +85,17 @@ def search_batch(collection: str, body: BatchRequest) -> Response:
     """
     started = time.perf_counter()
     opened = context().data.collection(collection)
-    answers: dict[str, Any] = {"answers": _answers(opened, body.searches)}
-    if body.matrix:
-        answers["matrix"] = opened.matrix(body.searches).json()
-    answers["took_ms"] = round((time.perf_counter() - started) * 1000, 3)
-    return reply(answers)
+    answers = _answers(opened, body.searches)
+    matrix = opened.matrix(body.searches) if body.matrix else None
+    took_ms = round((time.perf_counter() - started) * 1000, 3)
+    return reply(BatchAnswers(answers, took_ms, matrix))
 
 
 @operations.add(
     "POST",
     "/v1/collections/{collection}/map",
     body=MapRequest,
-    returns={200: MapReply},
+    returns={200: KeyMap},
     example={"query": [1.0, 0.2, 0.0], "limit": 100},
     scope="read",
 )
@@ -87,14 +105,14 @@ def map_keys(collection: str, body: MapRequest) -> Response:
     The axes are principal components of the keys under `projection`; `before` tells where the
     same documents were under another version.
     """
-    return reply(chart(context().data.collection(collection), body).json())
+    return reply(chart(context().data.collection(collection), body))
 
 
 @operations.add(
     "POST",
     "/v1/search",
     body=AcrossRequest,
-    returns={200: AcrossReply},
+    returns={200: AcrossAnswer},
     example={"collections": ["books"], **EXAMPLE},
     also=(404, 409, 503),
     scope="read",
@@ -107,12 +125,10 @@ def search_collections(body: AcrossRequest) -> Response:
     That takes logits of one scale: the same encoder, projection, scorer, scale, temperature and
     tuning. Otherwise `merged` is false, and the answers of the collections stand side by side.
     """
-    return reply(context().data.search_across(body).json())
+    return reply(context().data.search_across(body))
 
 
-@operations.add(
-    "GET", "/search", query=PlainSearch, returns={200: AnswerReply}, html=True, own=True
-)
+@operations.add("GET", "/search", query=PlainSearch, returns={200: Answer}, html=True, own=True)
 def plain_search(query: PlainSearch) -> Response:
     """Answer a text, for curl and for a browser.
 
@@ -125,21 +141,23 @@ def plain_search(query: PlainSearch) -> Response:
     return reply(_plain_answer(query))
 
 
-def _answers(collection: Collection, searches: list[SearchRequest]) -> list[dict[str, Any]]:
+def _answers(
+    collection: Collection, searches: list[SearchRequest]
+) -> Sequence[Answer | FailedSearch]:
     try:
-        return [answer.json() for answer in collection.search_many(searches)]
-    # One that fails takes all with it; alone, each tells whether it was the one.
+        return collection.search_many(searches)
+    # One that fails takes all with it; alone, each shows whether it was the one.
     except AttendError:
         return [_answer_or_error(collection, search) for search in searches]
 
 
-def _answer_or_error(collection: Collection, search: SearchRequest) -> dict[str, Any]:
+def _answer_or_error(collection: Collection, search: SearchRequest) -> Answer | FailedSearch:
     try:
-        return collection.search_many([search])[0].json()
+        return collection.search_many([search])[0]
     except AttendError as error:
-        return {"error": problem_of(error).json()}
+        return FailedSearch(problem_of(error))
 
 
-def _plain_answer(query: PlainSearch) -> dict[str, Any]:
+def _plain_answer(query: PlainSearch) -> Answer:
     collection = context().data.collection(query.collection)
-    return collection.search_many([parse(SearchRequest, query.request())])[0].json()
+    return collection.search_many([parse(SearchRequest, query.request())])[0]

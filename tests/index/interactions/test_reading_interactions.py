@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from attend.api.feedback import InteractionsAdded
 from attend.cli.main import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
@@ -161,13 +162,13 @@ def test_items_are_recorded_and_the_last_of_a_pair_counts(collection):
         {"user": "7", "id": "a", "value": 2, "time": "1970-01-01T01:00:00+01:00"},
         Interaction("v", "b"),
     ]
-    assert add_interactions(collection, items) == (2, 0, 2, 2)
+    assert add_interactions(collection, items) == InteractionsAdded(2, 0, 2, 2)
     met = collection.store.interactions_of("7")
     assert (met.documents, met.values, met.times.tolist()) == (["a"], [2], [0.0])
     assert add_interactions(
         collection, [{"user": "v", "id": "b", "value": "x"}], delete_stored=True
-    ) == (1, 0, 1, 1)
-    assert add_interactions(collection, [], delete_stored=True) == (0, 0, 0, 0)
+    ) == InteractionsAdded(1, 0, 1, 1)
+    assert add_interactions(collection, [], delete_stored=True) == InteractionsAdded(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_a_version_beside_itself_changes_nothing(collection):
 def test_one_query_has_no_interval(collection):
     one = {"q0": QUERIES["q0"]}
     found = compare(collection, one, QRELS, (1, 2))
-    plain = as_json(found)
+    plain = as_json(found).json()
     assert plain["before"]["intervals"]["ndcg@10"] is None
     assert plain["differences"]["ndcg@10"]["interval"] is None
     assert "[one query]" in as_text(found)

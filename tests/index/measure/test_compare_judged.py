@@ -9,7 +9,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.api.base import parse
-from attend.api.learning import FeedbackItem
+from attend.api.feedback import FeedbackItem
 from attend.errors import InvalidRequest, UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure import compare as comparing
@@ -41,7 +41,7 @@ def test_it_is_the_comparison_of_queries_and_judgements(points: Collection) -> N
     queries = {str(at): each.query.vector for at, each in enumerate(given[::3])}
     qrels = {id: {"3": 1.0, "7": 0.0, "9": 2.0} for id in queries}
     wanted = compare(points, {id: q or () for id, q in queries.items()}, qrels, (1, 2), by="mrr@10")
-    one, other = as_json(found), as_json(wanted)
+    one, other = as_json(found).json(), as_json(wanted).json()
     for side in ("before", "after"):
         assert one[side]["measures"] == other[side]["measures"]
     assert one["histogram"] == other["histogram"]

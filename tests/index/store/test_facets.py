@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attend.api.answers import Facet, FacetValue
 from attend.errors import InvalidRequest
-from attend.store import Facet, compile_filter, selection
+from attend.store import compile_filter, selection
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 
 SCALARS = (
@@ -59,13 +60,14 @@ def replace_all(store, payloads: list[dict[str, Any]]) -> None:
 
 def check(facet: Facet, payloads: list[dict[str, Any]], name: str, limit: int) -> None:
     counts, missing = counted(payloads, name)
-    listed = {(kind(value), value): count for value, count in facet.values}
+    pairs = [(entry.value, entry.documents) for entry in facet.values]
+    listed = {(kind(value), value): count for value, count in pairs}
     assert (facet.distinct, facet.missing) == (len(counts), missing)
     assert len(listed) == len(facet.values) == min(limit, len(counts))
     assert listed.items() <= counts.items()
     expected = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
-    assert [count for _, count in facet.values] == [count for _, count in expected]
-    assert [(kind(value), value) for value, _ in facet.values] == [pair for pair, _ in expected]
+    assert [count for _, count in pairs] == [count for _, count in expected]
+    assert [(kind(value), value) for value, _ in pairs] == [pair for pair, _ in expected]
 
 
 @settings(max_examples=150, deadline=None)
@@ -98,7 +100,7 @@ def test_the_value_of_documents_has_facets(tmp_path):
     store.write([entry(f"d{at}", value=value) for at, value in enumerate(["x", "y", "x", None])])
     for _ in range(2):
         assert store.facets(["@value"]) == {
-            "@value": Facet(values=[("x", 2), ("y", 1)], distinct=2, missing=1)
+            "@value": Facet(values=[FacetValue("x", 2), FacetValue("y", 1)], distinct=2, missing=1)
         }
         index_fields(store, ["@value"])
     store.close()

@@ -7,7 +7,7 @@ import pytest
 
 from attend import views as views_module
 from attend.api.base import parse
-from attend.api.learning import FeedbackItem
+from attend.api.feedback import FeedbackAdded, FeedbackItem
 from attend.data import Data
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.feedback import add_feedback, unfit
@@ -86,7 +86,7 @@ def test_items_land_in_the_store_with_their_embeddings(collection, tiny_encoder)
             Example("a hunt", "d3", 0.5),
         ],
     )
-    assert taught == (6, 0, 6, 2)
+    assert taught == FeedbackAdded(6, 0, 6, 2)
     assert stored(collection) == [
         ("a hunt", "d0", 2.0, 3),
         ("a hunt", "d2", -1.0, 0),
@@ -112,9 +112,9 @@ def test_an_examples_label_is_as_bounded_as_an_items(collection, weight):
 
 def test_taught_again_replaces_and_the_last_of_one_call_counts(collection):
     item = {"query": "a hunt", "id": "d0"}
-    assert add_feedback(collection, [item]) == (1, 0, 1, 1)
+    assert add_feedback(collection, [item]) == FeedbackAdded(1, 0, 1, 1)
     again = [{**item, "label": 3}, {**item, "label": 0}, {"query": "a hunt", "id": "d1"}]
-    assert add_feedback(collection, again) == (1, 1, 2, 1)
+    assert add_feedback(collection, again) == FeedbackAdded(1, 1, 2, 1)
     assert stored(collection) == [("a hunt", "d0", 0.0, 0), ("a hunt", "d1", 1.0, 0)]
 
 
@@ -136,7 +136,7 @@ def test_progress_is_told_by_stage_and_share(collection):
 
 
 def test_nothing_taught_is_nothing(collection):
-    assert add_feedback(collection, []) == (0, 0, 0, 0)
+    assert add_feedback(collection, []) == FeedbackAdded(0, 0, 0, 0)
 
 
 def test_forget_replaces_everything_but_only_by_what_can_be_taught(collection):
@@ -144,7 +144,9 @@ def test_forget_replaces_everything_but_only_by_what_can_be_taught(collection):
     with pytest.raises(UnknownDocument):
         add_feedback(collection, [{"query": "c", "id": "gone"}], delete_stored=True)
     assert collection.store.example_count() == 2
-    assert add_feedback(collection, [{"query": "c", "id": "d2"}], delete_stored=True) == (
+    assert add_feedback(
+        collection, [{"query": "c", "id": "d2"}], delete_stored=True
+    ) == FeedbackAdded(
         1,
         0,
         1,
@@ -158,7 +160,7 @@ def test_vectors_teach_collections_of_vectors(vectors):
         vectors,
         [{"query": [1, 0.5], "id": "v0"}, {"query": {"vector": [1.0, 0.5]}, "id": "v1"}],
     )
-    assert taught == (2, 0, 2, 1)
+    assert taught == FeedbackAdded(2, 0, 2, 1)
     learned = vectors.store.examples()
     assert learned.texts == [None]
     np.testing.assert_array_equal(learned.embeddings, [[1.0, 0.5]])
@@ -289,7 +291,7 @@ def test_a_question_that_the_encoder_sees_otherwise_gets_its_new_keys(
 
     mirrored = lambda texts: -encoder._encoder.encode_queries(texts)  # noqa: E731
     monkeypatch.setattr(encoder, "encode_queries", mirrored, raising=False)
-    assert add_feedback(collection, items) == (0, count, count, count)
+    assert add_feedback(collection, items) == FeedbackAdded(0, count, count, count)
     for text, vector, item in zip(texts, -old, items, strict=True):
         assert best(collection, vector) == (item["id"], 1.0), text
     learned = collection.store.examples()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+from attend.api.answers import Facet
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.store import (
-    Facet,
     Interaction,
     InteractionPage,
     InteractionSet,

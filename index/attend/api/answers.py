@@ -1,0 +1,295 @@
+"""Answers to searches and recommendations.
+
+Each class is written once: Python gets its objects, the command line and HTTP the same as JSON, and
+the OpenAPI document its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attend.api.base import ABSENT, Reply
+
+
+@dataclass(slots=True)
+class Highlight(Reply):
+    """The passage that matched."""
+
+    field: str
+    start: int
+    """Begin of the passage in the text of its field, in characters."""
+    stop: int
+    passage: str | None
+    """Null where no text matched."""
+    spans: Sequence[tuple[int, int]]
+    """Positions of the words of the query in the passage, in characters."""
+
+
+@dataclass(slots=True)
+class AttendedShare(Reply):
+    """The share of the softmax over all documents that falls to the attended ones.
+
+    `share` lies between `low` and `high` in 95 of 100 cases; all three are equal where it is exact.
+    """
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Weighing(Reply):
+    """The numbers that turn logits into weights: enough to repeat the calculation elsewhere.
+
+    With z_h(d) of each hit's explanation and N = `null`, head h gives d the weight exp(z_h(d) / t)
+    over the sum of that over all attended documents, plus exp(N_h / t) where there is a no-answer
+    score; a weight is the mean over heads by `gates`.
+    """
+
+    temperature: float
+    """t: the fitted temperature times the requested one."""
+    gates: Sequence[float]
+    """The weight of each head; they sum to one."""
+    null: Sequence[float] | None
+    """The no-answer score of each head; null where none was fitted for this request."""
+    threshold: float | None
+    """The version's own `min_confidence`, which applies where a request names none."""
+    mass: AttendedShare
+    """The attended documents' share of the weight of all that pass filter and mask, without the
+    no-answer score."""
+
+
+@dataclass(slots=True)
+class Hit(Reply):
+    """One attended document; the weights of all attended documents sum to `confidence`."""
+
+    id: str
+    score: float
+    """The logit (one head) or the log of the weight (several heads). Higher is better; comparable
+    within one query and one projection version."""
+    weight: float
+    value: Any
+    """The field that the request's `value` names, or the document's whole value."""
+    payload: Mapping[str, Any]
+    explanation: Mapping[str, Any] | None = None
+    """Logits and weights by head, the shares of words and keys, and the key that matched; present
+    if requested."""
+    highlight: Highlight | None = None
+    """Present if requested."""
+    title: str | None = None
+    """A display title; present if requested."""
+    group: Any = field(default_factory=lambda: ABSENT)
+    """The value of `group_by`; present if requested."""
+    group_size: int | None = None
+    """The number of attended documents in the group."""
+    group_weight: float | None = None
+    """The sum of their weights."""
+
+
+@dataclass(slots=True)
+class FacetValue(Reply):
+    """A value, and the number of documents that have it."""
+
+    value: Any
+    documents: int
+
+
+@dataclass(slots=True)
+class Facet(Reply):
+    """The values of one field; a list counts once for each of its different values."""
+
+    values: Sequence[FacetValue]
+    """The most frequent first; among equals numbers before texts, each ascending."""
+    distinct: int
+    """The number of different values, listed or not."""
+    missing: int
+    """The number of documents in which the field is missing or null."""
+
+
+Facets = Mapping[str, Facet]
+"""By field."""
+
+
+@dataclass(slots=True)
+class Answer(Reply):
+    """The answer to one query: documents by attention, and the value that they give together."""
+
+    hits: Sequence[Hit]
+    """The listed documents, best first."""
+    answer: Mapping[str, Any]
+    """The blend (soft) or the best document's value (hard). By `type`: number has mean and std,
+    category a distribution, and so on."""
+    attended: int
+    """The number of documents that share the weights; 0 if none passed filter and mask."""
+    answered: bool
+    """False if no document was attended, or the confidence was too low for an answer; hits are
+    listed all the same."""
+    confidence: float
+    """One minus the weight of the no-answer score."""
+    calibrated: bool
+    """True if temperature and no-answer score were fitted for this request; otherwise there is no
+    no-answer score."""
+    exact: bool
+    """True if no better document can have been missed."""
+    generation: int
+    """The revision of the collection that answered; it grows with every write."""
+    projection: int
+    """The projection version that answered."""
+    took_ms: float
+    next: str | None
+    """The `cursor` of the hits that follow; null on the last page."""
+    facets: Facets | None = None
+    """The most frequent values by field, over all documents that pass filter and mask; present if
+    requested."""
+    timings: Mapping[str, float] | None = None
+    """Milliseconds by stage, of all searches answered together; present with `explain`."""
+    weighing: Weighing | None = None
+    """Present with `explain`."""
+    recall: float | None = None
+    """The measured share of the ten nearest keys that searches find; present where keys are
+    quantised."""
+
+
+@dataclass(slots=True)
+class Matrix(Reply):
+    """Whole matrices of attention: q queries over n documents, H heads."""
+
+    documents: Sequence[str]
+    """(n,) ids, in the order of the columns."""
+    logits: Sequence[Sequence[Sequence[float]]]
+    """(q, H, n)"""
+    head_weights: Sequence[Sequence[Sequence[float]]]
+    """(q, H, n)"""
+    weights: Sequence[Sequence[float]]
+    """(q, n), mixed over heads; each row sums to one with the weight of the no-answer score."""
+    generation: int
+    projection: int
+
+
+@dataclass(slots=True)
+class CollectionHit(Hit):
+    """A hit of one of several collections; its weight is a share of all their attention."""
+
+    collection: str = field(kw_only=True)
+
+
+@dataclass(slots=True)
+class AcrossAnswer(Reply):
+    """The answer of several collections, merged by weight where their logits have one scale.
+
+    They have not where encoders, projections, scorers, scales, temperatures or tunings differ, or
+    with several heads; then `merged` is false, and `hits`, `confidence` and `shares` are empty.
+    """
+
+    hits: Sequence[CollectionHit]
+    """The hits of all collections, best first."""
+    merged: bool
+    confidence: float | None
+    """One minus the weight of the no-answer score in the merged attention."""
+    shares: Mapping[str, float] | None
+    """Each collection's share of the attention; they sum to `confidence`."""
+    answers: Mapping[str, Answer]
+    """Each collection's own answer, with its own weights and confidence, by name."""
+    took_ms: float
+
+
+Place = tuple[float, float]
+
+
+@dataclass(slots=True)
+class MapPoint(Reply):
+    """A document on a map, at the mean of its keys."""
+
+    id: str
+    title: str
+    """A display title."""
+    place: Place
+    was: Place | None
+    """Its place under the version named by `before`."""
+    weight: float | None
+    """Its share of the query's attention; null if it was not attended."""
+    payload: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class MapQuery(Reply):
+    """The place of the query among the keys, now and under the version before."""
+
+    place: Place
+    was: Place | None
+
+
+@dataclass(slots=True)
+class KeyMap(Reply):
+    """The keys in two dimensions: a sample of the documents, and all that the query attends to."""
+
+    points: Sequence[MapPoint]
+    query: MapQuery | None
+    method: str
+    explained: Sequence[float] | None
+    """The share of the variance that each axis shows; null with UMAP."""
+    projection: int
+    before: int | None
+    documents: int
+    """The number of documents in the collection."""
+
+
+@dataclass(slots=True)
+class Recommendation(Reply):
+    """One recommended document."""
+
+    id: str
+    score: float
+    """The log of the weight, minus what negative examples take from it. Higher is better;
+    comparable within one answer."""
+    weight: float
+    """Its share of the history's attention."""
+    value: Any
+    payload: Mapping[str, Any]
+    because: Sequence[Mapping[str, Any]] | None = None
+    """Each part of the history (`id`, `text`, `fact` or `vector`) with its share of the weight, the
+    largest first; the shares sum to one. Present with `explain`."""
+    title: str | None = None
+    """A display title; present if requested."""
+
+
+@dataclass(slots=True)
+class RecommendAnswer(Reply):
+    """The recommended documents (`hits`), or the predictions for the targets (`predictions`)."""
+
+    history: Mapping[str, int]
+    """The number of parts `given` and `used`: of long histories the heaviest and latest."""
+    missing: Sequence[Mapping[str, Any]]
+    """The requested ids, and the user, that do not exist."""
+    generation: int
+    """The revision of the collection that answered; it grows with every write."""
+    projection: int
+    """The version that answered; 0 is the untrained one."""
+    took_ms: float
+
+
+@dataclass(slots=True)
+class Recommended(RecommendAnswer):
+    """The documents recommended to a user."""
+
+    hits: Sequence[Recommendation]
+    attended: int
+    """The number of documents that share the weights."""
+    exact: bool
+    """True if no better document can have been missed; where keys are quantised, weights are
+    estimates besides, since they are sums over all documents."""
+
+
+@dataclass(slots=True)
+class Predicted(RecommendAnswer):
+    """The predicted values of some targets for a user."""
+
+    predictions: Sequence[Mapping[str, Any]]
+    """For each target its name (`id`, `text` or `vector`); an answer by the `type` of the values
+    (a number has `mean`, `std` and the `baseline` that it shrinks to); `confidence`, one minus the
+    weight `null` of the no-answer score; `calibrated`, true if the std was fitted to held-out
+    ratings; `known`, the user's own value for this document, which had no part here; and `because`,
+    the attended parts of the history with value and weight, the heaviest first (all with
+    `explain`; these weights and `null` sum to one)."""

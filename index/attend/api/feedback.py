@@ -1,0 +1,222 @@
+"""Requests and answers about what people said and did: feedback and interactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    model_validator,
+)
+
+from attend.api.base import (
+    ABSENT,
+    MAX_CURSOR,
+    MAX_DOCUMENTS,
+    MAX_PAGE,
+    MAX_ROW,
+    DocumentId,
+    Reply,
+    Request,
+    Time,
+    UserId,
+)
+from attend.api.queries import AnyQuery, Query
+from attend.store.records import Interaction, StoredExample
+from attend.types import MAX_WEIGHT, Example
+
+
+def _check_number(label: object) -> object:
+    """Pydantic would take "yes" for true, and true for 1."""
+    if isinstance(label, bool):
+        return float(label)
+    if not isinstance(label, int | float | np.number):
+        raise ValueError("a label is a number, true or false")
+    return label
+
+
+def _check_query(query: Query) -> Query:
+    if query.text is None and query.vector is None:
+        raise ValueError("a document's id is no question; send the text or vector of the query")
+    if query.text is not None and not query.text.strip():
+        raise ValueError("the query is empty")
+    return query
+
+
+Label = Annotated[
+    FiniteFloat,
+    Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT),
+    BeforeValidator(_check_number, json_schema_input_type=float | bool),
+]
+
+
+class FeedbackItem(Request):
+    """A label: how well a document answers a query."""
+
+    query: Annotated[AnyQuery, AfterValidator(_check_query)]
+    id: DocumentId
+    label: Label = Field(
+        1.0,
+        description="Above 0: relevant, by degree; 0 or false: judged and not relevant; "
+        "below 0: explicitly not relevant.",
+    )
+    position: int | None = Field(
+        None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
+    )
+    source: str | None = Field(None, max_length=256, description="Where the label comes from.")
+
+    def example(self) -> Example:
+        query = self.query.text if self.query.text is not None else self.query.vector or ()
+        return Example(query, self.id, self.label, self.position, self.source)
+
+
+class FeedbackRequest(Request):
+    """Labels of documents for queries."""
+
+    items: list[FeedbackItem] = Field(max_length=MAX_DOCUMENTS)
+
+
+class FeedbackDeletion(Request):
+    """The feedback to delete: by its own ids, all about some documents, or all there is."""
+
+    ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
+        None, max_length=MAX_DOCUMENTS, description="Ids of examples."
+    )
+    documents: list[DocumentId] | None = Field(
+        None, max_length=MAX_DOCUMENTS, description="Ids of documents."
+    )
+    all: bool = Field(False, strict=True, description="True: everything, whatever it is about.")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> FeedbackDeletion:
+        named = [self.ids is not None, self.documents is not None, self.all]
+        if sum(named) != 1:
+            raise ValueError(
+                "exactly one of ids, documents and all says what to delete; "
+                '{"all": true} deletes all feedback'
+            )
+        return self
+
+
+class FeedbackListing(Request):
+    """Which feedback to list."""
+
+    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    before: int | None = Field(
+        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
+    )
+
+
+class InteractionItem(Request):
+    """An interaction of a user with a document: a purchase, a view, a rating."""
+
+    user: UserId
+    id: DocumentId = Field(description="The document's id.")
+    value: JsonValue = Field(
+        None,
+        description="The user's rating, label, … of the document; predictions are of such values.",
+    )
+    time: Time | None = None
+
+    def interaction(self) -> Interaction:
+        time = None if self.time is None else float(self.time)
+        return Interaction(self.user, self.id, self.value, time)
+
+
+class InteractionsRequest(Request):
+    """Interactions to store, all or none."""
+
+    items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
+
+
+class InteractionListing(Request):
+    """Which interactions to list."""
+
+    user: UserId | None = Field(None, description="Of this user alone.")
+    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    cursor: str | None = Field(
+        None, max_length=MAX_CURSOR, description="`next` of the page before, of the same user."
+    )
+
+
+class InteractionDeletion(Request):
+    """The interactions to delete: a user's, those with documents, or a user's with these."""
+
+    user: UserId | None = None
+    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    all: bool = Field(False, description="All there are.")
+
+    @model_validator(mode="after")
+    def _says_which(self) -> InteractionDeletion:
+        if self.all == (self.user is not None or self.documents is not None):
+            raise ValueError('send user, documents or both; or "all": true alone')
+        return self
+
+
+@dataclass(slots=True)
+class FeedbackAdded(Reply):
+    """The result of adding feedback."""
+
+    added: int
+    replaced: int
+    """The number of judgements that replaced one of the same query and document."""
+    examples: int
+    """The number of judgements stored now."""
+    questions: int | None = None
+    """The number of different queries among those sent; only the command line gives it."""
+
+
+@dataclass(slots=True)
+class FeedbackPage(Reply):
+    """The number of stored judgements, and some of them if requested, the newest first."""
+
+    examples: int
+    """The number of judgements: a query, a document, a label."""
+    questions: int
+    """The number of different queries among them."""
+    items: Sequence[StoredExample] | None = None
+    """Present if `limit` is above 0; `query` is null where it was a vector."""
+    next: int | None = field(default_factory=lambda: ABSENT)
+    """The `before` of the next page; null on the last, and absent where `limit` is 0."""
+
+
+@dataclass(slots=True)
+class InteractionsAdded(Reply):
+    """The result of adding interactions."""
+
+    added: int
+    replaced: int
+    """The number of interactions that replaced one of the same user and document."""
+    interactions: int
+    """The number of interactions stored now."""
+    users: int
+
+
+@dataclass(slots=True)
+class InteractionEntry(Reply):
+    """One stored interaction."""
+
+    user: str
+    id: str
+    """The document's id."""
+    value: Any
+    time: float | None
+    """Seconds since 1970."""
+
+
+@dataclass(slots=True)
+class InteractionsAnswer(Reply):
+    """A page of interactions; the counts are of all that are stored."""
+
+    items: Sequence[InteractionEntry]
+    next: str | None
+    """The cursor of the next page; null on the last."""
+    interactions: int
+    users: int

@@ -1,0 +1,300 @@
+"""Learning: feedback, trainings as jobs, and the versions that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flask import Response, url_for
+from werkzeug.exceptions import TooManyRequests
+
+from attend import Collection
+from attend.api.base import Reply
+from attend.api.documents import Deleted
+from attend.api.feedback import (
+    FeedbackAdded,
+    FeedbackDeletion,
+    FeedbackListing,
+    FeedbackPage,
+    FeedbackRequest,
+)
+from attend.api.learning import (
+    Activated,
+    CompareRequest,
+    ComparisonAnswer,
+    ProjectionList,
+    RollbackRequest,
+    RolledBack,
+    TrainRequest,
+)
+from attend.errors import UnknownProjection
+from attend.feedback import add_feedback
+from attend.measure.compare import VersionName, compare_judged
+from attend.measure.report import as_json
+from attend.store import StoredProjection
+from attend_service.context import context
+from attend_service.jobs import Job, QueueFull, State, UnknownJob
+from attend_service.operations import Operations
+from attend_service.replies import reply
+from attend_service.security.access import is_allowed
+
+operations = Operations("Learning")
+projections = Operations("Projections")
+
+FEEDBACK = "/v1/collections/{collection}/feedback"
+TRAIN = "/v1/collections/{collection}/train"
+JOBS = "/v1/jobs"
+JOB = "/v1/jobs/{job}"
+PROJECTIONS = "/v1/collections/{collection}/projections"
+PROJECTION = "/v1/collections/{collection}/projections/{version}"
+
+HEAD = ("promoted", "reason", "before", "after", "seconds")
+"""The fields of a report that a list shows; the whole may be long."""
+
+RETRY_SECONDS = 60
+"""After which a full queue is worth another try: about what one training takes."""
+
+EXAMPLE: dict[str, Any] = {
+    "items": [
+        {"query": {"vector": [1.0, 0.2, 0.0]}, "id": "moby-dick", "label": 1, "position": 2},
+        {"query": {"vector": [1.0, 0.2, 0.0]}, "id": "emma", "label": 0},
+    ]
+}
+
+
+@dataclass(slots=True)
+class JobProgress(Reply):
+    """The progress of a job."""
+
+    stage: str
+    fraction: float
+    """The share of the whole that is done, 0 to 1."""
+    message: str
+    """One sentence for people."""
+
+
+@dataclass(slots=True)
+class JobSummary(Reply):
+    """A training in a list of jobs. Times are UTC, in ISO 8601."""
+
+    id: int
+    collection: str
+    state: State
+    progress: JobProgress
+    created: str
+    started: str | None
+    finished: str | None
+
+
+@dataclass(slots=True)
+class JobAnswer(JobSummary):
+    """A training with its request and its result."""
+
+    request: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    """The report of a finished training."""
+    problem: Mapping[str, Any] | None
+    """The error of a failed training, as `ProblemDetails`."""
+
+
+@dataclass(slots=True)
+class JobList(Reply):
+    """The jobs, the newest first; the last hundred finished ones stay in the list."""
+
+    jobs: Sequence[JobSummary]
+
+
+@operations.add(
+    "POST",
+    FEEDBACK,
+    body=FeedbackRequest,
+    bare="items",
+    single=True,
+    returns={200: FeedbackAdded},
+    example=EXAMPLE,
+    scope="write",
+)
+def give_feedback(collection: str, body: FeedbackRequest) -> Response:
+    """Say how well documents answer queries: all of it is taken, or none.
+
+    `label` is 1 for relevant (or more, by degree), 0 for not, below 0 for worse than not;
+    `position` is the rank at which the document was shown, from 1. The same query and document
+    again replaces what was said. A bare list is taken too, and so is a single judgement.
+    """
+    return reply(replace(add_feedback(_collection(collection), body.items), questions=None))
+
+
+@operations.add("GET", FEEDBACK, query=FeedbackListing, returns={200: FeedbackPage})
+def show_feedback(collection: str, query: FeedbackListing) -> Response:
+    """Count the feedback there is to learn from, and list the newest of it."""
+    store = _collection(collection).store
+    page = FeedbackPage(store.example_count(), store.question_count())
+    if query.limit:
+        latest = store.latest_examples(query.limit + 1, query.before)
+        page.items = latest[: query.limit]
+        page.next = page.items[-1].id if len(latest) > query.limit else None
+    return reply(page)
+
+
+@operations.add(
+    "DELETE",
+    FEEDBACK,
+    body=FeedbackDeletion,
+    returns={200: Deleted},
+    example={"documents": ["moby-dick"]},
+    scope="write",
+)
+def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
+    """Delete feedback, by its ids or all about some documents; unknown ids are passed over.
+
+    All of it goes with `{"all": true}`, and never for want of a word.
+    """
+    store = _collection(collection).store
+    if body.all:
+        return reply(Deleted(store.delete_examples()))
+    return reply(Deleted(store.delete_examples(ids=body.ids, documents=body.documents)))
+
+
+@operations.add(
+    "POST",
+    TRAIN,
+    body=TrainRequest,
+    returns={202: JobAnswer},
+    example={},
+    also=(429,),
+)
+def start_training(collection: str, body: TrainRequest) -> Response:
+    """Train on the feedback, as a job; `Location` is its address.
+
+    Searches go on meanwhile. A version that is better beyond doubt on held-out data answers once
+    the job is done; otherwise nothing changes, and the job's result says why.
+    """
+    jobs = context().jobs
+    context().data.capabilities.check("jobs")
+    try:
+        job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
+    except QueueFull as error:
+        raise TooManyRequests(str(error), retry_after=RETRY_SECONDS) from None
+    accepted = reply(_job(job), 202)
+    accepted.headers["Location"] = url_for("show_job", job=job.id)
+    return accepted
+
+
+@operations.add("GET", JOBS, returns={200: JobList}, own=True)
+def list_jobs() -> Response:
+    """List the jobs, the newest first, without their results."""
+    jobs = [job for job in context().jobs.all() if is_allowed(job.collection)]
+    return reply(JobList([JobSummary(**_summary(job)) for job in jobs]))
+
+
+@operations.add("GET", JOB, returns={200: JobAnswer}, also=(404,), own=True)
+def show_job(job: int) -> Response:
+    """Show a job: how far it is, and what came of it."""
+    return reply(_job(_own(job)))
+
+
+@operations.add(
+    "DELETE", JOB, returns={200: JobAnswer, 202: JobAnswer, 204: None}, also=(404,), own=True
+)
+def cancel_job(job: int) -> Response:
+    """Cancel a job, or forget a finished one.
+
+    200 for one that waited and is cancelled, 202 for one that runs and stops at its next step,
+    204 for a finished one, which is removed. What a training learned stays.
+    """
+    _own(job)
+    cancelled = context().jobs.cancel(job)
+    if cancelled is None:
+        return Response(status=204)
+    return reply(_job(cancelled), 202 if cancelled.state == "running" else 200)
+
+
+@projections.add("GET", PROJECTIONS, returns={200: ProjectionList})
+def list_projections(collection: str) -> Response:
+    """List the projections, and say which one answers."""
+    versions = _collection(collection).projections()
+    active = {version.role: version.version for version in versions if version.active}
+    heads = [replace(version, report=_head(version.report)) for version in versions]
+    return reply(ProjectionList(active["search"], active, heads))
+
+
+@projections.add("GET", PROJECTION, returns={200: StoredProjection})
+def show_projection(collection: str, version: int) -> Response:
+    """Show a projection, with the whole report of the training that made it."""
+    return reply(_version(_collection(collection).projections(), version))
+
+
+@projections.add("POST", f"{PROJECTION}/activate", returns={200: Activated})
+def activate_projection(collection: str, version: int) -> Response:
+    """Answer with this projection from now on; an earlier one rolls back."""
+    opened = _collection(collection)
+    # Checked here as well: 0 means "the active one" further in.
+    _version(opened.projections(), version)
+    opened.activate(version)
+    return reply(Activated(version))
+
+
+@projections.add(
+    "POST", f"{PROJECTIONS}/rollback", query=RollbackRequest, returns={200: RolledBack}
+)
+def roll_back_projection(collection: str, query: RollbackRequest) -> Response:
+    """Answer again with the projection that was active before this one, in its role."""
+    return reply(RolledBack(_collection(collection).rollback(query.role)))
+
+
+@projections.add(
+    "POST",
+    "/v1/collections/{collection}/compare",
+    body=CompareRequest,
+    returns={200: ComparisonAnswer},
+    example={
+        "before": 1,
+        "items": [{"query": {"vector": [1.0, 0.2, 0.0]}, "id": "moby-dick", "label": 1}],
+    },
+    scope="read",
+)
+def compare_projections(collection: str, body: CompareRequest) -> Response:
+    """Measure two versions on judged queries, and tell which of these gained and lost.
+
+    Without `items` these are the newest examples, which versions may have learned from: then a gain
+    says less than the report of the training, whose questions were held out.
+    """
+    versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
+    comparison = compare_judged(_collection(collection), versions, body.items, by=body.by)
+    return reply(replace(as_json(comparison), plots=None))
+
+
+def _own(id: int) -> Job:
+    """Return a job of a collection that the key opens; another one is as if it did not exist."""
+    job = context().jobs.find(id)
+    if not is_allowed(job.collection):
+        raise UnknownJob(id)
+    return job
+
+
+def _collection(name: str) -> Collection:
+    return context().data.collection(name)
+
+
+def _summary(job: Job) -> dict[str, Any]:
+    names = ("id", "collection", "state", "created", "started", "finished")
+    return {"progress": JobProgress(*job.progress)} | {name: getattr(job, name) for name in names}
+
+
+def _job(job: Job) -> JobAnswer:
+    return JobAnswer(**_summary(job), request=job.request, result=job.result, problem=job.problem)
+
+
+def _version(projections: Sequence[StoredProjection], version: int) -> StoredProjection:
+    for stored in projections:
+        if stored.version == version:
+            return stored
+    versions = ", ".join(str(stored.version) for stored in projections)
+    raise UnknownProjection(
+        f"There is no projection {version} here; there are {versions}.", field="version"
+    )
+
+
+def _head(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: report[name] for name in HEAD if name in report}

@@ -1,0 +1,171 @@
+"""The server itself: its health, its figures, snapshots, its OpenAPI document, and the pages."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from flask import Response, current_app, render_template, request, send_file
+from werkzeug.exceptions import UnsupportedMediaType
+
+from attend import Data
+from attend.api.base import Reply, parse
+from attend.api.documents import Restored
+from attend.api.search import PlainSearch
+from attend.errors import Damaged, InvalidRequest
+from attend.exchange import restore_backup, save_backup
+from attend_service import openapi
+from attend_service.context import EXTENSION, context
+from attend_service.metrics import MEDIA_TYPE, metrics_of
+from attend_service.operations import Operation, Operations
+from attend_service.pages import VIEWS, View, first_collection, page, search_page
+from attend_service.problems import KINDS
+from attend_service.replies import HTML, reply
+from attend_service.security.access import visible
+from attend_service.security.limits import check_new_collection
+
+administration = Operations("Operation")
+operations = Operations("Server")
+
+SNAPSHOT = "/v1/collections/{collection}/snapshot"
+TAR = "application/x-tar"
+
+
+@dataclass(slots=True)
+class Health(Reply):
+    """The process is alive."""
+
+    status: str
+
+
+@dataclass(slots=True)
+class ReadinessAnswer(Reply):
+    """The state of the server; `failed` names collections that cannot be opened, with the error."""
+
+    status: str
+    failed: Mapping[str, str]
+
+
+@administration.add("GET", "/metrics", returns={200: None}, media="text/plain")
+def metrics() -> Response:
+    """Give the figures of the server, as Prometheus reads them."""
+    return Response(metrics_of(current_app).text(), content_type=MEDIA_TYPE)
+
+
+@administration.add("POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True)
+def take_snapshot(collection: str) -> Response:
+    """Take a snapshot of a collection, and download it.
+
+    It is of one moment, while others write. Restore it with PUT here, or with
+    `attend import --snapshot`.
+    """
+    data = context().data
+    name = data.collection(collection).name
+    folder = _staging(data)
+    try:
+        contents = save_backup(data, folder / "snapshot.tar", [name])
+        file = open(folder / "snapshot.tar", "rb")  # noqa: SIM115 # the response closes it
+    finally:
+        # An open file stays until it is closed, whatever becomes of this process.
+        shutil.rmtree(folder, ignore_errors=True)
+    day = contents.created.replace(":", "")
+    response = send_file(file, TAR, as_attachment=True, download_name=f"{name}-{day}.tar")
+    response.content_length = file.seek(0, 2)
+    file.seek(0)
+    return response
+
+
+@administration.add("PUT", SNAPSHOT, upload=TAR, returns={201: Restored})
+def restore_snapshot(collection: str) -> Response:
+    """Make a collection of a snapshot of one, which may have had another name.
+
+    It is seen once all of it was read and checked; its index is made anew. What exceeds the limit
+    on bodies is restored by `attend import --snapshot`, beside a running server.
+    """
+    if request.mimetype != TAR:
+        raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")
+    data = context().data
+    check_new_collection(data, collection, context().settings.max_collections)
+    try:
+        contents = restore_backup(
+            cast(BinaryIO, request.stream), data, into=collection, indexes=False
+        )
+    # What a client sent is the client's to mend.
+    except Damaged as error:
+        raise InvalidRequest(str(error), field="body") from error
+    return reply(
+        Restored(collection, contents.created, **dict(*contents.collections.values())), 201
+    )
+
+
+@operations.add("GET", "/healthz", returns={200: Health}, scope="open")
+def health() -> Response:
+    """Say that the process is alive."""
+    return reply(Health("alive"))
+
+
+@operations.add(
+    "GET", "/readyz", returns={200: ReadinessAnswer, 503: ReadinessAnswer}, scope="open"
+)
+def readiness() -> Response:
+    """Say whether to send requests here: 503 while collections are opened, and while stopping."""
+    now = context().readiness.now()
+    # Names of collections are for those who have a key.
+    failed = {} if context().keys.asks() else now.failed
+    return reply(ReadinessAnswer(now.state, failed), 200 if now.state == "ready" else 503)
+
+
+@operations.add("GET", "/openapi.json", returns={200: None}, own=True)
+def openapi_document() -> Response:
+    """Give the OpenAPI document of all this."""
+    return reply(openapi.document(_operations()))
+
+
+@operations.add("GET", "/docs", returns={200: None}, html=True, own=True)
+def docs() -> Response:
+    """Show the OpenAPI document to a reader."""
+    known = _operations()
+    text = render_template(
+        "docs.html", document=openapi.document(known), operations=known, problems=KINDS
+    )
+    return Response(text, content_type=f"{HTML}; charset=utf-8")
+
+
+@operations.add("GET", "/", returns={200: None}, html=True, own=True)
+def home() -> Response:
+    """Show where to begin."""
+    names = visible(context().data.names())
+    return search_page(parse(PlainSearch, {"collection": first_collection(names)}), None)
+
+
+def _show(view: View) -> None:
+    """Make an operation of a view that is a page and nothing else."""
+
+    def show() -> Response:
+        return page(view)
+
+    show.__name__, show.__doc__ = f"{view.path[1:]}_page", f"Show the page: {view.summary}"
+    operations.add("GET", view.path, returns={200: None}, html=True, own=True)(show)
+
+
+for view in VIEWS[1:]:  # the first is a search's own page
+    _show(view)
+
+
+def _operations() -> list[Operation]:
+    operations: list[Operation] = current_app.extensions[f"{EXTENSION}-operations"]
+    return operations
+
+
+def _staging(data: Data) -> Path:
+    """A folder for a moment: where killed processes' leftovers are swept up, if it may be there."""
+    if data.read_only:
+        return Path(tempfile.mkdtemp())
+    folder = data.folder / f"making-{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700)
+    return folder
