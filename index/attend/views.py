@@ -1,7 +1,7 @@
-"""Views: what a search looks at, kept in step with the database.
+"""Views: immutable snapshots of versions for searches, kept in step with the database.
 
-A view is immutable: a search takes one at its start and is not disturbed by what happens
-meanwhile. `Views` follows the database by SQLite's `data_version` and swaps in the next.
+A search takes one view at its start, and later writes do not disturb it. `Views` follows the
+database by SQLite's `data_version` and swaps in the next.
 """
 
 from __future__ import annotations
@@ -10,26 +10,18 @@ import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
-from attend.keys import (
-    Delta,
-    Origin,
-    Progress,
-    PublishedIndexes,
-    SearchableKeys,
-    Segment,
-    Snapshot,
-    Wanted,
-)
-from attend.projection import RAW_KEYS, Projection, identity
+from attend.errors import CannotWrite, Conflict, InvalidRequest
+from attend.index_files import IndexFiles
+from attend.keys import Segment, Snapshot, Wanted
+from attend.projection import RAW_KEYS, identity
 from attend.store import ROLES, Role, State, Store, TooFarBehind
-from attend.tuning import Tuning
-from attend.types import Float32, Json, OnStage
+from attend.types import Float32, OnStage
 from attend.versions import Version
+from attend.view import View
 
 log = logging.getLogger("attend")
 
@@ -37,83 +29,17 @@ MERGE_KEYS = 10_000
 """Fresh keys that are searched as a plain matrix before they are merged into the index."""
 
 DEAD_SHARE = 2
-"""A published segment is written anew when its masked keys are more than one to so many alive:
-each still costs a search its product, and the disk its place."""
+"""Living keys for each masked one, below which a published segment is written again: a masked
+key still costs a search its product, and the disk its place."""
 
 KEPT_VIEWS = 3
 """Versions held in memory at once: the active one, and some that requests name."""
 
 UNTRAINED = 0
 """The number of the version that is made in memory, in roles that have no other yet."""
-EXACT = Wanted(recall=1.0)
-"""What an index must do that is searched by several heads."""
-
-QUESTIONS = 256
-"""Questions of the examples from which on an index is measured with them."""
 
 NEVER = -1
-"""The change of a view that has not met the database yet."""
-
-
-@dataclass(frozen=True)
-class View:
-    """One version over one state of the collection.
-
-    Attributes:
-        made: the version that made the keys.
-        keys: keys of width Hk * d.
-        change: the number of this state.
-    """
-
-    made: Version
-    keys: SearchableKeys
-    change: int
-
-    @property
-    def version(self) -> int:
-        """The version's number in the store."""
-        return self.made.number
-
-    @property
-    def projection(self) -> Projection:
-        """In the form (folded or materialised) in which `keys` were made."""
-        return self.made.projection
-
-    @property
-    def tuning(self) -> Tuning:
-        return self.made.tuning
-
-    @property
-    def index_stats(self) -> dict[str, Json]:
-        """Statistics of the index."""
-        return {
-            **{name: value for name, value in self.keys.index.items() if name != "points"},
-            "exact": self.keys.promises() == 1,
-            "published": self.keys.generation,
-            "keys": self.keys.indexed,
-            "fresh": self.keys.fresh,
-        }
-
-
-class SnapshotSource(Protocol):
-    """Opens and publishes the keys of a collection's versions, in any engine."""
-
-    wanted: Wanted
-
-    def current(self, version: int | None = None, role: Role = "search") -> View:
-        """Return a version's view, or that of the active version of a role."""
-
-    def mean(self) -> Float32:
-        """Return the mean of all keys' embeddings (d,)."""
-
-    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
-        """Write the keys so that the next process need not make them."""
-
-    def merge_if_due(self) -> None:
-        """Publish if too many keys were written since the last time."""
-
-    def has_fresh(self) -> bool:
-        """Return whether keys were written since the last publication."""
+"""The change of a view of a published index alone."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +50,9 @@ class LocalView(View):
 
 
 class _Centre(NamedTuple):
-    """The mean of the keys of a number of documents."""
+    """The untrained version that recommends, and the number of documents of its mean."""
 
-    mean: Float32  # (d,)
+    version: Version
     documents: int
 
 
@@ -157,13 +83,12 @@ class Views:
     ) -> None:
         """
         Args:
-            wanted: what published indexes must do; another may be set at any time.
+            wanted: the index target; another may be set at any time.
         """
         self.wanted = wanted
         self._store = store
-        self._folder = folder
         self._scorer = scorer
-        self._encoder = encoder
+        self._files = IndexFiles(store, folder, encoder)
         self._unit = unit
         self._centre: _Centre | None = None
         self._centring = threading.Lock()
@@ -173,30 +98,30 @@ class Views:
         self._publishing = threading.Lock()
 
     def current(self, version: int | None = None, role: Role = "search") -> LocalView:
-        """The view of a version, with every committed write in it.
+        """Return the view of a version, with every committed write in it.
 
         Args:
             version: the active one of `role` if None (or 0). Without any, that is the untrained
                 one: embeddings as they are, queries centred.
 
         Raises:
-            UnknownProjection: there is no such version.
-            InvalidRequest: there is, but it answers no searches.
+            UnknownProjection: no such version exists.
+            InvalidRequest: the version answers no searches.
             ManifestMismatch: the published index belongs to something else.
         """
         state = self._state()
-        wanted = version or state.active(role)
-        if wanted == UNTRAINED:
+        number = version or state.active(role)
+        if number == UNTRAINED:
             return self._untrained(state)
-        slot = self._slots.get(wanted)
+        slot = self._slots.get(number)
         view = None if slot is None else slot.view
         if view is None or view.change < state.change:
-            return self._brought_up(wanted, state.change)
+            return self._brought_up(number, state.change)
         return view
 
     def mean(self) -> Float32:
-        """The mean of all keys' embeddings (d,), as of when the collection was last half this size
-        or half as large again."""
+        """Return the mean of all keys' embeddings (d,), of when the collection was last half this
+        size or half as large again."""
         center = self._untrained(self._state()).projection.center
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
@@ -215,23 +140,23 @@ class Views:
             if not self._is_due(version):
                 continue
             with self._publishing:
-                if self._is_due(version):  # nobody else has done it meanwhile
+                if self._is_due(version):  # no other thread has done it meanwhile
                     self._publish(version)
 
     def has_fresh(self) -> bool:
-        """Whether the active version's keys are other than those last published."""
+        """Return whether the active version's keys differ from those last published."""
         keys = self.current().keys
         return bool(keys.delta.living or keys.published.removed)
 
     def discard(self, version: int | None = None) -> None:
         """Forget the published index of a version (the active one if None)."""
-        self._published(self._version(version or self._store.state().projection)).discard()
+        self._files.of(self._version(version or self._store.state().projection)).discard()
         with self._lock:
             self._slots = {}
 
     def is_published(self, version: int) -> bool:
-        """Whether a version has an index on disk, sound or not."""
-        return self._published(self._version(version)).exists()
+        """Return whether a version has an index on disk, sound or not."""
+        return self._files.of(self._version(version)).exists()
 
     def check(self, version: int) -> None:
         """Read the published index of a version and forget it again.
@@ -240,23 +165,23 @@ class Views:
             ManifestMismatch: it belongs to something else.
             Damaged: it is not what was written.
         """
-        self._published(self._version(version)).load(self._progress, whole=True)
+        self._files.of(self._version(version)).load(self._files.progress, whole=True)
 
     @property
     def _read_only(self) -> bool:
         return self._store.connections.read_only
 
     def _state(self) -> State:
-        """Of the database; asked again only where another connection has committed."""
-        seen = self._store.connections.data_version()
-        if getattr(self._seen, "data_version", None) != seen:
+        """Return the state of the database; read only after another connection has committed."""
+        latest = self._store.connections.data_version()
+        if getattr(self._seen, "data_version", None) != latest:
             self._seen.state = self._store.state()
-            self._seen.data_version = seen
+            self._seen.data_version = latest
         state: State = self._seen.state
         return state
 
     def _brought_up(self, version: int, change: int) -> LocalView:
-        """A version's view, opened or advanced at least to a change."""
+        """Return a version's view, opened or advanced at least to a change."""
         slot = self._slot(version)
         with slot.lock:
             if slot.view is not None and slot.view.change >= change:
@@ -266,7 +191,7 @@ class Views:
                     view = slot.view = self._advance(slot.view)
                     return view
                 except TooFarBehind:
-                    log.info("version %d is opened anew, as much was removed since", version)
+                    log.info("version %d is opened again, as much was removed since", version)
             try:
                 view = slot.view = self._load(self._version(version))
             except BaseException:
@@ -276,20 +201,20 @@ class Views:
         return view
 
     def _untrained(self, state: State) -> LocalView:
-        """The keys as embeddings are, under queries less the mean of all keys.
+        """Return embeddings as keys, under queries less the mean of all keys.
 
         Nothing of it is stored: where the version that searches has embeddings as keys, its view
-        serves. The mean is taken anew once documents are half as many again, or half as many.
+        serves. The mean is computed again once documents are half as many again, or half as many.
         """
         raw = self.current(state.projection)
         if raw.made.layout != RAW_KEYS:
             raw = self._brought_up(UNTRAINED, state.change)
         with self._centring:
-            known = self._centre
-            living = raw.keys.documents
-            if known is None or not known.documents <= living * 2 <= known.documents * 3:
-                known = self._centre = _Centre(_mean(raw), living)
-        return replace(raw, made=Version.centred(known.mean, unit=self._unit, scorer=self._scorer))
+            centre, living = self._centre, raw.keys.documents
+            if centre is None or not centre.documents <= living * 2 <= centre.documents * 3:
+                version = Version.centred(_mean(raw), unit=self._unit, scorer=self._scorer)
+                centre = self._centre = _Centre(version, living)
+        return replace(raw, made=centre.version)
 
     def _slot(self, version: int) -> _Slot:
         with self._lock:
@@ -300,39 +225,39 @@ class Views:
             self._slots.pop(version, None)
 
     def _keep(self, version: int) -> None:
-        """Let go of versions that were opened long ago, but for the active one and this."""
+        """Drop versions that were opened long ago, but for the active one and this."""
         state = self._store.state()
-        kept = {version, *map(state.active, ROLES)}
+        needed = {version, *map(state.active, ROLES)}
         with self._lock:
-            spare = [n for n in self._slots if n not in kept and self._slots[n].view]
+            spare = [n for n in self._slots if n not in needed and self._slots[n].view]
             for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
                 del self._slots[number]
 
     def _load(self, made: Version) -> LocalView:
-        base = self._load_published(made)
+        base = self._files.load(made)
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.published) and not self._read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self._write(made)
-            # Where the disk is full there is still an answer.
+                self._files.write(made, self.wanted)
+            # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
-            base = self._load_published(made)
+            base = self._files.load(made)
         try:
             return self._opened(made, base)
         except TooFarBehind:  # a newer index was written since
-            return self._opened(made, self._load_published(made))
+            return self._opened(made, self._files.load(made))
 
     def _opened(self, made: Version, base: Snapshot) -> LocalView:
-        """A version over published keys, with everything that was committed since."""
+        """Return a version over published keys, with everything that was committed since."""
         if made.terms and made.last_key < base.last_key:
             # Some of these keys may be of other texts than those that terms were learned of.
             made = self._stored(made.number)
         return self._advance(LocalView(made, base, NEVER))
 
     def _answering(self) -> list[int]:
-        """The version that searches, brought up, and those that recommend."""
+        """Return the version that searches, up to date, and those that recommend."""
         searching = self.current().version
         return [searching, *({UNTRAINED, self._store.state().recommend} - {searching})]
 
@@ -348,68 +273,16 @@ class Views:
 
     def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         made = self._version(version)
-        self._write(made, on_stage)
-        fresh = self._opened(made, self._load_published(made))
+        self._files.write(made, self.wanted, on_stage)
+        fresh = self._opened(made, self._files.load(made))
         slot = self._slot(made.number)
         with slot.lock:
             view = slot.view = self._advance(fresh)
         self._keep(made.number)
         return view
 
-    def _write(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
-        with self._store.all_keys(examples=made.examples) as (state, batches):
-            manifest = self._published(made).publish(
-                ((t.vectors, t.ids, t.documents) for t in map(made.keys, batches)),
-                state.last_key,
-                state.last_removal,
-                self._store.record_publication,
-                self._wanted(made),
-                on_stage,
-            )
-        self._store.forget_removals(manifest.last_removal)
-        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
-
-    def _wanted(self, made: Version) -> Wanted:
-        # The keys of several heads lie side by side: as one vector they are near to nothing.
-        if made.key_heads > 1:
-            return EXACT
-        # Questions that are keys themselves would find themselves.
-        questions = self._store.some_questions(0 if made.examples else QUESTIONS)
-        if len(questions) < QUESTIONS:
-            return self.wanted
-        return replace(self.wanted, questions=made.projection.queries(questions)[:, 0])
-
-    def _load_published(self, made: Version) -> Snapshot:
-        """The published keys, without any where there are none, or none that are sound."""
-        try:
-            loaded = self._published(made).load(self._progress)
-        except Damaged as damage:
-            log.warning("%s The index is built again from the database.", damage)
-            if not self._read_only:
-                self._published(made).discard()
-            loaded = None
-        if loaded is None:
-            return _unpublished(made)
-        segment, manifest = loaded
-        if manifest.last_removal < self._store.forgotten():
-            log.info("The index of version %d is too old, and is built again.", made.number)
-            return _unpublished(made)
-        return Snapshot(
-            segment,
-            Delta.empty(made.width),
-            manifest.last_key,
-            manifest.last_removal,
-            manifest.generation,
-            manifest.index,
-        )
-
-    def _progress(self) -> Progress:
-        state = self._store.state()
-        published = self._store.settings()["published"]
-        return Progress(state.last_key, state.last_removal, published)
-
     def _advance(self, view: LocalView) -> LocalView:
-        """The view with everything that was committed since it was made."""
+        """Return the view with everything that was committed since it was made."""
         keys = view.keys
         changes = self._store.changes_since(
             keys.last_key, keys.last_removal, examples=view.made.examples
@@ -440,18 +313,9 @@ class Views:
             )
         return Version.of(number, stored, self._scorer)
 
-    def _published(self, made: Version) -> PublishedIndexes:
-        origin = Origin(
-            uuid=str(self._store.settings()["uuid"]),
-            encoder=self._encoder,
-            dimension=made.projection.d_in,
-            layout=made.layout,
-        )
-        return PublishedIndexes(self._folder, origin)
-
 
 def _mean(view: LocalView) -> Float32:
-    """Of all living keys, (d,)."""
+    """Return the mean of all living keys, (d,)."""
     total, count = np.zeros(view.keys.width), 0
     for block in view.keys.blocks(None):
         total += block.vectors.sum(axis=0, dtype=np.float64)
@@ -460,15 +324,10 @@ def _mean(view: LocalView) -> Float32:
 
 
 def _bearable(base: Segment) -> int:
-    """Fresh keys that a search may meet beside a published segment."""
+    """Return how many fresh keys may be searched beside a published segment."""
     return max(MERGE_KEYS, base.keys // 10)
 
 
 def _is_hollow(base: Segment) -> bool:
     """Return whether too many keys are removed to be worth their place."""
     return base.removed_keys > max(MERGE_KEYS, base.living_keys // DEAD_SHARE)
-
-
-def _unpublished(made: Version) -> Snapshot:
-    """Return a state without any keys."""
-    return Snapshot(Delta.empty(made.width), Delta.empty(made.width), 0, 0, 0)

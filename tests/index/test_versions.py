@@ -12,6 +12,7 @@ import pytest
 
 from attend import views as views_module
 from attend.data import Data
+from attend.index_files import IndexFiles
 from attend.keys import PublishedIndexes
 from attend.projection import given as projection_given
 from attend.projection import identity
@@ -305,14 +306,14 @@ def test_an_activated_version_of_many_keys_was_published_before(world, monkeypat
 def test_a_merge_that_two_writers_find_due_is_done_once(world, monkeypatch):
     monkeypatch.setattr(views_module, "MERGE_KEYS", 8)
     world.collection.publish()
-    writes, write = [], views_module.Views._write
+    writes, write = [], IndexFiles.write
 
-    def counted(views, made, on_stage):
-        writes.append(made.number)
+    def counted(files, version, target, on_stage):
+        writes.append(version.number)
         time.sleep(0.1)
-        write(views, made, on_stage)
+        write(files, version, target, on_stage)
 
-    monkeypatch.setattr(views_module.Views, "_write", counted)
+    monkeypatch.setattr(IndexFiles, "write", counted)
     world.collection.write([Document(f"n{at}", {"text": f"gold {at}"}) for at in range(20)])
     threads = [threading.Thread(target=world.collection.views.merge_if_due) for _ in range(3)]
     for thread in threads:

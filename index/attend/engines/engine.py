@@ -17,7 +17,7 @@ from attend.search.selecting import Selects
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Json
-from attend.views import SnapshotSource
+from attend.view import SnapshotSource
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64
 from attend.values import only
-from attend.views import SnapshotSource, View
+from attend.view import SnapshotSource, View
 
 POOL = 1000
 """Documents that diversity chooses from, at most, and that are at hand beside those listed."""

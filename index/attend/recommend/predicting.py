@@ -18,7 +18,8 @@ from attend.search.explain import MAX_SHARES
 from attend.search.schedule import Vanished, until_stable
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
-from attend.views import UNTRAINED, SnapshotSource
+from attend.view import SnapshotSource
+from attend.views import UNTRAINED
 
 MOST_USED = 10_000
 """Documents of a history that a prediction attends to."""

@@ -34,7 +34,7 @@ from attend.search.words import BestByWords, WordScores
 from attend.settings import Settings
 from attend.timings import timed
 from attend.types import Int64
-from attend.views import View
+from attend.view import View
 
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""

@@ -24,7 +24,7 @@ from attend.key_table import KeyTable
 from attend.search.plan import ScoringPlan
 from attend.search.words import WordScores
 from attend.types import Float32, Float64, Floats, Int64
-from attend.views import View
+from attend.view import View
 
 FEW_KEYS = 1024
 """Up to this many keys queries are float64: float32 moves a weight by a millionth or two."""

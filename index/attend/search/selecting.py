@@ -12,7 +12,8 @@ from attend.api.search import Mask, SearchOptions
 from attend.search.encode import rows_by_id
 from attend.store import CollectionStore, Store, compile_filter
 from attend.types import Int64
-from attend.views import View, Views
+from attend.view import View
+from attend.views import Views
 
 
 class Selected(NamedTuple):

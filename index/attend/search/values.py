@@ -25,7 +25,7 @@ from attend.values import (
     parse_type,
     select,
 )
-from attend.views import View
+from attend.view import View
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""

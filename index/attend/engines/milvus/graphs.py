@@ -24,11 +24,11 @@ from attend.engines.milvus.graph import Graph, Point, measured
 from attend.engines.milvus.layouts import Layouts
 from attend.engines.milvus.tables import Tables
 from attend.errors import AttendError, Unavailable
+from attend.index_files import QUESTIONS
 from attend.keys.measuring import AMID, QUERIES, held_out
 from attend.settings import Settings
 from attend.types import Float32, Json, OnStage
 from attend.versions import Version
-from attend.views import QUESTIONS
 
 log = logging.getLogger("attend")
 

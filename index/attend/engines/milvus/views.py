@@ -22,7 +22,7 @@ from attend.search.selecting import Selected
 from attend.store import Role, compile_filter
 from attend.types import Float32, OnStage
 from attend.versions import Version
-from attend.views import View
+from attend.view import View
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""

@@ -1,0 +1,74 @@
+"""A view: one version over one state of a collection; searches take it, and it never changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from attend.keys import SearchableKeys, Wanted
+from attend.projection import Projection
+from attend.store import Role
+from attend.tuning import Tuning
+from attend.types import Float32, Json, OnStage
+from attend.versions import Version
+
+
+@dataclass(frozen=True)
+class View:
+    """One version over one state of the collection.
+
+    Attributes:
+        made: the version that made the keys.
+        keys: keys of width Hk * d.
+        change: the number of this state.
+    """
+
+    made: Version
+    keys: SearchableKeys
+    change: int
+
+    @property
+    def version(self) -> int:
+        """The version's number in the store."""
+        return self.made.number
+
+    @property
+    def projection(self) -> Projection:
+        """The projection in the form (folded or materialised) of `keys`."""
+        return self.made.projection
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.made.tuning
+
+    @property
+    def index_stats(self) -> dict[str, Json]:
+        """Statistics of the index."""
+        return {
+            **{name: value for name, value in self.keys.index.items() if name != "points"},
+            "exact": self.keys.promises() == 1,
+            "published": self.keys.generation,
+            "keys": self.keys.indexed,
+            "fresh": self.keys.fresh,
+        }
+
+
+class SnapshotSource(Protocol):
+    """Opens and publishes the keys of a collection's versions, in any engine."""
+
+    wanted: Wanted
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """Return a version's view, or that of the active version of a role."""
+
+    def mean(self) -> Float32:
+        """Return the mean of all keys' embeddings (d,)."""
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write the keys so that the next process need not make them."""
+
+    def merge_if_due(self) -> None:
+        """Publish if too many keys were written since the last time."""
+
+    def has_fresh(self) -> bool:
+        """Return whether keys were written since the last publication."""
