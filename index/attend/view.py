@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from attend.api.search import SearchOptions
 from attend.keys import SearchableKeys, Wanted
 from attend.projection import Projection
-from attend.store import Role
+from attend.store import CollectionStore, Role
 from attend.tuning import Tuning
-from attend.types import Float32, Json, OnStage
+from attend.types import Float32, Int64, Json, OnStage
 from attend.versions import Version
 
 
@@ -72,3 +74,21 @@ class SnapshotSource(Protocol):
 
     def has_fresh(self) -> bool:
         """Return whether keys were written since the last publication."""
+
+
+class Selected(NamedTuple):
+    """A view, and the documents of it that a search may attend to.
+
+    Attributes:
+        rows: the documents that filter and mask let pass, ascending; None for all of the view.
+        store: where the contents of these documents are read.
+    """
+
+    view: View
+    rows: Int64 | None
+    store: CollectionStore
+
+
+Selects: TypeAlias = Callable[[SearchOptions, tuple[int, ...]], Selected]
+"""Selects for the options of a search, and the rows of documents that its queries are made of,
+which are masked."""

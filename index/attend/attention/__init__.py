@@ -1,16 +1,19 @@
-"""Candidates, or all keys, to weights: score, scale, reduce, softmax, mix."""
+"""Attention: queries and keys → scores, logits of documents, softmax, weights.
+
+The one softmax outside of training. `attend_logits` weighs candidates, `attend_many` all keys;
+`softmax` and `log_mix` serve whoever has logits of another kind.
+"""
 
 from __future__ import annotations
 
-from attend.attention.logits import Allowed, Block, block_logits, only, pieces, score_keys, without
+from attend.attention.logits import Allowed, Block, block_logits, pieces, score_keys, without
 from attend.attention.mechanism import POOLS, Mechanism, default_scale, mechanism, resolve_scale
-from attend.attention.scorers import SCORERS, Additive, score, scorer
+from attend.attention.scorers import SCORERS, Additive, scorer
 from attend.attention.softmax import (
     Partition,
     Softmax,
     join,
     log_mix,
-    mix,
     partition,
     softmax,
 )
@@ -37,12 +40,9 @@ __all__ = [
     "join",
     "log_mix",
     "mechanism",
-    "mix",
-    "only",
     "partition",
     "pieces",
     "resolve_scale",
-    "score",
     "score_keys",
     "scorer",
     "softmax",

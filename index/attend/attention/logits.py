@@ -34,11 +34,6 @@ class Block(NamedTuple):
     (q, H, n) by head."""
 
 
-def only(ids: Int64) -> Allowed:
-    """Return the mask that lets these row ids through and no other."""
-    return lambda documents: np.isin(documents, ids)
-
-
 def without(ids: Int64) -> Allowed:
     """Return the mask that holds these row ids back."""
     return lambda documents: np.isin(documents, ids, invert=True)

@@ -158,12 +158,6 @@ def scorer(name: str, parameters: Additive | None = None) -> Scorer:
     return SCORERS[name]
 
 
-def score(query: Floats, keys: Floats, scorer: Scorer) -> Floats:
-    """One query (H, d) against keys (m, Hk, d): (H, m)."""
-    scores: Floats = scorer(query[None], keys)[0]  # of (1, H, m)
-    return scores
-
-
 def _divisor(length: Floats) -> Floats:
     return np.asarray(np.where(length == 0, 1, length))
 

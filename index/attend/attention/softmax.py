@@ -107,11 +107,6 @@ def weigh_one(z: Float64, sums: Partition) -> Float64:
     return np.asarray(weigh(z[..., None], sums)[..., 0])
 
 
-def mix(weights: Float64, gates: Float64) -> Float64:
-    """Mix the weights of heads (..., H, n) by their gates (H,): (..., n)."""
-    return np.asarray(gates @ weights)  # (H,) @ (..., H, n) -> (..., n)
-
-
 def log_mix(log_weights: Float64, gates: Float64) -> Float64:
     """Return the log of the mixture from log weights (..., H, n): (..., n).
 

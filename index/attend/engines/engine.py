@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from attend.errors import Unsupported
-from attend.search.selecting import Selects
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Json
-from attend.view import SnapshotSource
+from attend.view import Selects, SnapshotSource
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,19 @@ import shutil
 import time
 from pathlib import Path
 
+import numpy as np
+
 from attend.aliases import Aliases
+from attend.api.search import Mask, SearchOptions
 from attend.engines.engine import Capabilities, OpenedCollection
 from attend.engines.local_checks import LocalChecks
 from attend.keys import Wanted
 from attend.projection import identity
-from attend.search.selecting import Selecting
+from attend.search.encode import rows_by_id
 from attend.settings import Settings
-from attend.store import Store
+from attend.store import Store, compile_filter
+from attend.types import Int64
+from attend.view import Selected
 from attend.views import Views
 
 LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
@@ -75,7 +80,7 @@ class Folder:
         )
         checks = LocalChecks(store, views, settings)
         return OpenedCollection(
-            folder, settings, store, views, Selecting(store, views), CAPABILITIES, checks
+            folder, settings, store, views, LocalSelection(store, views), CAPABILITIES, checks
         )
 
     def make(self, name: str, settings: Settings) -> None:
@@ -113,6 +118,38 @@ class Folder:
 
     def _of(self, name: str) -> Path:
         return self.folder / "collections" / name
+
+
+class LocalSelection:
+    """Selects documents by their rows, from a filter and a mask."""
+
+    def __init__(self, store: Store, views: Views) -> None:
+        self._store = store
+        self._views = views
+
+    def __call__(self, options: SearchOptions, made_of: tuple[int, ...]) -> Selected:
+        view = self._views.current(options.projection)
+        return Selected(view, self._rows(options, made_of), self._store)
+
+    def _rows(self, options: SearchOptions, made_of: tuple[int, ...]) -> Int64 | None:
+        """Return the rows that filter and mask let pass, ascending; None for all."""
+        if not (options.filter or options.mask or made_of):
+            return None
+        mask, rows = options.mask or Mask(), None
+        if options.filter:
+            rows = self._store.matching(compile_filter(options.filter))
+        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        masked = {named[id] for id in mask.exclude}
+        if mask.only is None:
+            masked |= set(made_of)
+        else:
+            only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
+            rows = only if rows is None else np.intersect1d(rows, only)
+        if not masked:
+            return rows
+        if rows is None:
+            rows = self._store.matching(compile_filter({}))
+        return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
 
 
 def _sweep(folder: Path) -> None:

@@ -21,11 +21,11 @@ from attend.search.schedule import (
     texts_of,
     until_stable,
 )
-from attend.search.selecting import Selects
 from attend.search.words import score_words
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Float64, Int64
+from attend.view import Selects
 
 MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""

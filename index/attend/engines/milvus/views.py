@@ -18,11 +18,10 @@ from attend.engines.milvus.versions import Versions
 from attend.errors import InvalidRequest
 from attend.keys import Wanted
 from attend.search.encode import rows_by_id
-from attend.search.selecting import Selected
 from attend.store import Role, compile_filter
 from attend.types import Float32, OnStage
 from attend.versions import Version
-from attend.view import View
+from attend.view import Selected, View
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""
@@ -55,7 +54,7 @@ class RemoteViews:
         return RemoteKeys(self._tables, made.layout, made.width, size, graph=graph, **passing)
 
     def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
-        """What a search looks at; see `attend.search.selecting`."""
+        """What a search looks at; see `attend.view`."""
         _check(options)
         there = self._tables.known()
         made = self._versions.of(options.projection or there.version)
