@@ -1,6 +1,6 @@
-"""How fresh reads are to be, said once for all that a request reads.
+"""Consistency of reads: how fresh they must be, set once for all reads of a request.
 
-A context variable, since between a request and its reads lie stations that need not know of it.
+A context variable, since the stations between a request and its reads need not know of it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Moment(NamedTuple):
     began: float
 
 
-class Asked:
-    """What was said for a block of reads.
+class ReadBlock:
+    """The consistency of a block of reads.
 
     Attributes:
-        moments: what strong reads of the block wait for, by engine: all of them are of that
-            moment or later, and only the first of them waits long.
+        moments: the moment that strong reads of the block wait for, by engine; only the first
+            of them waits long.
     """
 
     def __init__(self, consistency: Consistency) -> None:
@@ -39,22 +39,22 @@ class Asked:
         self.moments: dict[object, Moment] = {}
 
 
-_asked: ContextVar[Asked | None] = ContextVar("consistency", default=None)
+_present: ContextVar[ReadBlock | None] = ContextVar("consistency", default=None)
 
 
 @contextmanager
 def reading(consistency: Consistency | None) -> Iterator[None]:
-    """Within the block, reads of this thread have this consistency; None leaves what was said."""
+    """Give reads of this thread in the block a consistency; None changes nothing."""
     if consistency is None:
         yield
         return
-    token = _asked.set(Asked(consistency))
+    token = _present.set(ReadBlock(consistency))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _present.reset(token)
 
 
-def asked() -> Asked | None:
-    """What was said, None for the engine's default."""
-    return _asked.get()
+def present_block() -> ReadBlock | None:
+    """Return the consistency of the present block; None for the engine's default."""
+    return _present.get()

@@ -36,7 +36,7 @@ __all__ = ["DEFAULT_COLLECTION", "Data"]
 
 
 class Data:
-    """The collections in a folder or on a server, and the encoders that they share.
+    """Collections in a folder or on a server, and the encoders that they share.
 
     >>> data = Data("library")  # doctest: +SKIP
     >>> books = data.create("books")  # doctest: +SKIP
@@ -55,19 +55,19 @@ class Data:
         """
         Args:
             folder: a data folder, or the address of another engine, `milvus://HOST:PORT/LIBRARY`.
-            cache_bytes: what embeddings of queries may take in memory, to be used again.
-            read_only: write nothing, not even an index; the folder may be one that cannot be
-                written to. What others write is seen all the same.
-            engine: the address of an engine that keeps the collections, where `folder` is to keep
-                what is this process's own: keys of access and jobs.
+            cache_bytes: memory for a cache of query embeddings.
+            read_only: write nothing, not even an index; the folder may be write-protected. Writes
+                of other processes are seen.
+            engine: the address of an engine that keeps the collections, where `folder` keeps only
+                the access keys and jobs of this process.
 
         Raises:
-            InvalidRequest: an address that is none, or what it needs is not installed.
+            InvalidRequest: a wrong address, or a package that it needs is not installed.
             Unavailable: no server answers there.
         """
         self.read_only = read_only
         self.embeddings = EmbeddingCache(cache_bytes)
-        self._own = None if str(folder).startswith(SCHEME) else Path(folder)
+        self._folder = None if str(folder).startswith(SCHEME) else Path(folder)
         self._engine = engine_of(engine or folder, read_only=read_only)
         self._load = load_encoder or encoders.load
         self._encoders: dict[str, Encoder] = {}
@@ -79,37 +79,37 @@ class Data:
 
     @property
     def folder(self) -> Path:
-        """Of this library's files; of one on a server, of what is this process's own.
+        """The folder of the library; of one on a server, the folder of this process.
 
         Raises:
             Unsupported: it was opened by its address alone.
         """
-        if self._own is None:
+        if self._folder is None:
             raise Unsupported(
                 f"A library of the engine {self.capabilities.engine} that is opened by its address "
                 f"alone has no folder; name one with --data as well."
             )
-        return self._own
+        return self._folder
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the engine can do."""
+        """The features of the engine."""
         return self._engine.capabilities
 
     def names(self) -> list[str]:
-        """The collections there are, without their aliases, in alphabetical order."""
+        """Return the names of the collections, without aliases, in alphabetical order."""
         return self._engine.names()
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
-        """An existing collection, by its name or an alias.
+        """Return an existing collection, by its name or an alias.
 
         Raises:
-            UnknownCollection: there is none of this name; the sentence names those there are.
+            UnknownCollection: no collection has this name; the sentence names the others.
         """
-        given, name = name, self.resolve(name)
+        alias, name = name, self.resolve(name)
         identity = self._engine.identity(name)
         if identity is None:
-            raise self._unknown(name, given)
+            raise self._unknown(name, alias)
         with self._lock:
             opened = self._open.get(name)
             # Another process may have dropped the collection and made one of the same name.
@@ -119,11 +119,11 @@ class Data:
             return opened[1]
 
     def create(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
-        """A new collection; an existing one of the same settings is returned as it is.
+        """Create a collection, or return an existing one of the same settings.
 
         Raises:
             InvalidRequest: a name or a setting that is not allowed.
-            CollectionExists: there is one of this name, made with other settings, or an alias.
+            CollectionExists: a collection with other settings, or an alias, has this name.
             EncoderError: the encoder cannot be loaded.
         """
         check_name(name)
@@ -135,17 +135,17 @@ class Data:
                 field="collection",
             )
         self.check_writable()
-        wanted = self._settings(parse(CollectionSettings, settings))  # may load an encoder
+        full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._lock:
             if self._engine.identity(name) is None:
-                self._engine.make(name, wanted)
+                self._engine.make(name, full)
             collection = self.collection(name)
-        if collection.settings != wanted:
-            raise _differs(name, collection.settings, wanted)
+        if collection.settings != full:
+            raise _differs(name, collection.settings, full)
         return collection
 
     def ensure(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
-        """An existing collection, which must agree with the settings named; else a new one.
+        """Return an existing collection, which must have the settings named, or create one.
 
         Raises:
             EncoderMismatch: it was built with another encoder than the one named.
@@ -156,13 +156,13 @@ class Data:
             return self.create(name, **settings)
         collection = self.collection(name)
         has = collection.settings
-        wanted = self._settings(parse(CollectionSettings, settings)) if settings else has
-        if "encoder" in settings and has.encoder != wanted.encoder:
+        full = self._settings(parse(CollectionSettings, settings)) if settings else has
+        if "encoder" in settings and has.encoder != full.encoder:
             raise EncoderMismatch(
                 f"The collection {name!r} was built with the encoder {has.encoder!r}, not "
-                f"{wanted.encoder!r}. Use that one, or build another collection."
+                f"{full.encoder!r}. Use that one, or build another collection."
             )
-        agreed = replace(has, **{field: getattr(wanted, field) for field in settings})
+        agreed = replace(has, **{field: getattr(full, field) for field in settings})
         if agreed != has:
             raise _differs(name, has, agreed)
         return collection
@@ -181,7 +181,7 @@ class Data:
             self._engine.drop(name)
 
     def check_droppable(self, name: str) -> None:
-        """Raises Conflict for an alias, and for a collection that has one."""
+        """Raise Conflict for an alias, and for a collection that has one."""
         leads_to = self._aliases.target(name)
         if leads_to is not None:
             raise Conflict(
@@ -189,16 +189,16 @@ class Data:
                 f"the collection itself.",
                 field="collection",
             )
-        own = [alias for alias, target in self.aliases().items() if target == name]
-        if own:
+        aliases = [alias for alias, target in self.aliases().items() if target == name]
+        if aliases:
             raise Conflict(
-                f"The collection {name!r} is what {', '.join(own)} stands for. Point the alias at "
-                f"another collection or delete it, then delete this one.",
+                f"The collection {name!r} is the target of {', '.join(aliases)}. Point the "
+                f"alias at another collection or delete it, then delete this one.",
                 field="collection",
             )
 
     def search(self, query: Any, collections: Sequence[str], **options: Any) -> AcrossAnswer:
-        """Ask several collections the same; see `attend.search.across` for what merging means.
+        """Search several collections; see `attend.search.across` for what merging means.
 
         Args:
             query, options: as `Collection.search` takes them.
@@ -208,17 +208,17 @@ class Data:
         return self.search_across(request)
 
     def search_across(self, request: AcrossRequest) -> AcrossAnswer:
-        """The same, of a request that was checked."""
+        """Search several collections by a request that is validated already."""
         return search_across([self.collection(name) for name in request.collections], request)
 
     # -- aliases ----------------------------------------------------------------------------
 
     def aliases(self) -> dict[str, str]:
-        """The collection of each alias, in alphabetical order."""
+        """Return the collection of each alias, in alphabetical order."""
         return self._aliases.all()
 
     def resolve(self, name: str) -> str:
-        """The collection that a name stands for, whether it is there or not."""
+        """Return the collection that a name stands for, whether it exists or not."""
         check_name(name)
         return self._aliases.target(name) or name
 
@@ -228,7 +228,7 @@ class Data:
         Returns: whether the alias is new.
 
         Raises:
-            UnknownCollection: there is no such collection.
+            UnknownCollection: no such collection exists.
             CollectionExists: the alias is the name of a collection.
             InvalidRequest: an alias of an alias, or a name that is not allowed.
         """
@@ -249,22 +249,22 @@ class Data:
         """Delete an alias; its collection stays.
 
         Raises:
-            UnknownAlias: there is none of this name.
+            UnknownAlias: no alias has this name.
         """
         self.check_writable()
         check_name(alias)
         self._aliases.remove(alias)
 
     def check_writable(self) -> None:
-        """Raises ReadOnly where the folder was opened to be read only."""
+        """Raise ReadOnly where the folder was opened to be read only."""
         if self.read_only:
             raise ReadOnly(
-                f"{self._own or 'The library'} was opened to be read only, and nothing was "
+                f"{self._folder or 'The library'} was opened to be read only, and nothing was "
                 f"changed. Open it without --read-only to write to it."
             )
 
     def encoder(self, name: str) -> Encoder:
-        """An encoder by name or folder, loaded once."""
+        """Return an encoder by name or folder; it is loaded once."""
         with self._loading:
             if name not in self._encoders:
                 loaded = self._load(name)
@@ -279,27 +279,27 @@ class Data:
             self._open.clear()
         self._engine.close()
 
-    def _settings(self, given: CollectionSettings) -> Settings:
-        plain = given.model_dump(exclude={"encoder", "dimension"})
-        if given.values is not None:
-            parse_type(given.values, field="values")
-        if given.dimension is not None:
-            return Settings(encoder=None, dimension=given.dimension, **plain)
-        encoder = self.encoder(given.encoder or encoders.DEFAULT)
-        if given.overlap is not None:
-            encoder.passages([], given.overlap)  # refuses one that leaves a passage nothing new
+    def _settings(self, request: CollectionSettings) -> Settings:
+        plain = request.model_dump(exclude={"encoder", "dimension"})
+        if request.values is not None:
+            parse_type(request.values, field="values")
+        if request.dimension is not None:
+            return Settings(encoder=None, dimension=request.dimension, **plain)
+        encoder = self.encoder(request.encoder or encoders.DEFAULT)
+        if request.overlap is not None:
+            encoder.passages([], request.overlap)  # refuses one that leaves a passage nothing new
         return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
 
-    def _unknown(self, name: str, given: str) -> UnknownCollection:
-        if given != name:
+    def _unknown(self, name: str, alias: str) -> UnknownCollection:
+        if alias != name:
             return UnknownCollection(
-                f"The alias {given!r} leads to the collection {name!r}, which is not there; point "
-                f"it at another with PUT /v1/aliases/{given}.",
+                f"The alias {alias!r} leads to the collection {name!r}, which is not there; point "
+                f"it at another with PUT /v1/aliases/{alias}.",
                 field="collection",
             )
-        known = ", ".join(self.names()) or "none yet"
+        names = ", ".join(self.names()) or "none yet"
         return UnknownCollection(
-            f"There is no collection {name!r}; there are: {known}. Build one with "
+            f"There is no collection {name!r}; there are: {names}. Build one with "
             f"'attend build', or make one with PUT /v1/collections/{name}.",
             field="collection",
         )
@@ -315,11 +315,11 @@ def check_name(name: str) -> None:
         )
 
 
-def _differs(name: str, has: Settings, wanted: Settings) -> CollectionExists:
+def _differs(name: str, has: Settings, other: Settings) -> CollectionExists:
     stored: Mapping[str, Any] = has.stored()
     differences = [
         f"{field} is {stored[field]!r}, not {value!r}"
-        for field, value in wanted.stored().items()
+        for field, value in other.stored().items()
         if stored[field] != value
     ]
     return CollectionExists(

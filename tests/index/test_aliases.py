@@ -67,7 +67,7 @@ def test_no_name_is_both(data):
 
 def test_a_collection_with_an_alias_stays(data):
     data.set_alias("live", "one")
-    with pytest.raises(Conflict, match="'one' is what live stands for"):
+    with pytest.raises(Conflict, match="'one' is the target of live"):
         data.drop("one")
     with pytest.raises(Conflict, match="'live' is an alias of the collection 'one'"):
         data.drop("live")

@@ -112,7 +112,7 @@ def test_an_alias_stands_for_its_collection(library: Data, vectors: Collection) 
     assert library.collection("also").name == "vectors"
     assert library.aliases()["also"] == "vectors"
     assert "also" not in library.names()
-    with pytest.raises(errors.Conflict, match="is what also stands for"):
+    with pytest.raises(errors.Conflict, match="is the target of also"):
         library.drop("vectors")
     library.drop_alias("also")
     with pytest.raises(errors.UnknownCollection):

@@ -152,7 +152,7 @@ def _scales(scale: Scale, default: float, d_k: int, heads: int) -> Float64:
             f"{len(scale)} scales were given for {heads} heads; send one, or one for each.",
             field="scale",
         )
-    return np.array([resolve_scale(each, default, d_k) for each in scale])
+    return np.array([resolve_scale(number, default, d_k) for number in scale])
 
 
 def _gates(gates: ArrayLike) -> Float64:

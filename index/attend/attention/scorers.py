@@ -1,4 +1,4 @@
-"""How well a query and a key match: (q, H, d) x (m, Hk, d) -> (q, H, m), higher is better.
+"""Scorers: the match of queries and keys, (q, H, d) x (m, Hk, d) -> (q, H, m).
 
 Dot product: Vaswani et al. 2017. Additive: Bahdanau et al. 2014. Laplace: Kim et al.
 2019. Work is done in the finer precision of the two sides, so that a float64 query has
@@ -29,7 +29,7 @@ panels first (its interface/gemm.c: M N K up to 100 cubed). For 16 queries a cop
 their product with what is copied."""
 
 LEAST_TILE = 16
-"""Keys in a tile; so many queries that it would be smaller share the panels well."""
+"""Keys in a tile; more queries, which would make it smaller, share the panels well."""
 
 PAIR_VALUES = 1 << 18
 """Numbers held at once where each query meets each key one by one: 2 MiB, within cache."""
@@ -49,19 +49,19 @@ class Additive:
     b: Floats | None = None
 
     def __post_init__(self) -> None:
-        given = {name: each for name, each in vars(self).items() if each is not None}
-        for name, each in given.items():
-            object.__setattr__(self, name, np.asarray(each, dtype=np.float64))
-        shapes = tuple(getattr(self, name).shape for name in given)
-        if len(shapes[0]) != 2 or shapes[1:] != (shapes[0], *[shapes[0][:1]] * (len(given) - 2)):
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
+        for name, array in arrays.items():
+            object.__setattr__(self, name, np.asarray(array, dtype=np.float64))
+        shapes = tuple(getattr(self, name).shape for name in arrays)
+        if len(shapes[0]) != 2 or shapes[1:] != (shapes[0], *[shapes[0][:1]] * (len(arrays) - 2)):
             raise InvalidRequest(
-                f"The additive scorer was given {', '.join(given)} of shapes {shapes}; send w and "
+                f"The additive scorer was given {', '.join(arrays)} of shapes {shapes}; send w and "
                 f"u as (a, d), the others as (a,).",
                 field="scorer",
             )
-        if not all(np.isfinite(getattr(self, name)).all() for name in given):
+        if not all(np.isfinite(getattr(self, name)).all() for name in arrays):
             raise InvalidRequest(
-                f"The additive scorer's {', '.join(given)} hold NaN or infinity; send finite "
+                f"The additive scorer's {', '.join(arrays)} hold NaN or infinity; send finite "
                 f"numbers.",
                 field="scorer",
             )
@@ -72,10 +72,10 @@ def dot(queries: Floats, keys: Floats) -> Floats:
     q, heads, width = queries.shape
     if keys.shape[1] == 1:
         # One product for all heads: (q*H, d) and (m, d) -> (q*H, m)
-        asked, offered = queries.reshape(q * heads, width), keys[:, 0, :]
+        flat, shared = queries.reshape(q * heads, width), keys[:, 0, :]
         if len(keys) < MANY_KEYS:
-            return (asked @ offered.T).reshape(q, heads, len(keys))
-        return _tiled(offered, asked).T.reshape(q, heads, len(keys))
+            return (flat @ shared.T).reshape(q, heads, len(keys))
+        return _tiled(shared, flat).T.reshape(q, heads, len(keys))
     by_head = queries.transpose(1, 0, 2) @ keys.transpose(1, 2, 0)  # (H, q, d) @ (H, d, m)
     return by_head.transpose(1, 0, 2)  # (q, H, m)
 
@@ -86,12 +86,12 @@ def _tiled(keys: Floats, queries: Floats) -> Floats:
     tile = TILE_PRODUCTS // max(1, len(queries) * width) // LEAST_TILE * LEAST_TILE
     if len(queries) == 1 or tile == 0:
         return np.asarray(keys @ queries.T)
-    asked, whole = np.ascontiguousarray(queries.T), count - count % tile
-    tiles = keys[:whole].reshape(-1, tile, width)
-    found = np.empty((count, len(queries)), np.result_type(keys, queries))
-    np.matmul(tiles, asked, out=found[:whole].reshape(-1, tile, len(queries)))
-    np.matmul(keys[whole:], asked, out=found[whole:])
-    return found
+    columns, tiled = np.ascontiguousarray(queries.T), count - count % tile
+    tiles = keys[:tiled].reshape(-1, tile, width)
+    product = np.empty((count, len(queries)), np.result_type(keys, queries))
+    np.matmul(tiles, columns, out=product[:tiled].reshape(-1, tile, len(queries)))
+    np.matmul(keys[tiled:], columns, out=product[tiled:])
+    return product
 
 
 def cosine(queries: Floats, keys: Floats) -> Floats:
@@ -116,11 +116,11 @@ def additive(queries: Floats, keys: Floats, parameters: Additive) -> Floats:
             f"have {queries.shape[-1]}.",
             field="scorer",
         )
-    asked = queries @ parameters.w.T  # (q, H, d) @ (d, a) -> (q, H, a)
-    offered = keys @ parameters.u.T  # (m, Hk, d) @ (d, a) -> (m, Hk, a)
+    from_queries = queries @ parameters.w.T  # (q, H, d) @ (d, a) -> (q, H, a)
+    from_keys = keys @ parameters.u.T  # (m, Hk, d) @ (d, a) -> (m, Hk, a)
     if parameters.b is not None:
-        asked = asked + parameters.b
-    return _pairwise(asked, offered, lambda q, k: np.tanh(q + k) @ parameters.v)
+        from_queries = from_queries + parameters.b
+    return _pairwise(from_queries, from_keys, lambda q, k: np.tanh(q + k) @ parameters.v)
 
 
 def _needs_parameters(queries: Floats, keys: Floats) -> Floats:
@@ -140,7 +140,7 @@ SCORERS: Mapping[str, Scorer] = {
 
 
 def scorer(name: str, parameters: Additive | None = None) -> Scorer:
-    """The scorer of that name; raises InvalidRequest naming the known ones.
+    """Return the scorer of that name; raises InvalidRequest naming the known ones.
 
     `additive` needs its parameters, and no other scorer takes any.
     """
@@ -172,7 +172,7 @@ def _pairwise(queries: Floats, keys: Floats, pair: Callable[[Floats, Floats], Fl
     return out
 
 
-def _slices(count: int, each: int) -> Iterator[slice]:
-    step = max(1, PAIR_VALUES // max(1, each))
+def _slices(count: int, size: int) -> Iterator[slice]:
+    step = max(1, PAIR_VALUES // max(1, size))
     for start in range(0, count, step):
         yield slice(start, start + step)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from attend.consistency import Asked, Consistency, Moment, asked
+from attend.consistency import Consistency, Moment, ReadBlock, present_block
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import MESSAGE_BYTES
 from attend.errors import InvalidRequest, Unavailable, UnknownCollection
@@ -225,7 +225,7 @@ class Client:
         self, client: MilvusClient, collection: str, consistency: Consistency | None
     ) -> dict[str, Any]:
         """Milvus's names for a consistency. A process always sees its own writes."""
-        said = None if consistency else asked()
+        said = None if consistency else present_block()
         level = consistency or (said.consistency if said else self.address.consistency)
         if level == "strong":
             if said is None:
@@ -236,7 +236,7 @@ class Client:
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
         return {"consistency_level": "Session" if recent else "Bounded"}
 
-    def _moment(self, client: MilvusClient, said: Asked) -> Moment:
+    def _moment(self, client: MilvusClient, said: ReadBlock) -> Moment:
         """That of a block of reads, or one anew where it is too long ago."""
         moment, began = said.moments.get(self), time.monotonic()
         if moment is None or began - moment.began > MOMENT_SECONDS:
