@@ -150,10 +150,9 @@ def _best(options: AttentionOptions, documents: int, queries: int) -> int:
 
 
 def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | None) -> Attention:
-    """Return the attention of a mixture.
+    """Return the attention of a mixture; by a scan where search is exact.
 
-    By a scan where search is exact: for the parts together an index does the same product, and
-    would sort besides what each proposes.
+    For the parts together an index does the same product, and sorts what each proposes besides.
     """
     parts, keys = len(scoring.embeddings), scoring.view.keys
     if parts * min(attend, keys.documents) > MAX_RANKED:
