@@ -76,7 +76,7 @@ class Mechanism:
     gates: Float64
     """(H,), summing to one."""
     null_logit: Float64 | None
-    """(H,): the null key's logit in each head, before the temperature."""
+    """(H,): the no-answer score in each head, before the temperature."""
 
     @cached_property
     def heads(self) -> int:

@@ -1,4 +1,4 @@
-"""Softmax with masks, a temperature and a null key, and the mixture of heads."""
+"""Softmax with masks, a temperature and a no-answer score, and the mixture of heads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Softmax(NamedTuple):
     weights: Float64
     """(..., n); zero where masked."""
     null_weight: Float64
-    """(...,); zero without a null key."""
+    """(...,); zero without a no-answer score."""
     log_partition: Float64
     """(...,) log of the sum of exp(logit / temperature); -inf if all was masked."""
 
@@ -50,7 +50,7 @@ def softmax(
     """exp(z / t) over its sum along the last axis, in float64.
 
     A logit of -inf is masked and weighs nothing. Where all are masked, weights are zero,
-    never uniform, and the null key, if there is one, has all. Raises InvalidRequest for
+    never uniform, and the no-answer score, if any, has all the weight. Raises InvalidRequest for
     a temperature that is not a finite number above zero and for logits that are NaN or
     +inf.
 
@@ -66,13 +66,13 @@ def softmax(
 
 
 def partition(z: Floats, null: Float64 | None = None) -> Partition:
-    """Sum exponentials over the last axis and the null key: (..., n) -> (...,)."""
+    """Sum exponentials over the last axis and the no-answer score: (..., n) -> (...,)."""
     rows, _ = summed(z)
     return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
 
 
 def summed(z: Floats) -> tuple[Partition, Floats]:
-    """Sum exponentials without a null key; return also exp(z - maximum) (..., n)."""
+    """Sum exponentials without a no-answer score; return also exp(z - maximum) (..., n)."""
     maximum = np.asarray(z.max(axis=-1, initial=-np.inf))
     if not (maximum < np.inf).all():  # NaN fails too
         raise InvalidRequest(

@@ -36,7 +36,7 @@ class Attended(NamedTuple):
     partition: Partition
     """(H,) each head's sum of exp(logit / temperature), null included."""
     null_weight: float
-    """The weight of "nothing here answers that"; 0 without a null key."""
+    """The weight of "nothing here answers that"; 0 without a no-answer score."""
     total_documents: int
     """How many documents share the weights, listed or not; 0 if all were masked."""
 
@@ -130,7 +130,7 @@ def unmasked(candidates: Logits) -> Logits:
 
 
 def _whole(z: Floats, mechanism: Mechanism) -> Partition:
-    """Return the partition (H,) of logits (H, n) with the null key."""
+    """Return the partition (H,) of logits (H, n) with the no-answer score."""
     null, tau = mechanism.null_logit, mechanism.temperature
     return partition(z / tau, None if null is None else null / tau)
 

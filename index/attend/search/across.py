@@ -149,7 +149,7 @@ def _grouped(hits: Sequence[CollectionHit]) -> list[CollectionHit]:
 
 def _rescaled(name: str, hit: Hit, share: float, confidence: float) -> CollectionHit:
     """Return a collection's hit with its weights as shares of all attention."""
-    factor = share / confidence if confidence > 0 else 0.0  # without its own null key
+    factor = share / confidence if confidence > 0 else 0.0  # without its own no-answer score
     values = {field.name: getattr(hit, field.name) for field in fields(hit)}
     values["weight"] = hit.weight * factor
     if hit.group_weight is not None:

@@ -1,4 +1,4 @@
-"""Scoring plans: which scorer, scale, heads and null key some options get from a version."""
+"""Scoring plans: which scorer, scale, heads and no-answer score some options get from a version."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class ScoringPlan:
     """Constants of one version and one set of options.
 
     Attributes:
-        mechanism: scorer, scale, pool, temperature, gates and null key.
+        mechanism: scorer, scale, pool, temperature, gates and no-answer score.
         projection: in the form that the scorer needs.
         stored_form: whether the keys of the snapshot are in that form.
         untouched: whether queries are the embeddings as they are.
         native: whether the index orders documents as the mechanism does, but for words.
         indexed: whether it orders them as each single head does.
         reranks: whether the scorer was fitted to candidates, and looks at no others.
-        calibrated: whether scale and null key were fitted for these options.
+        calibrated: whether scale and no-answer score were fitted for these options.
     """
 
     mechanism: Mechanism
@@ -113,7 +113,7 @@ def _plan(
         _check_lengths(scorer, settings)
     unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
     pool = options.pool or tuning.pool
-    # A null key is fitted for queries that attend to their own best, which parts do not.
+    # A no-answer score is fitted for queries that attend to their own best, which parts do not.
     fits = not mixture and _fits(version, settings, scorer, options, words)
     # Keys of length one, but for examples, whose lengths say how much they count: an inner
     # product keeps those, where a cosine would divide them away.
@@ -152,7 +152,7 @@ def _plan(
 def _fits(
     version: Version, settings: Settings, scorer: str, options: AttentionOptions, words: bool
 ) -> bool:
-    """Return whether the version's null key was fitted for these options."""
+    """Return whether the version's no-answer score was fitted for these options."""
     tuning = version.tuning
     # A query without text has no words, whatever the options say.
     weight = word_weight(options.lexical, tuning) if words else OFF
