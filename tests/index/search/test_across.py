@@ -44,9 +44,9 @@ def test_merged_they_answer_as_one_collection(data, options):
     found = data.search(QUERY, ["a", "b"], k=7, offset=2, **options)
     whole = data.collection("both").search(QUERY, k=7, offset=2, **options)
     assert found.merged
-    assert [each.hit.id for each in found.hits] == [hit.id for hit in whole.hits]
+    assert [each.id for each in found.hits] == [hit.id for hit in whole.hits]
     assert [each.collection for each in found.hits] == [hit.id[0] for hit in whole.hits]
-    weights = [each.hit.weight for each in found.hits]
+    weights = [each.weight for each in found.hits]
     assert weights == pytest.approx([hit.weight for hit in whole.hits], abs=1e-9)
     everyone = data.collection("both").search(QUERY, k=23, **options).hits
     for name in "ab":
@@ -67,10 +67,10 @@ def test_groups_are_those_of_one_collection(data, options):
     found = data.search(QUERY, ["a", "b"], group_by="g", **options)
     whole = data.collection("both").search(QUERY, group_by="g", **options)
     for far, hit in zip(found.hits, whole.hits, strict=True):
-        assert (far.hit.id, far.hit.group, far.hit.group_size) == (
+        assert (far.id, far.group, far.group_size) == (
             hit.id, hit.group, hit.group_size,
         )  # fmt: skip
-        weights = (far.hit.weight, far.hit.group_weight)
+        weights = (far.weight, far.group_weight)
         assert weights == pytest.approx((hit.weight, hit.group_weight), abs=1e-9)
     assert len(found.answers["a"].hits) <= options["k"]
 
