@@ -1,4 +1,4 @@
-from attend_service.__main__ import main
+from attend_service.cli import server
 
 if __name__ == "__main__":  # worker processes import this module too
-    main(prog_name="python -m service")
+    server(prog_name="python -m service")

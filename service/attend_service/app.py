@@ -10,21 +10,21 @@ from attend.errors import ReadOnly
 from attend.training import train
 from attend_service.context import EXTENSION, Context, asked, context
 from attend_service.jobs import Jobs
+from attend_service.logs import observe
 from attend_service.metrics import EXTENSION as METRICS
 from attend_service.metrics import Metrics
-from attend_service.observing import observe
 from attend_service.pages import VIEWS
 from attend_service.problems import respond
 from attend_service.readiness import Readiness
 from attend_service.routes import SUBJECTS, all_operations
-from attend_service.security import access, headers, limits, origins
+from attend_service.security import access, browsers, limits
 from attend_service.security.keys import KeyRing
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings
 
 
 def create_app(
     data: Data,
-    settings: ServiceSettings | None = None,
+    settings: Settings | None = None,
     readiness: Readiness | None = None,
     jobs: Jobs | None = None,
 ) -> Flask:
@@ -34,14 +34,14 @@ def create_app(
         readiness: what `/readyz` reports; ready from the start if absent.
         jobs: what runs the trainings; if absent, its own, which starts with the first of them.
     """
-    settings = settings or ServiceSettings()
+    settings = settings or Settings()
     app = Flask("attend_service")
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body
-    app.config["TRUSTED_HOSTS"] = settings.trusted_hosts
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["TRUSTED_HOSTS"] = settings.trusted_host or None
     # Ids may be addresses, https://…: two slashes are not to be made one.
     app.url_map.merge_slashes = False
     readiness = readiness or Readiness(warm=True)
-    jobs = jobs or Jobs(data, train, limit=settings.max_jobs)
+    jobs = jobs or Jobs(data, train)
     keys = KeyRing(data.folder, always=settings.require_keys)
     operations = {each.name: each for each in all_operations()}
     app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
@@ -62,9 +62,9 @@ def _check_request() -> Response | None:
     if isinstance(request.routing_exception, SecurityError):
         return None  # another server is meant, which is all there is to say
     limits.check_address()
-    answer = origins.preflight()
+    answer = browsers.preflight()
     if answer is None:
-        origins.check_write()
+        browsers.check_write()
         access.check_access()
         _check_read_only()
     return answer
@@ -82,6 +82,6 @@ def _check_read_only() -> None:
 
 
 def _add_headers(response: Response) -> Response:
-    headers.harden(response)
-    origins.add_cors(response)
+    browsers.harden(response)
+    browsers.add_cors(response)
     return response

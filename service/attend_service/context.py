@@ -12,7 +12,7 @@ from attend import Data
 from attend_service.jobs import Jobs
 from attend_service.readiness import Readiness
 from attend_service.security.keys import KeyRing, Scope
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings
 
 EXTENSION = "attend"
 
@@ -38,7 +38,7 @@ class Context:
     """One application's own; `operations` are by the names of their views."""
 
     data: Data
-    settings: ServiceSettings
+    settings: Settings
     readiness: Readiness
     jobs: Jobs
     keys: KeyRing

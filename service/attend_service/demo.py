@@ -14,8 +14,8 @@ from tqdm import tqdm
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.api.documents import Written
 from attend_service.docstrings import Docstring, standard_library
-from attend_service.listening import CannotServe, ServerOptions
-from attend_service.server import run
+from attend_service.server import CannotServe, run
+from attend_service.settings import Settings
 
 WINDOW = 256
 """Documents that are written together: what an interruption can lose."""
@@ -42,7 +42,7 @@ def main(folder: Path, port: int, no_serve: bool, as_json: bool) -> None:
     try:
         _index_and_report(folder, as_json)
         if not no_serve:
-            run(folder, ServerOptions(port=port), _announce)
+            run(folder, Settings(port=port, log_level="warning"), _announce)
     except (AttendError, CannotServe) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

@@ -31,7 +31,7 @@ from attend_service.problems import (
     Kind,
 )
 from attend_service.replies import PROBLEM, to_json
-from attend_service.security.headers import ALWAYS
+from attend_service.security.browsers import ALWAYS
 from attend_service.security.limits import IDLE_SECONDS, MAX_HEADERS, REQUEST_SECONDS
 
 Result = TypeVar("Result")

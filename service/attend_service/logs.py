@@ -6,34 +6,31 @@ A request is told by its route and never by what was sent with it, unless texts 
 from __future__ import annotations
 
 import logging
+import re
+import secrets
+import time
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-from flask import g, request
+from flask import Flask, Response, g, request
 
-Format = Literal["text", "json"]
-FORMATS = ("text", "json")
-LEVELS = ("debug", "info", "warning", "error")
+from attend_service.context import asked, context
+from attend_service.metrics import Metrics
 
 MAX_TEXT = 2000
 """Characters of a body that are logged, where texts are asked for."""
 
+REQUEST_ID = "X-Request-Id"
+
+NO_ROUTE = "(none)"
+"""Of a path at which there is nothing: what was sent may be anything."""
+
 requests = logging.getLogger("attend.requests")
 
 
-_configured: tuple[Format, str] = ("text", "warning")
-
-
-def configured() -> tuple[Format, str]:
-    """What `configure` was given last, for another process of the same server."""
-    return _configured
-
-
-def configure(form: Format, level: str) -> None:
+def configure(form: str, level: str) -> None:
     """Send everything that is logged, and every warning, to stderr in one form."""
-    global _configured
-    _configured = form, level
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
@@ -72,7 +69,38 @@ class TextLines(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def note_request(route: str, status: int, seconds: float, *, texts: bool) -> None:
+def observe(app: Flask, metrics: Metrics) -> None:
+    """Have an application's requests named, timed, logged and counted."""
+
+    def begin() -> None:
+        g.began = time.perf_counter()
+        # A client's own request id is kept if it is fit for a log.
+        sent = request.headers.get(REQUEST_ID, "")
+        g.id = sent if re.fullmatch(r"[\w.-]{1,64}", sent, re.ASCII) else secrets.token_hex(8)
+        if context().settings.log_texts and request.is_json:
+            g.body = request.get_data(cache=True, as_text=True)[:MAX_TEXT]
+
+    def end(response: Response) -> Response:
+        response.headers[REQUEST_ID] = g.id
+        seconds = time.perf_counter() - g.began
+        route = _route()
+        metrics.request(request.method, route, response.status_code, seconds)
+        _note_request(route, response.status_code, seconds, texts=context().settings.log_texts)
+        return response
+
+    app.before_request(begin)
+    app.after_request(end)
+
+
+def _route() -> str:
+    """The path as it is written in the API."""
+    operation = asked()
+    if operation is not None:
+        return operation.path
+    return NO_ROUTE if request.url_rule is None else request.url_rule.rule
+
+
+def _note_request(route: str, status: int, seconds: float, *, texts: bool) -> None:
     """A line for the request that was answered.
 
     Args:

@@ -24,20 +24,14 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
+from attend import AttendError
 from attend.encoder.cores import LIMIT
-from attend_service import logs
 from attend_service.jobs import Trainer
 from attend_service.jobs.apart import train_apart
-from attend_service.listening import (
-    CannotServe,
-    ServerOptions,
-    address_of,
-    check_folder,
-    reserved_port,
-    settings_of,
-)
 from attend_service.metrics import SEVERAL
+from attend_service.security.keys import KeyFile
 from attend_service.security.limits import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS
+from attend_service.settings import Settings, is_loopback
 from attend_service.worker import STOP_SECONDS, Launch, load
 
 CORES = "OMP_NUM_THREADS"
@@ -51,9 +45,17 @@ LOGS_AS_OURS = {"incremental": True, "handlers": {}, "loggers": {}}
 """granian's own configuration prints to stdout, where callers expect the address alone."""
 
 
+class CannotServe(Exception):
+    """The server cannot start; the sentence says why and what to do."""
+
+
+class Refused(CannotServe):
+    """The server would be open to other machines, which takes an explicit permission."""
+
+
 def run(
     folder: Path,
-    options: ServerOptions,
+    settings: Settings,
     announce: Callable[[str], None],
     trainer: Trainer = train_apart,
 ) -> None:
@@ -67,21 +69,19 @@ def run(
 
     Raises:
         CannotServe: the folder is missing, the address is not free, or the workers keep ending.
-        Refused: other machines could connect without a key, and that was not allowed; or an
-            origin has the wrong form.
+        Refused: other machines could connect without a key, and that was not allowed.
     """
-    check_folder(folder, read_only=options.read_only)
-    with reserved_port(options, folder) as (host, port), _shared_out(options.processes):
-        settings_of(options, host)  # refuses here, and not in each worker
+    check_folder(folder, read_only=settings.read_only)
+    with reserved_port(settings, folder) as (host, port), _shared_out(settings.processes):
         multiprocessing.set_start_method("spawn", force=True)
         first = multiprocessing.Lock()
-        launch = Launch(folder.absolute(), options, host, trainer, logs.configured(), first)
+        launch = Launch(folder.absolute(), settings.at(host), trainer, first)
         server = Granian(
             "attend",
             host,
             port,
             interface=Interfaces.RSGI,
-            workers=options.processes,
+            workers=settings.processes,
             http=HTTPModes.http1,
             websockets=False,
             backpressure=MAX_CONNECTIONS,
@@ -133,3 +133,75 @@ def _shared_out(processes: int) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="attend-metrics-") as folder:
         os.environ[SEVERAL] = folder
         yield
+
+
+def check_folder(folder: Path, *, read_only: bool) -> None:
+    """Raise CannotServe for a data folder that does not exist, or cannot be written to."""
+    if not folder.is_dir():
+        raise CannotServe(
+            f"There is no data folder {folder}. Build one with 'attend build', or make "
+            f"an empty one to fill over HTTP."
+        )
+    if not read_only and not os.access(folder, os.W_OK):
+        raise CannotServe(
+            f"The data folder {folder} cannot be written to. Serve it with --read-only, or change "
+            f"its permissions."
+        )
+
+
+@contextmanager
+def reserved_port(settings: Settings, folder: Path) -> Iterator[tuple[str, int]]:
+    """Hold a port for the workers, before the data is opened: a taken port is reported at once.
+
+    Yields the numeric address and the port. The socket does not listen; each worker's does.
+    """
+    try:
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise CannotServe(f"{settings.host!r} is no address of this machine ({error}).") from None
+    family, kind, protocol, _, address = addresses[0]
+    host = str(address[0])
+    check_reach(host, settings, folder)
+    try:
+        # Workers share the port, and so could a second server: this one, which does not share,
+        # fails where there is one.
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            alone.listen()
+            port = alone.getsockname()[1]
+        shared = socket.socket(family, kind, protocol)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind((host, port))
+    except OSError as error:
+        raise CannotServe(
+            f"Port {settings.port} of {settings.host} is not free ({error.strerror}). Stop the "
+            f"program that uses it, or choose another with --port."
+        ) from None
+    with shared:
+        yield host, port
+
+
+def check_reach(address: str, settings: Settings, folder: Path) -> None:
+    """Raise Refused where other machines could do everything without a key."""
+    try:
+        has_keys = bool(KeyFile(folder).all())
+    except AttendError as error:
+        raise CannotServe(str(error)) from None
+    if (
+        has_keys
+        or settings.require_keys
+        or settings.allow_remote_without_keys
+        or is_loopback(address)
+    ):
+        return
+    raise Refused(
+        f"Listening on {settings.host} would let other machines read and write all data, for there "
+        f"are no keys to ask for. Make one with 'attend keys add --data {folder}', use "
+        f"127.0.0.1, or add --allow-remote-without-keys if that is meant."
+    )
+
+
+def address_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

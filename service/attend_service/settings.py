@@ -1,40 +1,263 @@
-"""How one server works. `attend_service.__main__` alone reads the environment and fills this in."""
+"""The settings of a server: each is declared once, in `Settings`.
+
+A setting comes from a flag (`--max-body`), the environment (`ATTEND_MAX_BODY`), a TOML file
+(`max-body`) or its default, in this order.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ipaddress
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
+import click
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PREFIX = "ATTEND_"
 MEBIBYTE = 1024 * 1024
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-@dataclass(frozen=True)
-class ServiceSettings:
-    """Settings of a server.
+def _listed(value: Any) -> Any:
+    """Split the words of an environment variable."""
+    return value.split() if isinstance(value, str) else value
 
-    Attributes:
-        max_body: the largest request body that is read, in bytes.
-        trusted_hosts: names that the `Host` header may hold; None for any. A server that only
-            this machine can reach is thereby closed to web pages whose own name was made to
-            point here (DNS rebinding).
-        max_jobs: trainings that may wait for their turn.
-        max_collections: collections that clients may make.
-        require_keys: ask for a key even while there are none.
-        recall, exact_below: what the indexes of collections must do whose makers say nothing of
-            it (`attend.keys.Wanted`).
-        read_only: refuse what would change something.
-        log_texts: also log what is sent with a request.
-        cors_origins: origins whose pages may read and write.
-        picture_origins: origins from which pages show the pictures that documents name.
-    """
 
-    max_body: int = 64 * MEBIBYTE
-    trusted_hosts: tuple[str, ...] | None = None
-    max_jobs: int = 16
-    max_collections: int = 1000
+def check_origin(origin: str) -> str:
+    """Return an origin. Raises ValueError for anything else, such as `*`."""
+    if not re.fullmatch(r"https?://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?", origin):
+        raise ValueError(
+            f"{origin!r} is no origin; give one as https://example.org or "
+            f"http://localhost:3000, without a path. No origin stands for all."
+        )
+    return origin
+
+
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Origins = Annotated[
+    tuple[Annotated[str, AfterValidator(check_origin)], ...], NoDecode, BeforeValidator(_listed)
+]
+
+
+class Settings(BaseModel):
+    """The settings of one server; what stands below a setting is the help of its flag."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    config: Path | None = None
+    """A TOML file with settings, named as here without the dashes: port = 8001."""
+
+    data: Path | None = None
+    """The data folder."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+
+    port: int = Field(default=8000, ge=0, le=65535)
+    """The port; 0 for any free one."""
+
+    engine: str | None = None
+    """Where collections live instead of the folder: milvus://HOST:PORT/LIBRARY. The folder then
+    keeps what is this server's own: API keys."""
+
+    processes: int = Field(default=1, ge=1, le=64)
+    """Worker processes, at best one for each core; each has a model, threads and a queue."""
+
+    threads: int = Field(default=32, ge=1, le=256)
+    """Requests that run at once."""
+
+    queue: int = Field(default=128, ge=0, le=1000)
+    """Requests that may wait for a thread; more are answered 429."""
+
+    cache_mib: int = Field(default=64, ge=0, le=65536)
+    """Memory for the embeddings of earlier queries, in MiB; 0 for none."""
+
+    max_body: int = Field(default=64, ge=1, le=1024)
+    """The largest request body, in MiB."""
+
+    allow_remote_without_keys: bool = False
+    """Let other machines do everything, where they can reach --host and there are no API keys."""
+
     require_keys: bool = False
-    cors_origins: tuple[str, ...] = ()
-    picture_origins: tuple[str, ...] = ()
-    recall: float = 0.95
-    exact_below: int | None = None
+    """Ask for a key even while there are none, as behind a proxy."""
+
+    cors_origin: Origins = ()
+    """An origin, https://example.org, whose pages may read and write."""
+
+    picture_origin: Origins = ()
+    """An origin, https://example.org, from which pages show the pictures that documents name; it
+    learns who looks at them."""
+
+    max_collections: int = Field(default=1000, ge=1, le=100_000)
+    """Collections that clients may make."""
+
+    recall: float = Field(default=0.95, gt=0, le=1)
+    """The share of the ten nearest that large collections find, where clients that make them do
+    not say; 1 for exact search."""
+
+    exact_below: int | None = Field(default=None, ge=0)
+    """Keys below which such collections are searched exactly; as many as take 10 ms if absent."""
+
     read_only: bool = False
+    """Write nothing: the folder may be one that cannot be written to."""
+
+    log_format: Literal["text", "json"] = "text"
+    """The form of a line on stderr."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged; requests are info."""
+
     log_texts: bool = False
+    """Also log what clients send: paths, parameters and bodies."""
+
+    trusted_host: Words = ()
+    """A name in the Host header to answer to, besides the address itself."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.max_body * MEBIBYTE
+
+    def at(self, host: str) -> Settings:
+        """Return the settings of a server that listens on the numeric address `host`.
+
+        On loopback it answers to its own names alone, which closes it to web pages whose own name
+        was made to point here (DNS rebinding). Elsewhere it does not know its names, unless
+        `trusted_host` has them: none stands for all. There, where it asks for keys, it goes on
+        doing so when the last one is removed.
+        """
+        is_near = is_loopback(host)
+        names = self.trusted_host
+        if is_near or names:
+            itself = f"[{host}]" if ":" in host else host
+            names = tuple(dict.fromkeys((*LOOPBACK_NAMES, itself, *names)))
+        keys = self.require_keys or not (is_near or self.allow_remote_without_keys)
+        return self.model_copy(update={"host": host, "trusted_host": names, "require_keys": keys})
+
+
+class _Sourced(BaseSettings, Settings):
+    """The settings as pydantic-settings reads them from the environment and a file."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True)
+
+
+def read_settings(flags: Mapping[str, Any]) -> tuple[Settings, dict[str, str]]:
+    """Return the effective settings, and where each comes from.
+
+    Args:
+        flags: the settings that the command line has, by field.
+
+    Raises:
+        click.UsageError: a value is wrong, wherever it comes from.
+    """
+    environment = EnvSettingsSource(_Sourced)()
+    path = flags.get("config") or environment.get("config")
+    file = {} if path is None else _read_file(Path(path))
+    values = file | environment | dict(flags)
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    sources |= dict.fromkeys(file, f"file {path}")
+    sources |= {name: f"environment {variable_of(name)}" for name in environment}
+    sources |= dict.fromkeys(flags, "flag")
+    try:
+        return Settings.model_validate(values), sources
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        reason = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise click.UsageError(
+            f"The setting {flag_of(name)} is {first['input']!r} ({sources[name]}): {reason}."
+        ) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = TomlConfigSettingsSource(_Sourced, path)()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read as TOML: {error}.") from None
+    if not path.is_file():
+        raise click.UsageError(f"There is no file {path}; see --config.")
+    fields = {
+        name.replace("_", "-"): field
+        for name, field in Settings.model_fields.items()
+        if name != "config"
+    }
+    for name, value in content.items():
+        if name not in fields:
+            raise click.UsageError(
+                f"{path} has the unknown setting {name!r}. The settings are {', '.join(fields)}."
+            )
+        _check_type(path, name, value, fields[name])
+    return {name.replace("-", "_"): value for name, value in content.items()}
+
+
+def _check_type(path: Path, name: str, value: Any, field: FieldInfo) -> None:
+    """Refuse the texts that an environment variable may have: 'yes' for true, one for a list."""
+    kind, expected = {
+        bool: (bool, "true or false"),
+        tuple: (list, "a list"),
+    }.get(type(field.default), ((str, int, float), "one value"))
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise click.UsageError(f"{path} has {value!r} for {name!r}, but {expected} was expected.")
+
+
+def with_settings(command: Command) -> Command:
+    """Give a command a flag for each setting; without a value where the flag is absent."""
+    for name, field in reversed(Settings.model_fields.items()):
+        names = [flag_of(name)]
+        if name == "allow_remote_without_keys":
+            names.append("--allow-remote")  # its older name
+        choices = get_args(field.annotation) if field.default in ("text", "info") else ()
+        option = click.option(
+            *names,
+            name,
+            default=None,
+            is_flag=field.annotation is bool,
+            multiple=field.default == (),
+            type=click.Choice(choices) if choices else None,
+            metavar=None if choices or field.annotation is bool else _metavar(field),
+            help=_help(name, field),
+        )
+        command = option(command)
+    return command
+
+
+def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the command line has."""
+    return {name: value for name, value in parameters.items() if value not in (None, ())}
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _metavar(field: FieldInfo) -> str:
+    kind = str(field.annotation)
+    return "NUMBER" if "int" in kind or "float" in kind else "PATH" if "Path" in kind else "TEXT"
+
+
+def _help(name: str, field: FieldInfo) -> str:
+    description = " ".join(str(field.description).split())
+    repeated = " May be repeated." if field.default == () else ""
+    default = "" if field.default in (None, (), False) else f"; default: {field.default}"
+    return f"{description}{repeated}  [env var: {variable_of(name)}{default}]"

@@ -27,10 +27,9 @@ from attend_service import logs
 from attend_service.app import create_app
 from attend_service.gateway import Gateway
 from attend_service.jobs import Jobs, Trainer
-from attend_service.listening import ServerOptions, settings_of
 from attend_service.metrics import IS_ONE_OF_SEVERAL, QueueState, metrics_of
 from attend_service.readiness import Readiness
-from attend_service.settings import MEBIBYTE
+from attend_service.settings import MEBIBYTE, Settings
 
 log = logging.getLogger("attend")
 
@@ -53,26 +52,24 @@ class Launch:
     """What a worker process needs to know.
 
     Attributes:
-        host: the address on which it listens.
+        settings: those of a server that listens where this one does.
         first: a lock that the first of several workers takes for good. That one takes
             connections at once, to report its health; the others only when they are warm.
     """
 
     folder: Path
-    options: ServerOptions
-    host: str
+    settings: Settings
     trainer: Trainer
-    logs: tuple[logs.Format, str]
     first: Lock
 
 
 def load(launch: Launch) -> Worker:
     """Open the data in this process; return the RSGI application that granian is to call."""
-    logs.configure(*launch.logs)
+    logs.configure(launch.settings.log_format, launch.settings.log_level)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     threadpool_limits(BLAS_THREADS, "blas")
     worker = Worker(launch)
-    if not launch.first.acquire(block=False) and launch.options.processes > 1:
+    if not launch.first.acquire(block=False) and launch.settings.processes > 1:
         worker.warming.join()
     return worker
 
@@ -81,19 +78,21 @@ class Worker:
     """An RSGI application with the lifetime of its process."""
 
     def __init__(self, launch: Launch) -> None:
-        options = launch.options
-        settings = settings_of(options, launch.host)
+        settings = launch.settings
         self._data = Data(
             launch.folder,
-            cache_bytes=options.cache_mib * MEBIBYTE,
-            read_only=options.read_only,
-            engine=options.engine,
+            cache_bytes=settings.cache_mib * MEBIBYTE,
+            read_only=settings.read_only,
+            engine=settings.engine,
         )
         self._readiness = Readiness()
-        self._jobs = Jobs(self._data, launch.trainer, limit=settings.max_jobs)
+        self._jobs = Jobs(self._data, launch.trainer)
         app = create_app(self._data, settings, self._readiness, self._jobs)
         self._gateway = Gateway(
-            app, threads=options.threads, queue=options.queue, max_body=options.max_body
+            app,
+            threads=settings.threads,
+            queue=settings.queue,
+            max_body=settings.max_body_bytes,
         )
         self._metrics = metrics_of(app)
         gateway = self._gateway

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from attend import Collection, Data
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "whale", "vector": [1, 0, 0], "value": 4.0, "payload": {"year": 1851}},
@@ -76,7 +76,9 @@ def jobs(data: Data, trainer: SlowTrainer) -> Iterator[Jobs]:
 
 @pytest.fixture
 def app(data: Data, jobs: Jobs) -> Flask:
-    return create_app(data, ServiceSettings(max_body=MAX_BODY), jobs=jobs)
+    app = create_app(data, Settings(), jobs=jobs)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    return app
 
 
 @pytest.fixture

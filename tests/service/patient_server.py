@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attend import Collection
-from attend_service.listening import ServerOptions
 from attend_service.server import run
+from attend_service.settings import Settings
 
 
 def train(
@@ -29,4 +29,9 @@ def train(
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), ServerOptions(port=0), lambda text: print(text, flush=True), train)
+    run(
+        Path(sys.argv[1]),
+        Settings(port=0, log_level="warning"),
+        lambda text: print(text, flush=True),
+        train,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from attend_service.__main__ import main
+from attend_service.cli import server as main
 
 
 def config(*arguments: str, **environment: str) -> Result:
@@ -60,15 +60,15 @@ def test_as_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot = 1", "'prot', which there is not; there are data, host, port"),
-        ("config = 'x'", "'config', which there is not"),
+        ("prot = 1", "unknown setting 'prot'. The settings are data, host, port"),
+        ("config = 'x'", "unknown setting 'config'"),
         ("port = true", "True for 'port', but one value was expected"),
         ("port = [1]", "[1] for 'port', but one value was expected"),
         ("trusted-host = 'a'", "'a' for 'trusted-host', but a list was expected"),
         ("read-only = 'yes'", "'yes' for 'read-only', but true or false was expected"),
-        ("port = 70000", "70000 is not in the range"),
+        ("port = 70000", "--port is 70000"),
         ("port =", "cannot be read as TOML"),
-        ("[server]\nport = 1", "'server', which there is not"),
+        ("[server]\nport = 1", "unknown setting 'server'"),
     ],
 )
 def test_what_the_file_says_wrongly_is_told(tmp_path: Path, text: str, said: str) -> None:

@@ -11,15 +11,13 @@ import sys
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
 
-from attend_service.__main__ import serve
-from attend_service.configuration import in_force
+from attend_service.settings import Settings, read_settings, variable_of
 from tests.places import ROOT
 
 DEPLOY = ROOT / "service" / "deploy"
-ENVIRONMENT = {str(each.envvar) for each in serve.params if isinstance(each, click.Option)}
+ENVIRONMENT = set(map(variable_of, Settings.model_fields))
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -125,8 +123,8 @@ def test_the_unit_passes_systemds_own_check(tmp_path: Path) -> None:
 
 def test_the_example_configuration_is_taken() -> None:
     path = DEPLOY / "attend.toml"
-    context = serve.make_context("serve", ["--config", str(path), "--data", "x"])
-    found = {each.name: each for each in in_force(context)}
+    settings, sources = read_settings({"config": path, "data": "x"})
     for name, value in tomllib.loads(path.read_text()).items():
-        assert found[name].value == value
-        assert found[name].whence == f"file {path}"
+        field = name.replace("-", "_")
+        assert getattr(settings, field) == value
+        assert sources[field] == f"file {path}"

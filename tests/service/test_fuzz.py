@@ -20,7 +20,7 @@ from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.operations import Operation
 from attend_service.routes import all_operations
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings
 from tests.service.conftest import BOOKS, MAX_BODY
 from tests.service.test_openapi import filled
 from tests.service.test_server import running, wait_until_ready
@@ -130,8 +130,9 @@ SEARCH = {
 
 
 def service(data: Data, jobs: Jobs) -> FlaskClient:
-    settings = ServiceSettings(max_body=MAX_BODY, max_collections=5)
-    client = create_app(data, settings, jobs=jobs).test_client()
+    app = create_app(data, Settings(max_collections=5), jobs=jobs)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    client = app.test_client()
     client.put("/v1/collections/books", json={"dimension": 3})
     client.post("/v1/collections/books/documents", json=BOOKS)
     return client

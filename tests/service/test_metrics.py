@@ -15,7 +15,7 @@ from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.metrics import QueueState, listening_to_stages, metrics_of
 from attend_service.readiness import Readiness
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings
 
 BOOKS = {"collection": "books"}
 
@@ -123,7 +123,7 @@ def test_labels_do_not_grow_without_end(books: FlaskClient, data: Data, monkeypa
 
 
 def test_applications_have_figures_of_their_own(data: Data, jobs: Jobs) -> None:
-    one, other = (create_app(data, ServiceSettings(), jobs=jobs).test_client() for _ in range(2))
+    one, other = (create_app(data, Settings(), jobs=jobs).test_client() for _ in range(2))
     one.get("/healthz")
     counted = ("attend_request_seconds_count", frozenset({("route", "/healthz")}))
     assert counted in samples(one)

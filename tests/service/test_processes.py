@@ -135,13 +135,13 @@ def test_they_end_where_their_supervisor_is_killed(books: Path) -> None:
 BROKEN = """
 from pathlib import Path
 import sys
-from attend_service.listening import ServerOptions
 from attend_service.server import run
+from attend_service.settings import Settings
 
 def train():  # which no worker can import: this text is no module
     pass
 
-run(Path(sys.argv[1]), ServerOptions(port=0, processes=2), print, train)
+run(Path(sys.argv[1]), Settings(port=0, processes=2), print, train)
 """
 
 

@@ -18,8 +18,7 @@ from attend.errors import InvalidRequest
 from attend_service.app import create_app
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
-from attend_service.security.origins import check_origin
-from attend_service.settings import ServiceSettings
+from attend_service.settings import Settings, check_origin
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"
@@ -30,7 +29,7 @@ BROWSER = {"Accept": "text/html"}
 
 def make_client(folder: Path, **settings: Any) -> FlaskClient:
     data = Data(folder)
-    return create_app(data, ServiceSettings(**settings)).test_client()
+    return create_app(data, Settings(**settings)).test_client()
 
 
 # -- size and depth ---------------------------------------------------------------------------
@@ -265,7 +264,7 @@ def test_no_origin_may_read_unless_listed(books: FlaskClient) -> None:
 
 
 def test_a_listed_origin_may_read_and_write(tmp_path: Path) -> None:
-    client = make_client(tmp_path, cors_origins=(LISTED,))
+    client = make_client(tmp_path, cors_origin=(LISTED,))
     KeyFile(tmp_path).add()
     asked = {"Origin": LISTED, "Access-Control-Request-Method": "PUT"}
     preflight = client.options("/v1/collections/books", headers=asked)
@@ -337,7 +336,7 @@ def test_every_response_has_its_security_headers(
 
 
 def test_pictures_of_another_origin_only_where_it_was_named(tmp_path: Path) -> None:
-    client = make_client(tmp_path, picture_origins=("https://pictures.example",))
+    client = make_client(tmp_path, picture_origin=("https://pictures.example",))
     page = client.get("/search", headers=BROWSER)
     policy = page.headers["Content-Security-Policy"].split("; ")
     assert "img-src 'self' data: https://pictures.example" in policy

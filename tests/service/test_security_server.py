@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from attend_service.listening import CannotServe, Refused, ServerOptions, check_reach, settings_of
 from attend_service.security.keys import FILE, KeyFile
 from attend_service.security.limits import MAX_HEADERS
+from attend_service.server import CannotServe, Refused, check_reach
+from attend_service.settings import Settings
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
@@ -120,34 +121,34 @@ def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
     for near in ("127.0.0.1", "127.3.2.1", "::1"):
-        check_reach(near, ServerOptions(), tmp_path)
+        check_reach(near, Settings(), tmp_path)
     with pytest.raises(Refused, match="--allow-remote-without-keys"):
-        check_reach(ELSEWHERE, ServerOptions(), tmp_path)
-    check_reach(ELSEWHERE, ServerOptions(allow_remote=True), tmp_path)
-    check_reach(ELSEWHERE, ServerOptions(require_keys=True), tmp_path)
+        check_reach(ELSEWHERE, Settings(), tmp_path)
+    check_reach(ELSEWHERE, Settings(allow_remote_without_keys=True), tmp_path)
+    check_reach(ELSEWHERE, Settings(require_keys=True), tmp_path)
     key = KeyFile(tmp_path).add().key
-    check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+    check_reach(ELSEWHERE, Settings(), tmp_path)
     KeyFile(tmp_path).remove(key.id)
     with pytest.raises(Refused, match="keys add"):
-        check_reach(ELSEWHERE, ServerOptions(), tmp_path)
+        check_reach(ELSEWHERE, Settings(), tmp_path)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(CannotServe, match="cannot be read as API keys"):
-        check_reach("127.0.0.1", ServerOptions(), tmp_path)
+        check_reach("127.0.0.1", Settings(), tmp_path)
 
 
 def settings_at(address: str, **options: Any) -> Any:
-    return settings_of(ServerOptions(**options), address)
+    return Settings(**options).at(address)
 
 
 def test_a_server_elsewhere_is_not_opened_by_the_removal_of_its_last_key() -> None:
     assert settings_at(ELSEWHERE).require_keys
-    assert not settings_at(ELSEWHERE, allow_remote=True).require_keys
+    assert not settings_at(ELSEWHERE, allow_remote_without_keys=True).require_keys
     assert not settings_at("127.0.0.1").require_keys
     assert settings_at("127.0.0.1", require_keys=True).require_keys
 
 
 def test_a_server_on_loopback_answers_to_its_own_names_alone() -> None:
-    assert "localhost" in settings_at("127.0.0.1", allow_remote=True).trusted_hosts
-    assert settings_at(ELSEWHERE).trusted_hosts is None
-    named = settings_at(ELSEWHERE, trusted_hosts=("a.example",)).trusted_hosts
+    assert "localhost" in settings_at("127.0.0.1", allow_remote_without_keys=True).trusted_host
+    assert settings_at(ELSEWHERE).trusted_host == ()
+    named = settings_at(ELSEWHERE, trusted_host=("a.example",)).trusted_host
     assert {"a.example", ELSEWHERE} <= set(named)

@@ -71,7 +71,7 @@ def _rendered(template: str, view: View, collection: str | None, **more: Any) ->
         names=names,
         collection=collection or first_collection(names),
         read_only=context().settings.read_only,
-        pictures=" ".join(context().settings.picture_origins),
+        pictures=" ".join(context().settings.picture_origin),
         **more,
     )
     return Response(text, content_type=f"{HTML}; charset=utf-8")

@@ -3,8 +3,7 @@
 ```
 keys.py      API keys on disk, and whose a key is
 access.py    the need of each operation against the key of each request
-origins.py   what pages of other origins may do: nothing, unless listed
-headers.py   what every response tells browsers
+browsers.py  what browsers are told, and what pages of other origins may do: nothing
 limits.py    how large, how deep, how slow, how many
 command.py   attend keys
 ```

@@ -12,13 +12,11 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 
 from attend_service.context import asked, context
 from attend_service.replies import wants_page
-from attend_service.security.browsers import is_own_page
-from attend_service.security.keys import Key
+from attend_service.security.browsers import SAFE, is_own_page
+from attend_service.security.keys import HEADER, Key
 
 log = logging.getLogger("attend")
 
-HEADER = "X-Api-Key"
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 REALM = "attend"
 
 
