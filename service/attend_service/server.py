@@ -27,7 +27,7 @@ from granian.log import LogLevels
 from attend import AttendError
 from attend.encoder.cores import LIMIT
 from attend_service.jobs import Trainer
-from attend_service.jobs.apart import train_apart
+from attend_service.jobs.training import train_in_process
 from attend_service.metrics import SEVERAL
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS
@@ -57,7 +57,7 @@ def run(
     folder: Path,
     settings: Settings,
     announce: Callable[[str], None],
-    trainer: Trainer = train_apart,
+    trainer: Trainer = train_in_process,
 ) -> None:
     """Serve a data folder until SIGTERM or Ctrl-C; then finish the running requests, and return.
 

@@ -18,8 +18,8 @@ import pytest
 from attend import Data
 from attend.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
 from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
-from attend_service.jobs.book import KEPT, Book
-from attend_service.jobs.worker import Turn
+from attend_service.jobs.queue import Turn
+from attend_service.jobs.store import FINISHED_LIMIT, JobStore
 from tests.places import ROOT
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_server import Server
@@ -237,30 +237,30 @@ def test_what_is_done_stays_done_where_a_stage_counts_anew(data: Data) -> None:
 
 
 def test_old_jobs_are_forgotten(tmp_path: Path) -> None:
-    book = Book(tmp_path / "jobs.db")
-    for _ in range(KEPT + 20):
-        book.add("a", {}, 1)
-        job = book.take()
+    store = JobStore(tmp_path / "jobs.db")
+    for _ in range(FINISHED_LIMIT + 20):
+        store.add("a", {}, 1)
+        job = store.take()
         assert job is not None
-        book.finish(job.id, "done", result={})
-    ids = [job.id for job in book.all()]
-    assert ids == list(range(KEPT + 20, 20, -1))
-    book.close()
+        store.finish(job.id, "done", result={})
+    ids = [job.id for job in store.all()]
+    assert ids == list(range(FINISHED_LIMIT + 20, 20, -1))
+    store.close()
 
 
 def test_the_schema_itself_refuses_two_jobs_of_a_collection(tmp_path: Path) -> None:
-    book = Book(tmp_path / "jobs.db")
-    book.add("a", {}, 9)
+    store = JobStore(tmp_path / "jobs.db")
+    store.add("a", {}, 9)
     with sqlite3.connect(tmp_path / "jobs.db") as other, pytest.raises(sqlite3.IntegrityError):
         other.execute("INSERT INTO jobs (collection, request, created) VALUES ('a', '{}', '')")
     other.close()
-    book.close()
+    store.close()
 
 
 def test_a_damaged_book_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_bytes(b"no database" * 100)
     with pytest.raises(Damaged, match="move it away"):
-        Book(tmp_path / "jobs.db")
+        JobStore(tmp_path / "jobs.db")
 
 
 def test_nothing_is_opened_before_it_is_asked_for(data: Data, trainer: SlowTrainer) -> None:
@@ -309,9 +309,9 @@ def test_a_training_that_does_not_heed_holds_up_nobody(
     assert time.monotonic() - begun < 3
     assert "did not stop" in caplog.text
     may_end.set()
-    book = Book(data.folder / "jobs.db")
-    until(lambda: (found := book.find(job.id)) and found.state == "done")
-    book.close()
+    store = JobStore(data.folder / "jobs.db")
+    until(lambda: (found := store.find(job.id)) and found.state == "done")
+    store.close()
 
 
 def test_two_runners_take_turns(data: Data, trainer: SlowTrainer) -> None:
@@ -320,7 +320,7 @@ def test_two_runners_take_turns(data: Data, trainer: SlowTrainer) -> None:
     running = reached(one, one.submit("a", {}).id, "running")
     two.start()
     waiting = two.submit("b", {})
-    time.sleep(1.5)  # long enough for the second to look at the book
+    time.sleep(1.5)  # long enough for the second to look at the store
     assert two.find(running.id).state == "running"
     assert two.find(waiting.id).state == "queued"
     two.cancel(running.id)
@@ -404,9 +404,9 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_a_training(tmp_path: Pa
         assert server.stop() == 0
         assert server.process.stderr is not None
         assert server.process.stderr.read() == ""
-    book = Book(tmp_path / "jobs.db")
-    found = book.find(id)
+    store = JobStore(tmp_path / "jobs.db")
+    found = store.find(id)
     assert found is not None
     assert found.state == "cancelled"
     assert json.dumps(found.problem).count("POST /v1/collections/a/train") == 1
-    book.close()
+    store.close()

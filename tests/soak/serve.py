@@ -19,7 +19,7 @@ import numpy as np
 from attend import Collection, encoder
 from attend.encoder import Encoder
 from attend.projection import given
-from attend_service.jobs.apart import train_apart
+from attend_service.jobs.training import train_in_process
 from attend_service.server import run
 from attend_service.settings import Settings
 from tests.soak.client import LOADED
@@ -31,7 +31,7 @@ REAL = 1
 def rotate(collection: Collection, *, progress: Any, cancelled: Any, **fields: Any) -> Mapping:
     """Activate a random rotation; with the seed `REAL` train, and activate nothing."""
     if fields.get("seed") == REAL:
-        return train_apart(collection, progress=progress, cancelled=cancelled, **fields)
+        return train_in_process(collection, progress=progress, cancelled=cancelled, **fields)
     progress("fit", 0.5)
     random = np.random.default_rng()
     width = collection.settings.dimension

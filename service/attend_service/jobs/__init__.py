@@ -1,9 +1,13 @@
-"""Work that takes longer than a request: taken in, run one at a time, and told about.
+"""Jobs, work that takes longer than a request: the job store remembers them, one runs at a time.
 
-The book holds every job, so that a restart forgets none; the worker runs them.
+```
+store.py     every job on disk
+queue.py     jobs asked for, looked up, cancelled and run
+training.py  the process in which a training runs
+```
 """
 
-from attend_service.jobs.desk import Jobs, UnknownJob
-from attend_service.jobs.job import Job, Progress, QueueFull, State, Trainer
+from attend_service.jobs.queue import Jobs, Trainer, UnknownJob
+from attend_service.jobs.store import Job, Progress, QueueFull, State
 
 __all__ = ["Job", "Jobs", "Progress", "QueueFull", "State", "Trainer", "UnknownJob"]

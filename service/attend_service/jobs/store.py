@@ -1,4 +1,4 @@
-"""Every job on disk, in `DIR/jobs.db`: what a restart goes on from."""
+"""The job store, `DIR/jobs.db`: every job on disk, so that a restart forgets none."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from sqlite_utils import Database, Migrations
 
 from attend.errors import Conflict, Damaged
-from attend_service.jobs.job import Job, QueueFull, State
 
-KEPT = 100
-"""Finished jobs that are remembered; a report can be large."""
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+
+FINISHED_LIMIT = 100
+"""Finished jobs that are remembered, since a report can be large."""
 
 BUSY_SECONDS = 30.0
 
@@ -52,11 +54,65 @@ def m001_jobs(db: Database) -> None:
     )
 
 
-class Book:
+class QueueFull(Exception):
+    """As many jobs wait as the limit allows."""
+
+
+class Progress(NamedTuple):
+    """The progress of a job; `fraction` is the share of the whole, 0 to 1."""
+
+    stage: str
+    fraction: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training, from the request to its report.
+
+    Attributes:
+        request: the fields of the `TrainRequest`.
+        stage, fraction: its last reported progress.
+        stopping: whether it was cancelled while it runs, and has yet to notice.
+        created, started, finished: times in UTC, as ISO 8601 has them.
+        result: the report of one that is done.
+        problem: what went wrong, as RFC 9457 has it.
+    """
+
+    id: int
+    collection: str
+    request: Mapping[str, Any]
+    state: State
+    stage: str
+    fraction: float
+    stopping: bool
+    created: str
+    started: str | None
+    finished: str | None
+    result: Mapping[str, Any] | None
+    problem: Mapping[str, Any] | None
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.stage, self.fraction, self._message())
+
+    def _message(self) -> str:
+        """Return one sentence for whoever waits."""
+        if self.problem is not None:
+            return str(self.problem["detail"])
+        if self.state == "running":
+            doing = f"{self.stage.capitalize() or 'Begins'}, {self.fraction:.0%} of the whole done."
+            return "Stops at its next step." if self.stopping else doing
+        if self.state == "done":
+            return str((self.result or {}).get("reason") or "Done.")
+        return {"queued": "Waits for its turn."}.get(self.state, "Cancelled; nothing was changed.")
+
+
+class JobStore:
     """Jobs on disk. Any number of threads and processes may use one file."""
 
     def __init__(self, path: Path) -> None:
-        # A job is only ever asked for and told about here: one connection is enough.
+        # The queries are few and short: one connection is enough.
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None
         )
@@ -71,7 +127,7 @@ class Book:
         except sqlite3.DatabaseError as error:
             connection.close()
             raise Damaged(
-                f"{path} cannot be opened as the book of jobs ({error}). It holds nothing but past "
+                f"{path} cannot be opened as the job store ({error}). It holds nothing but past "
                 f"and waiting jobs: move it away, or check the folder's permissions."
             ) from error
 
@@ -82,26 +138,26 @@ class Book:
     # -- reading ----------------------------------------------------------------------------
 
     def all(self) -> list[Job]:
-        """Every job, the newest first."""
+        """Return every job, the newest first."""
         return self._select("1 ORDER BY id DESC")
 
     def find(self, id: int) -> Job | None:
         return next(iter(self._select("id = ?", id)), None)
 
     def active(self, collection: str | None = None) -> list[Job]:
-        """Jobs that wait or run, the oldest first."""
+        """Return the jobs that wait or run, the oldest first."""
         by_name = "" if collection is None else "AND collection = ?"
-        given = [] if collection is None else [collection]
-        return self._select(f"state IN ('queued', 'running') {by_name} ORDER BY id", *given)
+        names = [] if collection is None else [collection]
+        return self._select(f"state IN ('queued', 'running') {by_name} ORDER BY id", *names)
 
     def is_stopping(self, id: int) -> bool:
-        found = self.find(id)
-        return found is None or found.stopping
+        job = self.find(id)
+        return job is None or job.stopping
 
     # -- writing ----------------------------------------------------------------------------
 
     def add(self, collection: str, request: Mapping[str, Any], limit: int) -> Job:
-        """A new job that waits.
+        """Add a job that waits.
 
         Raises:
             Conflict: another of this collection waits or runs.
@@ -113,16 +169,16 @@ class Book:
             db.execute(
                 "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE finished IS NOT NULL "
                 "ORDER BY id DESC LIMIT -1 OFFSET ?)",
-                [KEPT - 1],
+                [FINISHED_LIMIT - 1],
             )
             db.execute(
                 "INSERT INTO jobs (collection, request, created) VALUES (?, ?, ?)",
-                [collection, _dumped(request), now],
+                [collection, _to_json(request), now],
             )
             return _rows(db, "id = last_insert_rowid()")[0]
 
     def take(self) -> Job | None:
-        """The job that has waited longest, which runs from now on."""
+        """Return the job that has waited longest, which runs from now on."""
         with self._writing() as db:
             waiting = _rows(db, "state = 'queued' ORDER BY id LIMIT 1")
             for job in waiting:
@@ -132,8 +188,8 @@ class Book:
                 )
             return waiting[0] if waiting else None
 
-    def tell(self, id: int, stage: str, fraction: float) -> None:
-        """Note how far a running job is."""
+    def report(self, id: int, stage: str, fraction: float) -> None:
+        """Store the progress of a running job."""
         with self._writing() as db:
             db.execute(
                 "UPDATE jobs SET stage = ?, fraction = ? WHERE id = ? AND state = 'running'",
@@ -148,18 +204,18 @@ class Book:
         result: Mapping[str, Any] | None = None,
         problem: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note how a running job ended."""
+        """Store the end of a running job."""
         with self._writing() as db:
             db.execute(
                 "UPDATE jobs SET state = ?, finished = ?, result = ?, problem = ?, "
                 "fraction = iif(? = 'done', 1, fraction) WHERE id = ? AND state = 'running'",
-                [state, _now(), _dumped(result), _dumped(problem), state, id],
+                [state, _now(), _to_json(result), _to_json(problem), state, id],
             )
 
     def cancel(self, id: int) -> Job | None:
-        """Take a waiting job out of the queue, ask a running one to stop, forget a finished one.
+        """Remove a waiting job from the queue, ask a running one to stop, delete a finished one.
 
-        Returns: the job as this leaves it; None for one that is forgotten.
+        Returns: the job as this leaves it; None for a deleted one.
         """
         with self._writing() as db:
             db.execute("DELETE FROM jobs WHERE id = ? AND finished IS NOT NULL", [id])
@@ -171,7 +227,7 @@ class Book:
             )
             return next(iter(_rows(db, "id = ?", id)), None)
 
-    # -- how --------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------
 
     @staticmethod
     def _check_room(db: Database, collection: str, limit: int) -> None:
@@ -186,13 +242,13 @@ class Book:
         waiting = sum(job.state == "queued" for job in active)
         if waiting >= limit:
             raise QueueFull(
-                f"{waiting} jobs wait already, and no more than {limit} may. Try again when one "
+                f"{waiting} jobs wait already, which is the limit of {limit}. Try again when one "
                 f"is done, or cancel one with DELETE /v1/jobs/{active[-1].id}."
             )
 
-    def _select(self, where: str, *given: Any) -> list[Job]:
+    def _select(self, where: str, *values: Any) -> list[Job]:
         with self._lock:
-            return _rows(self._db, where, *given)
+            return _rows(self._db, where, *values)
 
     @contextmanager
     def _writing(self) -> Iterator[Database]:
@@ -207,8 +263,8 @@ class Book:
             self._db.conn.commit()
 
 
-def _rows(db: Database, where: str, *given: Any) -> list[Job]:
-    return [_job(row) for row in db.query(f"SELECT * FROM jobs WHERE {where}", list(given))]
+def _rows(db: Database, where: str, *values: Any) -> list[Job]:
+    return [_job(row) for row in db.query(f"SELECT * FROM jobs WHERE {where}", list(values))]
 
 
 def _job(row: Mapping[str, Any]) -> Job:
@@ -218,8 +274,8 @@ def _job(row: Mapping[str, Any]) -> Job:
     return Job(**plain | {"stopping": bool(plain["stopping"])})
 
 
-def _dumped(content: Mapping[str, Any] | None) -> str | None:
-    """As JSON. NaN, which no JSON holds, becomes null; numpy's numbers are numbers."""
+def _to_json(content: Mapping[str, Any] | None) -> str | None:
+    """Return JSON; NaN, which JSON does not have, becomes null."""
     if content is None:
         return None
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS

@@ -18,14 +18,14 @@ from attend import Collection, Data
 from attend.errors import InvalidRequest
 from attend.feedback import add_feedback
 from attend.training import Cancelled, train
-from attend_service.jobs import apart
-from attend_service.jobs.apart import TrainingFailed, train_apart
+from attend_service.jobs import training
+from attend_service.jobs.training import TrainingFailed, train_in_process
 from tests.places import ROOT
 
 LIMIT = 60.0
 
 
-def told_nothing(_stage: str, _fraction: float) -> None:
+def ignore(_stage: str, _fraction: float) -> None:
     return
 
 
@@ -67,7 +67,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_its_report_and_its_version_are_here(collection: Collection) -> None:
     stages: list[tuple[str, float]] = []
-    report = train_apart(
+    report = train_in_process(
         collection,
         progress=lambda stage, fraction: stages.append((stage, fraction)),
         cancelled=never,
@@ -86,10 +86,10 @@ def test_what_it_refuses_is_told_as_here(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as here:
         train(empty)
     with pytest.raises(InvalidRequest) as there:
-        train_apart(empty, progress=told_nothing, cancelled=never)
+        train_in_process(empty, progress=ignore, cancelled=never)
     assert str(there.value) == str(here.value)
     with pytest.raises(InvalidRequest, match="share_seen") as field:
-        train_apart(empty, progress=told_nothing, cancelled=never, share_seen=7)
+        train_in_process(empty, progress=ignore, cancelled=never, share_seen=7)
     assert field.value.details[0]["field"] == "share_seen"
     data.close()
 
@@ -98,18 +98,18 @@ def test_one_that_is_cancelled_changes_nothing(collection: Collection) -> None:
     begun = threading.Event()
     before = collection.projections()
     with pytest.raises(Cancelled):
-        train_apart(collection, progress=lambda *_: begun.set(), cancelled=begun.is_set)
+        train_in_process(collection, progress=lambda *_: begun.set(), cancelled=begun.is_set)
     assert collection.projections() == before
 
 
 def test_one_that_does_not_heed_is_ended(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "HEED_SECONDS", 0.0)
+    monkeypatch.setattr(training, "CANCEL_SECONDS", 0.0)
     others = children(os.getpid())
     # Nothing is heeded while the libraries are loaded.
     with pytest.raises(Cancelled):
-        train_apart(collection, progress=told_nothing, cancelled=lambda: True)
+        train_in_process(collection, progress=ignore, cancelled=lambda: True)
     assert not [each for each in children(os.getpid()) if each not in others and is_running(each)]
 
 
@@ -120,17 +120,18 @@ def test_one_that_the_system_ends_is_a_failure(collection: Collection) -> None:
         for each in set(children(os.getpid())).difference(others):
             os.kill(each, signal.SIGKILL)
 
-    with pytest.raises(TrainingFailed, match="ended with -9"):
-        train_apart(collection, progress=kill, cancelled=never)
+    with pytest.raises(TrainingFailed, match="ended with status -9"):
+        train_in_process(collection, progress=kill, cancelled=never)
 
 
 WITHOUT_END = """
 import sys, time
 from attend import Data
-from attend_service.jobs.apart import train_apart
+from attend_service.jobs.training import train_in_process
 
 collection = Data(sys.argv[1]).collection("turned")
-train_apart(collection, progress=lambda *_: print("begun", flush=True), cancelled=lambda: False)
+begin = lambda *_: print("begun", flush=True)
+train_in_process(collection, progress=begin, cancelled=lambda: False)
 """
 
 
