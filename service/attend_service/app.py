@@ -1,4 +1,4 @@
-"""The Flask application: routes, problems, and what stands before and after each request."""
+"""The Flask application: routes, problems, and the checks before and after each request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from werkzeug.exceptions import SecurityError
 from attend import Data
 from attend.errors import ReadOnly
 from attend.training import train
-from attend_service.context import EXTENSION, Context, asked, context
+from attend_service.context import EXTENSION, Context, context, requested_operation
 from attend_service.jobs import Jobs
 from attend_service.logs import observe
 from attend_service.metrics import EXTENSION as METRICS
@@ -19,22 +19,22 @@ from attend_service.readiness import Readiness
 from attend_service.routes import SUBJECTS, all_operations
 from attend_service.security import access, browsers, limits
 from attend_service.security.keys import KeyRing
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 
 def create_app(
     data: Data,
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
     readiness: Readiness | None = None,
     jobs: Jobs | None = None,
 ) -> Flask:
-    """The service over a data folder, as a WSGI application.
+    """Return the service over a data folder, as a WSGI application.
 
     Args:
-        readiness: what `/readyz` reports; ready from the start if absent.
-        jobs: what runs the trainings; if absent, its own, which starts with the first of them.
+        readiness: reported by `/readyz`; ready from the start if absent.
+        jobs: they run the trainings; if absent, a queue that starts with the first of them.
     """
-    settings = settings or Settings()
+    settings = settings or ServerSettings()
     app = Flask("attend_service")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["TRUSTED_HOSTS"] = settings.trusted_host or None
@@ -43,7 +43,7 @@ def create_app(
     readiness = readiness or Readiness(warm=True)
     jobs = jobs or Jobs(data, train)
     keys = KeyRing(data.folder, always=settings.require_keys)
-    operations = {each.name: each for each in all_operations()}
+    operations = {operation.name: operation for operation in all_operations()}
     app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
     app.jinja_env.globals["views"] = VIEWS
@@ -58,9 +58,9 @@ def create_app(
 
 
 def _check_request() -> Response | None:
-    """Before anything of the request is read; a preflight is answered at once."""
+    """Check a request before its body is read; answer a preflight at once."""
     if isinstance(request.routing_exception, SecurityError):
-        return None  # another server is meant, which is all there is to say
+        return None  # the request is for another server
     limits.check_address()
     answer = browsers.preflight()
     if answer is None:
@@ -75,8 +75,8 @@ def _respond(error: Exception) -> Response:
 
 
 def _check_read_only() -> None:
-    """Raises ReadOnly for what would change something, where nothing may be."""
-    operation = asked()
+    """Raise ReadOnly for an operation that writes, on a server that only reads."""
+    operation = requested_operation()
     if context().settings.read_only and operation is not None and operation.writes:
         raise ReadOnly("This server only reads: it was started with --read-only.")
 

@@ -10,7 +10,7 @@ import click
 from attend.cli import main
 from attend_service import logs
 from attend_service.security.command import keys
-from attend_service.server import CannotServe, Refused, run
+from attend_service.server import CannotServe, NotAllowed, run
 from attend_service.settings import given_flags, read_settings, with_settings
 
 
@@ -45,7 +45,7 @@ def serve(as_json: bool, **flags: Any) -> None:
 
     try:
         run(settings.data, settings, announce)
-    except Refused as error:
+    except NotAllowed as error:
         raise click.UsageError(str(error)) from None
     except CannotServe as error:
         raise click.ClickException(str(error)) from None

@@ -1,4 +1,4 @@
-"""What every view may use: the data, the settings, the jobs, the keys, and the readiness."""
+"""The objects that every view may use: data, settings, jobs, keys and readiness."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attend import Data
 from attend_service.jobs import Jobs
 from attend_service.readiness import Readiness
 from attend_service.security.keys import KeyRing, Scope
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 EXTENSION = "attend"
 
 
-class Asked(Protocol):
-    """What is to be known of an operation before and after it runs; see `operations`."""
+class RequestedOperation(Protocol):
+    """The part of an `operations.Operation` that is needed before and after it runs."""
 
     @property
     def path(self) -> str: ...
@@ -35,21 +35,21 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """One application's own; `operations` are by the names of their views."""
+    """The objects of one application; `operations` are by the names of their views."""
 
     data: Data
-    settings: Settings
+    settings: ServerSettings
     readiness: Readiness
     jobs: Jobs
     keys: KeyRing
-    operations: Mapping[str, Asked]
+    operations: Mapping[str, RequestedOperation]
 
 
 def context() -> Context:
     return cast(Context, current_app.extensions[EXTENSION])
 
 
-def asked() -> Asked | None:
-    """Return the operation that the request is for; None for a path of none."""
+def requested_operation() -> RequestedOperation | None:
+    """Return the operation of the request; None for an unknown path."""
     current = cast(Context, current_app.extensions[EXTENSION])
     return current.operations.get(request.endpoint or "")

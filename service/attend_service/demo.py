@@ -15,7 +15,7 @@ from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.api.documents import Written
 from attend_service.docstrings import Docstring, standard_library
 from attend_service.server import CannotServe, run
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 WINDOW = 256
 """Documents that are written together: what an interruption can lose."""
@@ -42,7 +42,7 @@ def main(folder: Path, port: int, no_serve: bool, as_json: bool) -> None:
     try:
         _index_and_report(folder, as_json)
         if not no_serve:
-            run(folder, Settings(port=port, log_level="warning"), _announce)
+            run(folder, ServerSettings(port=port, log_level="warning"), _announce)
     except (AttendError, CannotServe) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
@@ -52,10 +52,10 @@ def main(folder: Path, port: int, no_serve: bool, as_json: bool) -> None:
 
 def build(data: Data, docstrings: Sequence[Docstring]) -> Written:
     """Make the default collection hold these docstrings and no others."""
-    wanted = [docstring.document() for docstring in docstrings]
+    documents = [docstring.document() for docstring in docstrings]
     collection = _collection(data)
-    _delete_others(collection, {document["id"] for document in wanted})
-    written = _write(collection, wanted)
+    _delete_others(collection, {document["id"] for document in documents})
+    written = _write(collection, documents)
     if written.added or written.updated:
         collection.publish()
     return written
@@ -68,18 +68,18 @@ def _collection(data: Data) -> Collection:
     return data.create(DEFAULT_COLLECTION, values=VALUES)
 
 
-def _delete_others(collection: Collection, wanted: set[str]) -> None:
+def _delete_others(collection: Collection, ids: set[str]) -> None:
     """Another version of Python may have left names that this one does not have."""
-    stale = collection.ids() - wanted
+    stale = collection.ids() - ids
     if stale:
         collection.delete(sorted(stale))
 
 
-def _write(collection: Collection, wanted: Sequence[dict[str, Any]]) -> Written:
+def _write(collection: Collection, documents: Sequence[dict[str, Any]]) -> Written:
     written = Written()
-    with tqdm(total=len(wanted), unit=" documents", desc="Indexing") as bar:
-        for start in range(0, len(wanted), WINDOW):
-            window = wanted[start : start + WINDOW]
+    with tqdm(total=len(documents), unit=" documents", desc="Indexing") as bar:
+        for start in range(0, len(documents), WINDOW):
+            window = documents[start : start + WINDOW]
             written += collection.upsert(window)
             bar.update(len(window))
     return written

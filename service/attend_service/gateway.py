@@ -62,15 +62,15 @@ class Refusal(Exception):
         super().__init__(detail)
         self.kind, self.problem = kind, kind.problem(detail)
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> HttpAnswer:
         headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store"), *ALWAYS.items()]
         if self.kind is BUSY:
             headers.append(("Retry-After", str(RETRY_SECONDS)))
         content = to_json(replace(self.problem, instance=path))
-        return Answer(self.problem.status, headers, content)
+        return HttpAnswer(self.problem.status, headers, content)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An answer of the application: its beginning, and the rest where it is long."""
 
     status: int
@@ -227,7 +227,7 @@ class Gateway:
                 await threads.run(getattr(answer.rest, "close", lambda: None))
 
     async def _send(
-        self, answer: Answer, protocol: RSGIHTTPProtocol, threads: Threads | None = None
+        self, answer: HttpAnswer, protocol: RSGIHTTPProtocol, threads: Threads | None = None
     ) -> None:
         status, headers, content, rest = answer
         headers.append(("Server", "attend"))
@@ -243,7 +243,7 @@ class Gateway:
         except (RSGIProtocolClosed, TimeoutError):
             return  # the client left, or reads no more
 
-    def _call(self, environ: Environ) -> Answer:
+    def _call(self, environ: Environ) -> HttpAnswer:
         """Run the application in this thread."""
         started: list[tuple[int, Headers]] = []
 
@@ -255,8 +255,8 @@ class Gateway:
         for piece in rest:
             content += piece
             if len(content) > WHOLE_BYTES:
-                return Answer(*started[-1], content, rest)
-        return Answer(*started[-1], content)
+                return HttpAnswer(*started[-1], content, rest)
+        return HttpAnswer(*started[-1], content)
 
 
 def _pieces(pieces: Iterable[bytes], body: BinaryIO) -> Iterator[bytes]:

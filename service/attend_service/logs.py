@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from flask import Flask, Response, g, request
 
-from attend_service.context import asked, context
+from attend_service.context import context, requested_operation
 from attend_service.metrics import Metrics
 
 MAX_TEXT = 2000
@@ -94,7 +94,7 @@ def observe(app: Flask, metrics: Metrics) -> None:
 
 def _route() -> str:
     """The path as it is written in the API."""
-    operation = asked()
+    operation = requested_operation()
     if operation is not None:
         return operation.path
     return NO_ROUTE if request.url_rule is None else request.url_rule.rule

@@ -1,7 +1,7 @@
-"""`/metrics`: what the server does and holds, as Prometheus reads it.
+"""`/metrics`: the work and the state of the server, as Prometheus reads them.
 
-No label's values grow without end: routes are those there are, statuses are few, and only the
-first collections have figures of their own.
+No label has values without end: routes and statuses are few, and only the first collections have
+figures of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
 from operator import attrgetter
@@ -27,7 +26,6 @@ from prometheus_client.registry import Collector
 
 from attend import Collection, Data
 from attend.errors import AttendError, Unavailable
-from attend.timings import listen
 from attend_service.jobs import Jobs, State
 from attend_service.readiness import Readiness
 
@@ -72,7 +70,7 @@ BY_COLLECTION: Mapping[str, str] = {
 
 
 class Metrics:
-    """What is counted of one application, and what is looked up at each reading."""
+    """The figures of one application: some are counted, some looked up at each reading."""
 
     def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
         self._registry = CollectorRegistry()
@@ -118,13 +116,13 @@ class Metrics:
         for stage, seconds in spent.items():
             self._by_stage(stage).observe(seconds)
 
-    def tell_others(self) -> None:
-        """Leave this process's queue and cache for the others to add up; its requests are there."""
+    def report(self) -> None:
+        """Write down this process's queue and cache, which other processes add to theirs."""
         self._own.look(self.queue)
 
     def text(self) -> bytes:
-        """All of it: this process of this moment, others as they told of themselves last."""
-        self.tell_others()
+        """Return all figures: of this process now, of others as they reported them last."""
+        self.report()
         answering = CollectorRegistry()
         if IS_ONE_OF_SEVERAL:
             MultiProcessCollector(answering)  # type: ignore[no-untyped-call]
@@ -137,22 +135,12 @@ class Metrics:
 
 
 def metrics_of(app: Flask) -> Metrics:
-    """Those of an application."""
+    """Return the metrics of an application."""
     return cast(Metrics, app.extensions[EXTENSION])
 
 
-@contextmanager
-def listening_to_stages(metrics: Metrics) -> Iterator[None]:
-    """Count the stages of every search of this process, for as long as the block runs."""
-    stop = listen(metrics.stages)
-    try:
-        yield
-    finally:
-        stop()
-
-
 class QueueState(NamedTuple):
-    """How to ask for the requests that wait for a thread, and those that were refused so far."""
+    """Functions for the requests that wait for a thread, and those that were refused so far."""
 
     waiting: Callable[[], int]
     refused: Callable[[], int]
@@ -184,7 +172,7 @@ class _Own:
 
 
 class _Risen:
-    """A counter of what somebody else counts."""
+    """A counter that follows another one."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
         self._counter = Counter(name, text, registry=registry)
@@ -198,28 +186,29 @@ class _Risen:
 
 
 class _Processes(Collector):
-    """What the system says of the serving processes, added up; and how many there are."""
+    """The system's figures of the worker processes, added up, and their number."""
 
     def collect(self) -> Iterator[Metric]:
         # Of a process that ended, the supervisor takes this file away.
         files = Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db")
-        alive = [found for path in files if (found := _process(int(path.stem.split("_")[-1])))]
+        by_process = (_process(int(path.stem.split("_")[-1])) for path in files)
+        alive = [figures for figures in by_process if figures]
         yield GaugeMetricFamily("attend_processes", "That serve side by side.", len(alive))
-        families = [family for found in alive for family in found if family.name in ADDED]
+        families = [family for figures in alive for family in figures if family.name in ADDED]
         for name, group in groupby(sorted(families, key=attrgetter("name")), attrgetter("name")):
             same = list(group)
-            total = sum(sample.value for each in same for sample in each.samples)
+            total = sum(sample.value for metric in same for sample in metric.samples)
             kind = CounterMetricFamily if same[0].type == "counter" else GaugeMetricFamily
             yield kind(name, same[0].documentation, total)
 
 
 def _process(pid: int) -> list[Metric]:
-    """What the system says of a process; nothing of one that has ended."""
+    """Return the system's figures of a process; none of one that has ended."""
     return list(ProcessCollector(pid=lambda: pid, registry=None).collect())
 
 
 class _State(Collector):
-    """What is looked up when it is asked for, and is the same for every process."""
+    """The figures that are looked up at each reading, and are the same for every process."""
 
     def __init__(self, data: Data, readiness: Readiness, jobs: Jobs) -> None:
         self._data = data
@@ -271,7 +260,7 @@ class _State(Collector):
 
     def _figures(self, collection: Collection) -> dict[str, float]:
         view = collection.views.current()
-        told = view.index_stats
+        stats = view.index_stats
         documents, keys = self._counts.of(collection, view.change)
         folder = collection.folder
         return {
@@ -280,8 +269,8 @@ class _State(Collector):
             "attend_generation": view.change,
             "attend_projection": view.version,
             "attend_index_generation": view.keys.generation,
-            "attend_index_keys": float(str(told["keys"])),
-            "attend_index_fresh_keys": float(str(told["fresh"])),
+            "attend_index_keys": float(str(stats["keys"])),
+            "attend_index_fresh_keys": float(str(stats["fresh"])),
             "attend_index_bytes": _bytes(folder / "keys"),
             "attend_database_bytes": sum(map(_size, folder.glob("documents.db*"))),
             "attend_last_merge_timestamp_seconds": _last_merge(folder),
@@ -294,17 +283,17 @@ class _Counts:
     """Documents and keys of each collection, counted again only after a change."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[int, tuple[int, int]]] = {}
+        self._counted: dict[Path, tuple[int, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
     def of(self, collection: Collection, change: int) -> tuple[int, int]:
         with self._lock:
-            known = self._known.get(collection.folder)
-        if known is not None and known[0] == change:
-            return known[1]
+            counted = self._counted.get(collection.folder)
+        if counted is not None and counted[0] == change:
+            return counted[1]
         counts = collection.store.counts()
         with self._lock:
-            self._known[collection.folder] = change, counts
+            self._counted[collection.folder] = change, counts
         return counts
 
 

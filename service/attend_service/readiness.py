@@ -1,4 +1,4 @@
-"""Whether the server should be sent requests: not before it is warm, nor while it stops."""
+"""Readiness for requests: not before the server is warm, nor while it stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = Literal["warming", "ready", "draining"]
 Result = TypeVar("Result")
 
 PAUSE_SECONDS = 0.5
-"""Before an engine that does not answer is asked again, which has a patience of its own."""
+"""The wait before an engine that did not answer is called again."""
 
 
 class Ready(NamedTuple):
@@ -45,7 +45,7 @@ class Readiness:
             self._state = "draining"
 
     def warm(self, data: Data) -> None:
-        """Open every collection, and load the encoders they use, before anyone asks for them."""
+        """Open every collection and load their encoders, before a request needs them."""
         for name in self._patiently(data.names) or ():
             if self.now().state == "draining":
                 return
@@ -60,11 +60,11 @@ class Readiness:
             if self._state == "warming":
                 self._state = "ready"
 
-    def _patiently(self, ask: Callable[[], Result]) -> Result | None:
-        """What an engine says, asked again for as long as it does not answer; None at the end."""
+    def _patiently(self, call: Callable[[], Result]) -> Result | None:
+        """Call an engine until it answers; return None where the server stops first."""
         while self.now().state != "draining":
             try:
-                return ask()
+                return call()
             except Unavailable as error:
                 log.warning("The server is not ready: %s", error)
                 time.sleep(PAUSE_SECONDS)

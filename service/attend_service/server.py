@@ -31,7 +31,7 @@ from attend_service.jobs.training import train_in_process
 from attend_service.metrics import SEVERAL
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS
-from attend_service.settings import Settings, is_loopback
+from attend_service.settings import ServerSettings, is_loopback
 from attend_service.worker import STOP_SECONDS, Launch, load
 
 CORES = "OMP_NUM_THREADS"
@@ -49,13 +49,13 @@ class CannotServe(Exception):
     """The server cannot start; the sentence says why and what to do."""
 
 
-class Refused(CannotServe):
+class NotAllowed(CannotServe):
     """The server would be open to other machines, which takes an explicit permission."""
 
 
 def run(
     folder: Path,
-    settings: Settings,
+    settings: ServerSettings,
     announce: Callable[[str], None],
     trainer: Trainer = train_in_process,
 ) -> None:
@@ -69,7 +69,7 @@ def run(
 
     Raises:
         CannotServe: the folder is missing, the address is not free, or the workers keep ending.
-        Refused: other machines could connect without a key, and that was not allowed.
+        NotAllowed: other machines could connect without a key, and that was not allowed.
     """
     check_folder(folder, read_only=settings.read_only)
     with reserved_port(settings, folder) as (host, port), _shared_out(settings.processes):
@@ -150,7 +150,7 @@ def check_folder(folder: Path, *, read_only: bool) -> None:
 
 
 @contextmanager
-def reserved_port(settings: Settings, folder: Path) -> Iterator[tuple[str, int]]:
+def reserved_port(settings: ServerSettings, folder: Path) -> Iterator[tuple[str, int]]:
     """Hold a port for the workers, before the data is opened: a taken port is reported at once.
 
     Yields the numeric address and the port. The socket does not listen; each worker's does.
@@ -183,8 +183,8 @@ def reserved_port(settings: Settings, folder: Path) -> Iterator[tuple[str, int]]
         yield host, port
 
 
-def check_reach(address: str, settings: Settings, folder: Path) -> None:
-    """Raise Refused where other machines could do everything without a key."""
+def check_reach(address: str, settings: ServerSettings, folder: Path) -> None:
+    """Raise NotAllowed where other machines could do everything without a key."""
     try:
         has_keys = bool(KeyFile(folder).all())
     except AttendError as error:
@@ -196,7 +196,7 @@ def check_reach(address: str, settings: Settings, folder: Path) -> None:
         or is_loopback(address)
     ):
         return
-    raise Refused(
+    raise NotAllowed(
         f"Listening on {settings.host} would let other machines read and write all data, for there "
         f"are no keys to ask for. Make one with 'attend keys add --data {folder}', use "
         f"127.0.0.1, or add --allow-remote-without-keys if that is meant."

@@ -1,4 +1,4 @@
-"""The settings of a server: each is declared once, in `Settings`.
+"""The settings of a server: each is declared once, in `ServerSettings`.
 
 A setting comes from a flag (`--max-body`), the environment (`ATTEND_MAX_BODY`), a TOML file
 (`max-body`) or its default, in this order.
@@ -52,7 +52,7 @@ Origins = Annotated[
 ]
 
 
-class Settings(BaseModel):
+class ServerSettings(BaseModel):
     """The settings of one server; what stands below a setting is the help of its flag."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -130,7 +130,7 @@ class Settings(BaseModel):
     def max_body_bytes(self) -> int:
         return self.max_body * MEBIBYTE
 
-    def at(self, host: str) -> Settings:
+    def at(self, host: str) -> ServerSettings:
         """Return the settings of a server that listens on the numeric address `host`.
 
         On loopback it answers to its own names alone, which closes it to web pages whose own name
@@ -147,13 +147,13 @@ class Settings(BaseModel):
         return self.model_copy(update={"host": host, "trusted_host": names, "require_keys": keys})
 
 
-class _Sourced(BaseSettings, Settings):
+class _Sourced(BaseSettings, ServerSettings):
     """The settings as pydantic-settings reads them from the environment and a file."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True)
 
 
-def read_settings(flags: Mapping[str, Any]) -> tuple[Settings, dict[str, str]]:
+def read_settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, dict[str, str]]:
     """Return the effective settings, and where each comes from.
 
     Args:
@@ -166,12 +166,12 @@ def read_settings(flags: Mapping[str, Any]) -> tuple[Settings, dict[str, str]]:
     path = flags.get("config") or environment.get("config")
     file = {} if path is None else _read_file(Path(path))
     values = file | environment | dict(flags)
-    sources = dict.fromkeys(Settings.model_fields, "default")
+    sources = dict.fromkeys(ServerSettings.model_fields, "default")
     sources |= dict.fromkeys(file, f"file {path}")
     sources |= {name: f"environment {variable_of(name)}" for name in environment}
     sources |= dict.fromkeys(flags, "flag")
     try:
-        return Settings.model_validate(values), sources
+        return ServerSettings.model_validate(values), sources
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
@@ -190,7 +190,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise click.UsageError(f"There is no file {path}; see --config.")
     fields = {
         name.replace("_", "-"): field
-        for name, field in Settings.model_fields.items()
+        for name, field in ServerSettings.model_fields.items()
         if name != "config"
     }
     for name, value in content.items():
@@ -214,7 +214,7 @@ def _check_type(path: Path, name: str, value: Any, field: FieldInfo) -> None:
 
 def with_settings(command: Command) -> Command:
     """Give a command a flag for each setting; without a value where the flag is absent."""
-    for name, field in reversed(Settings.model_fields.items()):
+    for name, field in reversed(ServerSettings.model_fields.items()):
         names = [flag_of(name)]
         if name == "allow_remote_without_keys":
             names.append("--allow-remote")  # its older name

@@ -29,7 +29,7 @@ from attend_service.gateway import Gateway
 from attend_service.jobs import Jobs, Trainer
 from attend_service.metrics import IS_ONE_OF_SEVERAL, QueueState, metrics_of
 from attend_service.readiness import Readiness
-from attend_service.settings import MEBIBYTE, Settings
+from attend_service.settings import MEBIBYTE, ServerSettings
 
 log = logging.getLogger("attend")
 
@@ -58,7 +58,7 @@ class Launch:
     """
 
     folder: Path
-    settings: Settings
+    settings: ServerSettings
     trainer: Trainer
     first: Lock
 
@@ -130,7 +130,7 @@ class Worker:
 
     def _report(self) -> None:
         while not self._stopped.wait(REPORT_SECONDS):
-            self._metrics.tell_others()
+            self._metrics.report()
 
 
 def end_process() -> NoReturn:

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from attend import Collection, Data
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 BOOKS: list[dict[str, Any]] = [
     {"id": "whale", "vector": [1, 0, 0], "value": 4.0, "payload": {"year": 1851}},
@@ -76,7 +76,7 @@ def jobs(data: Data, trainer: SlowTrainer) -> Iterator[Jobs]:
 
 @pytest.fixture
 def app(data: Data, jobs: Jobs) -> Flask:
-    app = create_app(data, Settings(), jobs=jobs)
+    app = create_app(data, ServerSettings(), jobs=jobs)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     return app
 

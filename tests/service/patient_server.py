@@ -10,7 +10,7 @@ from typing import Any
 
 from attend import Collection
 from attend_service.server import run
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 
 def train(
@@ -31,7 +31,7 @@ def train(
 if __name__ == "__main__":
     run(
         Path(sys.argv[1]),
-        Settings(port=0, log_level="warning"),
+        ServerSettings(port=0, log_level="warning"),
         lambda text: print(text, flush=True),
         train,
     )

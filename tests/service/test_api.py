@@ -18,7 +18,7 @@ from attend import Data
 from attend.errors import InvalidRequest
 from attend_service.app import create_app
 from attend_service.readiness import Readiness
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 DOCUMENTS = "/v1/collections/books/documents"
 SEARCH = "/v1/collections/books/search"
@@ -367,7 +367,7 @@ def test_a_matrix_has_one_set_of_options(books: FlaskClient) -> None:
 
 def test_the_server_says_what_indexes_must_do_where_clients_do_not(tmp_path):
     data = Data(tmp_path)
-    settings = Settings(recall=0.99, exact_below=5000)
+    settings = ServerSettings(recall=0.99, exact_below=5000)
     client = create_app(data, settings).test_client()
     own = {"dimension": 2, "recall": 0.8}
     assert client.put("/v1/collections/usual", json={"dimension": 2}).status_code == 201

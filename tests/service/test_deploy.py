@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from attend_service.settings import Settings, read_settings, variable_of
+from attend_service.settings import ServerSettings, read_settings, variable_of
 from tests.places import ROOT
 
 DEPLOY = ROOT / "service" / "deploy"
-ENVIRONMENT = set(map(variable_of, Settings.model_fields))
+ENVIRONMENT = set(map(variable_of, ServerSettings.model_fields))
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.operations import Operation
 from attend_service.routes import all_operations
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 from tests.service.conftest import BOOKS, MAX_BODY
 from tests.service.test_openapi import filled
 from tests.service.test_server import running, wait_until_ready
@@ -130,7 +130,7 @@ SEARCH = {
 
 
 def service(data: Data, jobs: Jobs) -> FlaskClient:
-    app = create_app(data, Settings(max_collections=5), jobs=jobs)
+    app = create_app(data, ServerSettings(max_collections=5), jobs=jobs)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     client = app.test_client()
     client.put("/v1/collections/books", json={"dimension": 3})

@@ -293,7 +293,7 @@ def test_a_stop_cancels_what_runs_and_keeps_what_waits(data: Data, trainer: Slow
     second.stop(LIMIT)
 
 
-def test_a_training_that_does_not_heed_holds_up_nobody(
+def test_a_training_that_ignores_its_cancellation_holds_up_nobody(
     data: Data, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_end = threading.Event()

@@ -16,7 +16,7 @@ from attend import Data
 from attend_service import logs
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 SECRET = "a-secret-text"
 
@@ -77,7 +77,7 @@ def test_what_was_sent_is_in_no_line(
 def test_texts_are_logged_when_asked_for(
     data: Data, jobs: Jobs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = create_app(data, Settings(log_texts=True), jobs=jobs).test_client()
+    client = create_app(data, ServerSettings(log_texts=True), jobs=jobs).test_client()
     logs.configure("json", "info")
     body = {"query": SECRET}
     line = answered(client, capsys, "/v1/collections/x/search?a=b", method="POST", json=body)

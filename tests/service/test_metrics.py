@@ -9,13 +9,13 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from attend import Data
-from attend.timings import tell
+from attend.timings import listen, tell
 from attend_service import metrics
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
-from attend_service.metrics import QueueState, listening_to_stages, metrics_of
+from attend_service.metrics import QueueState, metrics_of
 from attend_service.readiness import Readiness
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 BOOKS = {"collection": "books"}
 
@@ -92,8 +92,9 @@ def test_the_queue_and_the_stages(books: FlaskClient, app: Any) -> None:
     own.queue = QueueState(lambda: 7, lambda: 3)
     assert value(books, "attend_queue_length") == 7
     assert value(books, "attend_queue_refused_total") == 3
-    with listening_to_stages(own):
-        tell({"encode": 0.02, "search": 0.001})
+    stop = listen(own.stages)
+    tell({"encode": 0.02, "search": 0.001})
+    stop()
     tell({"encode": 9.0})
     assert value(books, "attend_stage_seconds_sum", {"stage": "encode"}) == 0.02
     assert value(books, "attend_stage_seconds_count", {"stage": "search"}) == 1
@@ -123,7 +124,7 @@ def test_labels_do_not_grow_without_end(books: FlaskClient, data: Data, monkeypa
 
 
 def test_applications_have_figures_of_their_own(data: Data, jobs: Jobs) -> None:
-    one, other = (create_app(data, Settings(), jobs=jobs).test_client() for _ in range(2))
+    one, other = (create_app(data, ServerSettings(), jobs=jobs).test_client() for _ in range(2))
     one.get("/healthz")
     counted = ("attend_request_seconds_count", frozenset({("route", "/healthz")}))
     assert counted in samples(one)

@@ -28,7 +28,7 @@ from attend.errors import ReadOnly
 from attend.exchange import restore_backup
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 from tests.places import ROOT
 
 LIMIT = 60.0
@@ -122,7 +122,7 @@ def test_there_is_no_snapshot_of_nothing(client: FlaskClient) -> None:
 def reader(books: FlaskClient, data: Data) -> Iterator[FlaskClient]:
     """A client of a server that only reads what another writes."""
     own = Data(data.folder, read_only=True)
-    yield create_app(own, Settings(read_only=True), jobs=Jobs(own, fails)).test_client()
+    yield create_app(own, ServerSettings(read_only=True), jobs=Jobs(own, fails)).test_client()
     own.close()
 
 
@@ -195,11 +195,11 @@ READ = """
 import os, sys
 from attend import Data
 from attend_service.app import create_app
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 def use(folder):
     data = Data(folder, read_only=True)
-    client = create_app(data, Settings(read_only=True)).test_client()
+    client = create_app(data, ServerSettings(read_only=True)).test_client()
     found = client.post("/v1/collections/books/search", json={"query": [1, 0]})
     snapshot = client.post("/v1/collections/books/snapshot").data
     return [found.get_json()["hits"][0]["id"], client.get("/metrics").status_code,

@@ -136,12 +136,12 @@ BROKEN = """
 from pathlib import Path
 import sys
 from attend_service.server import run
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 
 def train():  # which no worker can import: this text is no module
     pass
 
-run(Path(sys.argv[1]), Settings(port=0, processes=2), print, train)
+run(Path(sys.argv[1]), ServerSettings(port=0, processes=2), print, train)
 """
 
 

@@ -18,7 +18,7 @@ from attend.errors import InvalidRequest
 from attend_service.app import create_app
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
-from attend_service.settings import Settings, check_origin
+from attend_service.settings import ServerSettings, check_origin
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"
@@ -29,7 +29,7 @@ BROWSER = {"Accept": "text/html"}
 
 def make_client(folder: Path, **settings: Any) -> FlaskClient:
     data = Data(folder)
-    return create_app(data, Settings(**settings)).test_client()
+    return create_app(data, ServerSettings(**settings)).test_client()
 
 
 # -- size and depth ---------------------------------------------------------------------------

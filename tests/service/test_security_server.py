@@ -16,8 +16,8 @@ import pytest
 
 from attend_service.security.keys import FILE, KeyFile
 from attend_service.security.limits import MAX_HEADERS
-from attend_service.server import CannotServe, Refused, check_reach
-from attend_service.settings import Settings
+from attend_service.server import CannotServe, NotAllowed, check_reach
+from attend_service.settings import ServerSettings
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
 from tests.test_readme import blocks, run
@@ -54,7 +54,7 @@ def status(
     return response.status, content
 
 
-def test_keys_are_heeded_by_a_server_that_runs(tmp_path: Path) -> None:
+def test_a_running_server_follows_changes_of_its_keys(tmp_path: Path) -> None:
     file, path = KeyFile(tmp_path), "/v1/collections"
     with served(tmp_path) as (process, place):
         assert status(place, path)[0] == 200
@@ -121,23 +121,23 @@ def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_elsewhere_only_with_keys_or_a_word(tmp_path: Path) -> None:
     for near in ("127.0.0.1", "127.3.2.1", "::1"):
-        check_reach(near, Settings(), tmp_path)
-    with pytest.raises(Refused, match="--allow-remote-without-keys"):
-        check_reach(ELSEWHERE, Settings(), tmp_path)
-    check_reach(ELSEWHERE, Settings(allow_remote_without_keys=True), tmp_path)
-    check_reach(ELSEWHERE, Settings(require_keys=True), tmp_path)
+        check_reach(near, ServerSettings(), tmp_path)
+    with pytest.raises(NotAllowed, match="--allow-remote-without-keys"):
+        check_reach(ELSEWHERE, ServerSettings(), tmp_path)
+    check_reach(ELSEWHERE, ServerSettings(allow_remote_without_keys=True), tmp_path)
+    check_reach(ELSEWHERE, ServerSettings(require_keys=True), tmp_path)
     key = KeyFile(tmp_path).add().key
-    check_reach(ELSEWHERE, Settings(), tmp_path)
+    check_reach(ELSEWHERE, ServerSettings(), tmp_path)
     KeyFile(tmp_path).remove(key.id)
-    with pytest.raises(Refused, match="keys add"):
-        check_reach(ELSEWHERE, Settings(), tmp_path)
+    with pytest.raises(NotAllowed, match="keys add"):
+        check_reach(ELSEWHERE, ServerSettings(), tmp_path)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(CannotServe, match="cannot be read as API keys"):
-        check_reach("127.0.0.1", Settings(), tmp_path)
+        check_reach("127.0.0.1", ServerSettings(), tmp_path)
 
 
 def settings_at(address: str, **options: Any) -> Any:
-    return Settings(**options).at(address)
+    return ServerSettings(**options).at(address)
 
 
 def test_a_server_elsewhere_is_not_opened_by_the_removal_of_its_last_key() -> None:

@@ -174,7 +174,7 @@ def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = finished("--data", str(tmp_path), "--port", port)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: Port {port} of 127.0.0.1 cannot be had")
+    assert done.stderr.startswith(f"Error: Port {port} of 127.0.0.1 is not free")
     assert done.stderr.count("\n") == 1
 
 

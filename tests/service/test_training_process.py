@@ -102,12 +102,12 @@ def test_one_that_is_cancelled_changes_nothing(collection: Collection) -> None:
     assert collection.projections() == before
 
 
-def test_one_that_does_not_heed_is_ended(
+def test_a_training_that_ignores_its_cancellation_is_killed(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "CANCEL_SECONDS", 0.0)
     others = children(os.getpid())
-    # Nothing is heeded while the libraries are loaded.
+    # Nothing is noticed while the libraries are loaded.
     with pytest.raises(Cancelled):
         train_in_process(collection, progress=ignore, cancelled=lambda: True)
     assert not [each for each in children(os.getpid()) if each not in others and is_running(each)]

@@ -21,7 +21,7 @@ from attend.encoder import Encoder
 from attend.projection import given
 from attend_service.jobs.training import train_in_process
 from attend_service.server import run
-from attend_service.settings import Settings
+from attend_service.settings import ServerSettings
 from tests.soak.client import LOADED
 
 REAL = 1
@@ -47,7 +47,7 @@ def rotate(collection: Collection, *, progress: Any, cancelled: Any, **fields: A
 @click.option("--json", is_flag=True)
 def main(data: Path, port: int, json: bool) -> None:
     """As `python -m service --json`."""
-    run(data, Settings(port=port, log_level="warning"), _announce, trainer=rotate)
+    run(data, ServerSettings(port=port, log_level="warning"), _announce, trainer=rotate)
 
 
 def _timed(load: Callable[[str], Encoder]) -> Callable[[str], Encoder]:

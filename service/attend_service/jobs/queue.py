@@ -114,7 +114,7 @@ class RunningJob:
         return self._store.is_stopping(self._id)
 
 
-class Worker:
+class JobWorker:
     """The thread that runs the waiting jobs of the store, until it is stopped."""
 
     def __init__(self, data: Data, store: JobStore, turn: Turn, trainer: Trainer) -> None:
@@ -230,7 +230,7 @@ class UnknownJob(NotFound):
 class _OpenQueue(NamedTuple):
     store: JobStore
     turn: Turn
-    worker: Worker
+    worker: JobWorker
 
 
 class Jobs:
@@ -321,6 +321,6 @@ class Jobs:
     def _opening(self) -> _OpenQueue:
         folder = self._data.folder
         store, turn = JobStore(folder / "jobs.db"), Turn(folder / "jobs.lock")
-        worker = Worker(self._data, store, turn, self._trainer)
+        worker = JobWorker(self._data, store, turn, self._trainer)
         worker.start()
         return _OpenQueue(store, turn, worker)

@@ -58,7 +58,7 @@ class QueueFull(Exception):
     """As many jobs wait as the limit allows."""
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """The progress of a job; `fraction` is the share of the whole, 0 to 1."""
 
     stage: str
@@ -93,8 +93,8 @@ class Job:
     problem: Mapping[str, Any] | None
 
     @property
-    def progress(self) -> Progress:
-        return Progress(self.stage, self.fraction, self._message())
+    def progress(self) -> JobProgress:
+        return JobProgress(self.stage, self.fraction, self._message())
 
     def _message(self) -> str:
         """Return one sentence for whoever waits."""

@@ -1,4 +1,4 @@
-"""Who asks, and whether what they ask for is theirs to ask."""
+"""Access: the key of a request against the need of its operation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flask import g, request
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from attend_service.context import asked, context
+from attend_service.context import context, requested_operation
 from attend_service.replies import wants_page
 from attend_service.security.browsers import SAFE, is_own_page
-from attend_service.security.keys import HEADER, Key
+from attend_service.security.keys import HEADER, ApiKey
 
 log = logging.getLogger("attend")
 
@@ -21,39 +21,38 @@ REALM = "attend"
 
 
 def check_access() -> None:
-    """Let in who has a key for the operation, everyone where none are asked for.
+    """Check the key of the request, where the server asks for keys.
 
     Raises:
-        Unauthorized: a key is needed, and none was sent, or one that is not known.
+        Unauthorized: the operation needs a key, and the request has none or an unknown one.
         Forbidden: the key has a smaller scope, or is for other collections.
     """
     if _is_open() or not context().keys.asks():
         return
     g.key = _owner()
-    operation = asked()
-    if operation is None:  # nothing is there, and that is said to who has any key
+    operation = requested_operation()
+    if operation is None:  # 404 for every key
         return
     need = operation.need
     if need != "open" and not g.key.may(need):
         raise Forbidden(
-            f"This needs a key of the scope {need}, and the one that was sent has the scope "
-            f"{g.key.scope}."
+            f"This needs a key of the scope {need}, but the scope of the key is {g.key.scope}."
         )
-    named = (request.view_args or {}).get("collection")
-    if named is not None:
-        check_collection(named)
+    collection = (request.view_args or {}).get("collection")
+    if collection is not None:
+        check_collection(collection)
     elif g.key.collections is not None and not operation.own:
-        raise Forbidden("This is for keys to all collections, and the one that was sent is not.")
+        raise Forbidden("This needs a key to all collections, but the key is for some.")
 
 
 def check_collection(name: str) -> None:
-    """Raises Forbidden for a collection that the request's key does not open, there or not."""
+    """Raise Forbidden for a collection that the request's key does not open, existing or not."""
     if not is_allowed(name):
-        raise Forbidden(f"The key that was sent does not open a collection {name[:80]!r}.")
+        raise Forbidden(f"The key does not open a collection {name[:80]!r}.")
 
 
 def is_allowed(collection: str) -> bool:
-    """Whether the request's key opens a collection of this name, or the one it stands for."""
+    """Return whether the request's key opens a collection, by its name or an alias."""
     key = _key()
     if key is None or key.opens(collection):
         return True
@@ -61,60 +60,60 @@ def is_allowed(collection: str) -> bool:
 
 
 def visible(names: Iterable[str]) -> list[str]:
-    """Those of some collections that the request's key opens."""
+    """Return the collections among `names` that the request's key opens."""
     return [name for name in names if is_allowed(name)]
 
 
 def sees_all() -> bool:
-    """Whether the request may learn the names of all collections."""
+    """Return whether the request may learn the names of all collections."""
     key = _key()
     return key is None or key.collections is None
 
 
-def _key() -> Key | None:
-    key: Key | None = g.get("key")
+def _key() -> ApiKey | None:
+    key: ApiKey | None = g.get("key")
     return key
 
 
 def _is_open() -> bool:
-    """Whether anyone may ask for this: health, and what the pages look like."""
-    operation = asked()
+    """Return whether the operation needs no key: health, and the files of the pages."""
+    operation = requested_operation()
     return request.endpoint == "static" or (operation is not None and operation.need == "open")
 
 
-def _owner() -> Key:
+def _owner() -> ApiKey:
     sent = _sent()
     if sent is None:
         _refuse(
-            f"A key is needed, in the header 'Authorization: Bearer KEY' or '{HEADER}: KEY'. Who "
-            f"runs the server makes one with 'attend keys add'."
+            f"This needs an API key, in the header 'Authorization: Bearer KEY' or '{HEADER}: KEY'. "
+            f"The operator of the server makes one with 'attend keys add'."
         )
     key = context().keys.owner(sent)
     if key is None:
-        place = request.url_rule or "a path that is not there"
-        # Nothing of the key: it may be right but for a letter.
+        place = request.url_rule or "an unknown path"
+        # No part of the key: it may differ from a right one in a letter.
         log.warning(
             "request %s: a key was refused: %s %s from %s",
             g.id, request.method, place, request.remote_addr,
         )  # fmt: skip
-        _refuse("The key is not known here, or is over.", error="invalid_token")
+        _refuse("The API key is unknown, or has expired.", error="invalid_token")
     return key
 
 
 def _sent() -> str | None:
-    """The key that came with the request.
+    """Return the key that came with the request.
 
-    A browser sends it as a password by itself, wherever the request comes from: so it counts
-    only where nothing is changed, or where the browser says that a page of ours asks.
+    A browser sends a password by itself, whichever page makes the request: so a password counts
+    only where nothing changes, or where the browser says that a page of this server asks.
     """
     if HEADER in request.headers:
         return request.headers[HEADER].strip()
-    given = request.authorization
-    if given is None:
+    authorization = request.authorization
+    if authorization is None:
         return None
-    if given.type == "basic":
-        return given.password if request.method in SAFE or is_own_page() else None
-    return given.token if given.type == "bearer" else None
+    if authorization.type == "basic":
+        return authorization.password if request.method in SAFE or is_own_page() else None
+    return authorization.token if authorization.type == "bearer" else None
 
 
 def _refuse(sentence: str, **challenge: str) -> NoReturn:

@@ -56,9 +56,9 @@ def harden(response: Response) -> None:
 
 
 def is_own_page() -> bool:
-    """Whether a page of this server sent the request, by the word of the browser.
+    """Return whether a page of this server sent the request, as the browser says.
 
-    False where nothing is said: a program that is no browser, or an old one.
+    False where it says nothing: another program, or an old browser.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
@@ -68,19 +68,19 @@ def is_own_page() -> bool:
 
 
 def is_own_origin() -> bool:
-    """Whether the request names this server as its origin."""
+    """Return whether the request names this server as its origin."""
     # The scheme may be a proxy's, and is not ours to compare.
     return request.headers.get("Origin", "").partition("://")[2] == request.host.lower()
 
 
 def preflight() -> Response | None:
-    """The answer to a browser that asks whether a listed origin may send a request."""
+    """Answer a browser that asks whether a listed origin may send a request."""
     asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
     return Response(status=204) if asks and _is_listed() else None
 
 
 def check_write() -> None:
-    """Raises Forbidden for a change that a page of an origin neither ours nor listed asks for.
+    """Raise Forbidden for a change that a page of another, unlisted origin asks for.
 
     Browsers say where a request comes from, and pages cannot change what they say; other
     clients say nothing.
@@ -89,8 +89,8 @@ def check_write() -> None:
         return
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin")
-    told = site != "none" if site is not None else origin is not None
-    if told and not is_own_page():
+    is_page = site != "none" if site is not None else origin is not None
+    if is_page and not is_own_page():
         raise Forbidden(
             f"A page of {(origin or 'another origin')[:100]} may not change anything here; see "
             f"--cors-origin."

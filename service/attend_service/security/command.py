@@ -13,7 +13,7 @@ import click
 
 from attend.api.base import NAME_PATTERN
 from attend.errors import AttendError
-from attend_service.security.keys import SCOPES, Key, KeyFile, Scope
+from attend_service.security.keys import SCOPES, ApiKey, KeyFile, Scope
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 MAX_NAME = 100
@@ -32,40 +32,40 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one
 
 @click.group()
 def keys() -> None:
-    """Make, list and remove API keys; servers that run heed it at once."""
+    """Make, list and remove API keys; running servers follow at once."""
 
 
-def _expiry(_context: click.Context, _option: click.Parameter, given: str | None) -> Any:
-    if given is None:
+def _expiry(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    if text is None:
         return None
-    spelled = re.fullmatch(r"(\d{1,4})([hdw])", given)
+    spelled = re.fullmatch(r"(\d{1,4})([hdw])", text)
     if spelled:
         return datetime.now(UTC) + timedelta(**{UNITS[spelled[2]]: int(spelled[1])})
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{given!r} is no time; give 12h, 30d, 8w, or a date such as 2030-12-31."
+            f"{text!r} is no time; give 12h, 30d, 8w, or a date such as 2030-12-31."
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment <= datetime.now(UTC):
-        raise click.BadParameter(f"{given!r} is past; such a key would open nothing.")
+        raise click.BadParameter(f"{text!r} is past: the key would open nothing.")
     return moment
 
 
 def _names(
-    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
-    for name in given:
+    for name in values:
         if not re.fullmatch(NAME_PATTERN, name):
             raise click.BadParameter(f"{name[:80]!r} is no collection name.")
-    return given
+    return values
 
 
-def _label(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    if len(given) > MAX_NAME or not given.isprintable():
+def _label(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if len(text) > MAX_NAME or not text.isprintable():
         raise click.BadParameter(f"up to {MAX_NAME} printable characters were expected.")
-    return given
+    return text
 
 
 @keys.command(epilog="Example: attend keys add --data library --scope write --collection books")
@@ -95,34 +95,34 @@ def add(
     expires: datetime | None,
     as_json: bool,
 ) -> None:
-    """Make a key, and print it: this once, for only its hash is kept."""
+    """Make a key and print it, this once: only its hash is stored."""
     try:
-        made = KeyFile(folder).add(name, scope, collections, expires)
+        new = KeyFile(folder).add(name, scope, collections, expires)
     except AttendError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        click.echo(json.dumps({**_shown(made.key), "key": made.text}))
+        click.echo(json.dumps({**_shown(new.key), "key": new.text}))
         return
-    click.echo(made.text)
-    click.echo(f"{_sentence(made.key)}. It is not shown again.", err=True)
+    click.echo(new.text)
+    click.echo(f"{_sentence(new.key)}. It is not shown again.", err=True)
 
 
 @keys.command("list", epilog="Example: attend keys list --data library")
 @on_folder
 @as_json_option
 def list_keys(folder: Path, as_json: bool) -> None:
-    """List the keys, without what would open anything."""
+    """List the keys, without their secrets."""
     try:
-        known = KeyFile(folder).all()
+        stored = KeyFile(folder).all()
     except AttendError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        click.echo(json.dumps({"keys": [_shown(key) for key in known]}))
+        click.echo(json.dumps({"keys": [_shown(key) for key in stored]}))
         return
-    for key in known:
+    for key in stored:
         click.echo(_sentence(key))
-    if not known:
-        click.echo("There are no keys: who reaches the server may do everything.", err=True)
+    if not stored:
+        click.echo("There are no keys: whoever reaches the server may do everything.", err=True)
 
 
 @keys.command(epilog="Example: attend keys remove 3f9a0c52b1de --data library")
@@ -148,11 +148,11 @@ def remove(id: str, folder: Path, as_json: bool) -> None:
         click.echo("Removed.")
 
 
-def _shown(key: Key) -> dict[str, Any]:
+def _shown(key: ApiKey) -> dict[str, Any]:
     return {name: value for name, value in asdict(key).items() if name not in ("salt", "hash")}
 
 
-def _sentence(key: Key) -> str:
+def _sentence(key: ApiKey) -> str:
     opens = "all collections" if key.collections is None else ", ".join(key.collections)
     until = f", {'over since' if key.is_over() else 'until'} {key.expires}" if key.expires else ""
     return f"{key.id}  {key.scope:<5}  {opens}{until}{f'  ({key.name})' if key.name else ''}"

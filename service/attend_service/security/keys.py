@@ -1,4 +1,4 @@
-"""API keys in `DIR/api-keys.json`: made, listed, removed, and recognised.
+"""API keys in `DIR/api-keys.json`: made, listed, removed and recognised.
 
 A key reads `attend_ID_SECRET`. The secret is 256 random bits, so that one fast hash is enough:
 slow ones protect passwords, which can be guessed, and would let anyone keep a processor busy by
@@ -34,11 +34,11 @@ SHAPE = re.compile(r"attend_([0-9a-f]{12})_([\w-]{43})", re.ASCII)
 LOCK_SECONDS = 10.0
 
 _State = tuple[int, int, int, int] | None
-"""What tells one version of the file from another; None where there is none."""
+"""The identity of one version of the file; None where the file is missing."""
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """A key as stored.
 
     Attributes:
@@ -67,14 +67,14 @@ class Key:
 
 
 class MadeKey(NamedTuple):
-    """A new key; `text` is what the client sends, and is never to be had again."""
+    """A new key; `text` is the secret that the client sends, which is not stored."""
 
-    key: Key
+    key: ApiKey
     text: str
 
 
-class _Unknown(NamedTuple):
-    """What a secret is compared with where no key has the id: that takes as long as with one."""
+class _UnknownKey(NamedTuple):
+    """Compared with a secret where no key has the id, so that both cases take as long."""
 
     salt: str = "00" * 16
     hash: str = "00" * 32
@@ -86,21 +86,21 @@ class KeyFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
-    def all(self) -> list[Key]:
-        """Every key, the oldest first.
+    def all(self) -> list[ApiKey]:
+        """Return every key, the oldest first.
 
         Raises:
             Damaged: the file is not one of keys.
         """
         try:
             stored = json.loads(self.path.read_bytes())
-            return [_key(each) for each in stored["keys"]]
+            return [_key(key) for key in stored["keys"]]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Damaged(
-                f"{self.path} cannot be read as API keys ({error or type(error).__name__}), and "
-                f"nobody is let in. Mend it, or move it away and make new keys."
+                f"{self.path} cannot be read as API keys ({error or type(error).__name__}), so no "
+                f"request is accepted. Repair it, or move it away and make new keys."
             ) from error
 
     def add(
@@ -110,10 +110,10 @@ class KeyFile:
         collections: Sequence[str] = (),
         expires: datetime | None = None,
     ) -> MadeKey:
-        """Make a key and store what recognises it; without `collections` it opens all."""
+        """Make a key and store its hash; without `collections` it opens all."""
         id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
         salt = secrets.token_hex(16)
-        key = Key(
+        key = ApiKey(
             id=id,
             name=name,
             scope=scope,
@@ -126,27 +126,27 @@ class KeyFile:
         self._change(lambda keys: [*keys, key])
         return MadeKey(key, f"attend_{id}_{secret}")
 
-    def remove(self, id: str) -> Key:
-        """Raises NotFound where no key has the id."""
-        removed: list[Key] = []
+    def remove(self, id: str) -> ApiKey:
+        """Remove a key. Raises NotFound where no key has the id."""
+        removed: list[ApiKey] = []
 
-        def without(keys: list[Key]) -> list[Key]:
-            removed.extend(each for each in keys if each.id == id)
-            return [each for each in keys if each.id != id]
+        def without(keys: list[ApiKey]) -> list[ApiKey]:
+            removed.extend(key for key in keys if key.id == id)
+            return [key for key in keys if key.id != id]
 
         self._change(without)
         if not removed:
             raise NotFound(f"There is no key with the id {id!r}; 'attend keys list' shows them.")
         return removed[0]
 
-    def _change(self, change: Callable[[list[Key]], list[Key]]) -> None:
+    def _change(self, change: Callable[[list[ApiKey]], list[ApiKey]]) -> None:
         with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS, mode=0o600):
-            content = {"keys": [asdict(each) for each in change(self.all())]}
+            content = {"keys": [asdict(key) for key in change(self.all())]}
             _publish(self.path, json.dumps(content, indent=1).encode())
 
 
 class KeyRing:
-    """The keys as a running server knows them: what the command changes counts at once.
+    """The keys as a running server knows them: a change of the file counts at once.
 
     A server that has asked for keys goes on asking, even when the last one is removed: it is
     not opened to everyone by an exchange of keys.
@@ -156,27 +156,27 @@ class KeyRing:
         """`always` asks for a key even while there are none."""
         self._file = KeyFile(folder)
         self._asks = always
-        self._seen: tuple[_State, Mapping[str, Key]] = (None, {})
+        self._seen: tuple[_State, Mapping[str, ApiKey]] = (None, {})
 
     def asks(self) -> bool:
-        """Whether requests need a key. Raises Damaged."""
+        """Return whether requests need a key. Raises Damaged."""
         self._asks = bool(self._keys()) or self._asks
         return self._asks
 
-    def owner(self, text: str) -> Key | None:
-        """The key that a client sent, unless it is not known or over. Raises Damaged."""
+    def owner(self, text: str) -> ApiKey | None:
+        """Return the key of a secret, unless it is unknown or expired. Raises Damaged."""
         shaped = SHAPE.fullmatch(text)
         id, secret = shaped.groups() if shaped else ("", text)
         key = self._keys().get(id)
-        against = key or _Unknown()
+        against = key or _UnknownKey()
         is_right = hmac.compare_digest(_hash(against.salt, secret), against.hash)
         return key if is_right and key is not None and not key.is_over() else None
 
-    def _keys(self) -> Mapping[str, Key]:
+    def _keys(self) -> Mapping[str, ApiKey]:
         state: _State = None
         try:
-            at = self._file.path.stat()
-            state = (at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+            stat = self._file.path.stat()
+            state = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         except FileNotFoundError:
             pass
         seen, keys = self._seen
@@ -187,12 +187,12 @@ class KeyRing:
         return keys
 
 
-def _key(stored: Mapping[str, Any]) -> Key:
-    key = Key(**stored)
+def _key(stored: Mapping[str, Any]) -> ApiKey:
+    key = ApiKey(**stored)
     if key.scope not in SCOPES or not re.fullmatch("[0-9a-f]{64}", key.hash):
-        raise ValueError(f"the key {key.id!r} has a scope or a hash that is none")
-    key.is_over()  # refuses a time that is none
-    return Key(**{**stored, "collections": key.collections and tuple(key.collections)})
+        raise ValueError(f"the key {key.id!r} has a wrong scope or hash")
+    key.is_over()  # refuses a wrong time
+    return ApiKey(**{**stored, "collections": key.collections and tuple(key.collections)})
 
 
 def _hash(salt: str, secret: str) -> str:

@@ -41,7 +41,7 @@ RESERVED = frozenset(
 
 
 def check_address() -> None:
-    """Raises RequestURITooLarge."""
+    """Raise RequestURITooLarge for too many bytes of parameters."""
     length = len(request.query_string)
     if length > MAX_QUERY_STRING:
         raise RequestURITooLarge(
@@ -50,24 +50,24 @@ def check_address() -> None:
         )
 
 
-def check_depth(given: object, written: bytes, field: str = "body") -> None:
+def check_depth(content: object, text: bytes, field: str = "body") -> None:
     """Refuse JSON that is nested too deep.
 
     Args:
-        written: the text that `given` was read from.
+        text: the JSON text of `content`.
 
     Raises:
-        InvalidRequest: it is.
+        InvalidRequest: it is nested more than `MAX_DEPTH` deep.
     """
-    # What opens few brackets cannot be deep, and that is all that most requests cost here.
-    if written.count(b"[") + written.count(b"{") > MAX_DEPTH and _is_deeper(given, MAX_DEPTH):
+    # A text with few brackets cannot be deep, and most requests cost no more than the count.
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deeper(content, MAX_DEPTH):
         raise InvalidRequest(
             f"The JSON is nested more than {MAX_DEPTH} deep; send it flatter.", field=field
         )
 
 
 def check_new_collection(data: Data, name: str, limit: int) -> None:
-    """Refuse a collection that is one too many, or whose name is not fit.
+    """Refuse a collection beyond the limit, or with an unsuitable name.
 
     Raises:
         Conflict: there are `limit` already, or a name that differs in its capitals only.
@@ -91,11 +91,11 @@ def check_new_name(data: Data, name: str, field: str = "collection") -> None:
             f"copied; choose another name.",
             field=field,
         )
-    others = {each.lower() for each in (*data.names(), *data.aliases()) if each != name}
+    others = {other.lower() for other in (*data.names(), *data.aliases()) if other != name}
     if name.lower() in others:
         raise Conflict(
-            f"There is a name that differs from {name!r} in its capitals only, which some systems "
-            f"would take for the same; choose another name.",
+            f"Another name differs from {name!r} in its capitals only, which some systems take for "
+            f"the same; choose another name.",
             field=field,
         )
 
@@ -103,21 +103,21 @@ def check_new_name(data: Data, name: str, field: str = "collection") -> None:
 _CONTAINERS = frozenset({list, dict})
 
 
-def _is_deeper(given: object, limit: int) -> bool:
-    level = [given]
+def _is_deeper(content: object, limit: int) -> bool:
+    level = [content]
     for _ in range(limit):
-        level = [child for each in level for child in _nested(each)]
+        level = [child for parent in level for child in _nested(parent)]
         if not level:
             return False
     return True
 
 
-def _nested(given: object) -> list[object]:
-    """The lists and objects within one."""
-    if not isinstance(given, list | dict):
+def _nested(content: object) -> list[object]:
+    """Return the lists and objects directly within one."""
+    if not isinstance(content, list | dict):
         return []
-    values = given if isinstance(given, list) else list(given.values())
-    # Vectors are most of what is sent: their numbers are passed over without a line of Python.
+    values = content if isinstance(content, list) else list(content.values())
+    # Most content is vectors: their numbers are skipped without a line of Python each.
     if _CONTAINERS.isdisjoint(map(type, values)):
         return []
-    return [each for each in values if type(each) in _CONTAINERS]
+    return [value for value in values if type(value) in _CONTAINERS]
