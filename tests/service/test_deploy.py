@@ -81,7 +81,7 @@ def unit() -> configparser.ConfigParser:
 
 def test_the_unit_starts_the_server_with_settings_that_there_are() -> None:
     service = unit()["Service"]
-    assert service["ExecStart"].endswith("python -m service")
+    assert service["ExecStart"].endswith("attend serve")
     text = (DEPLOY / "attend.service").read_text()
     given = set(re.findall(r"(ATTEND_\w+)=", text))
     assert given == {"ATTEND_DATA", "ATTEND_CONFIG"}
@@ -114,7 +114,7 @@ def test_the_unit_passes_systemds_own_check(tmp_path: Path) -> None:
     copy = tmp_path / "attend.service"
     text = (DEPLOY / "attend.service").read_text()
     # All but the programs, which are elsewhere here.
-    copy.write_text(text.replace("/opt/attend/.venv/bin/python", sys.executable))
+    copy.write_text(text.replace("/opt/attend/.venv/bin/attend", sys.executable))
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
     )
