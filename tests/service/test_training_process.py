@@ -48,7 +48,11 @@ def collection(tmp_path: Path) -> Iterator[Collection]:
 
 
 def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    listed = subprocess.run(
+        ["pgrep", "-f", "-P", str(pid), "multiprocessing.spawn"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return [int(line) for line in listed.stdout.split()]
 
 
 def is_running(pid: int) -> bool:
