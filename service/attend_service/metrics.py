@@ -125,6 +125,7 @@ class Metrics:
         self.report()
         answering = CollectorRegistry()
         if IS_ONE_OF_SEVERAL:
+            _living()
             MultiProcessCollector(answering)  # type: ignore[no-untyped-call]
             answering.register(_Processes())
         else:
@@ -189,10 +190,7 @@ class _Processes(Collector):
     """The system's figures of the worker processes, added up, and their number."""
 
     def collect(self) -> Iterator[Metric]:
-        # Of a process that ended, the supervisor takes this file away.
-        files = Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db")
-        by_process = (_process(int(path.stem.split("_")[-1])) for path in files)
-        alive = [figures for figures in by_process if figures]
+        alive = [_figures_of(pid) for pid in _living()]
         yield GaugeMetricFamily("attend_processes", "That serve side by side.", len(alive))
         families = [family for figures in alive for family in figures if family.name in ADDED]
         for name, group in groupby(sorted(families, key=attrgetter("name")), attrgetter("name")):
@@ -202,8 +200,20 @@ class _Processes(Collector):
             yield kind(name, same[0].documentation, total)
 
 
-def _process(pid: int) -> list[Metric]:
-    """Return the system's figures of a process; none of one that has ended."""
+def _living() -> list[int]:
+    """Return the ids of the worker processes; remove the gauges of those that ended."""
+    alive = []
+    for path in Path(os.environ[SEVERAL]).glob("gauge_livesum_*.db"):
+        pid = int(path.stem.split("_")[-1])
+        try:
+            os.kill(pid, 0)
+            alive.append(pid)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+    return alive
+
+
+def _figures_of(pid: int) -> list[Metric]:
     return list(ProcessCollector(pid=lambda: pid, registry=None).collect())
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from attend import Collection, Data
 from attend.errors import Conflict, NotFound
@@ -114,32 +114,110 @@ class RunningJob:
         return self._store.is_stopping(self._id)
 
 
-class JobWorker:
-    """The thread that runs the waiting jobs of the store, until it is stopped."""
+class UnknownJob(NotFound):
+    """No job has this id, or it is deleted."""
 
-    def __init__(self, data: Data, store: JobStore, turn: Turn, trainer: Trainer) -> None:
+    def __init__(self, id: int) -> None:
+        super().__init__(
+            f"There is no job {id}: it never was, or is deleted. GET /v1/jobs lists all jobs.",
+            field="job",
+        )
+
+
+class Jobs:
+    """The jobs of a data folder, and the thread that runs them.
+
+    `start` or the first use opens the store and starts the thread.
+    """
+
+    _store: JobStore
+    _turn: Turn
+    _thread: threading.Thread | None = None
+
+    def __init__(self, data: Data, trainer: Trainer, *, limit: int = WAITING_LIMIT) -> None:
+        """`limit` is how many jobs may wait."""
         self._data = data
-        self._store = store
-        self._turn = turn
         self._trainer = trainer
+        self._limit = limit
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        # A daemon: a training that ignores its cancellation must not hold up the exit.
-        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Continue with the jobs that wait; mark those that ran as interrupted."""
+        self._open()
 
-    def wake(self) -> None:
-        """Look at the store now."""
-        self._wake.set()
-
-    def stop(self, seconds: float) -> bool:
-        """Cancel the running job and wait for it; return whether it ended in time."""
-        self._stopping.set()
+    def stop(self, seconds: float = 10.0) -> None:
+        """Cancel the running job and wait for it; waiting jobs run after the next start."""
+        with self._lock:
+            is_stopped = self._stopping.is_set()
+            self._stopping.set()
+        if is_stopped or self._thread is None:
+            return
         self._wake.set()
         self._thread.join(seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            # Its files stay open: it may still store its end.
+            log.warning("A job did not stop within %g s; it ends with the server", seconds)
+            return
+        self._turn.close()
+        self._store.close()
+
+    def submit(self, collection: str, request: Mapping[str, Any]) -> Job:
+        """Queue a training.
+
+        Raises:
+            UnknownCollection: no collection has this name.
+            Conflict: a job of this collection waits or runs; the sentence names it.
+            QueueFull: too many jobs wait.
+        """
+        # By its own name: an alias may stand for another one when the job's turn comes.
+        name = self._data.collection(collection).name
+        job = self._open().add(name, request, self._limit)
+        self._wake.set()
+        return job
+
+    def all(self) -> list[Job]:
+        """Return every job in the store, the newest first."""
+        return self._open().all()
+
+    def find(self, id: int) -> Job:
+        """Return a job. Raises UnknownJob."""
+        job = self._open().find(id) if id <= MAX_ID else None
+        if job is None:
+            raise UnknownJob(id)
+        return job
+
+    def cancel(self, id: int) -> Job | None:
+        """Remove a waiting job, ask a running one to stop, delete a finished one.
+
+        Returns:
+            The job as it is now; None for a deleted one.
+
+        Raises:
+            UnknownJob: no job has this id.
+        """
+        self.find(id)
+        return self._open().cancel(id)
+
+    def cancel_of(self, collection: str) -> None:
+        """Cancel the jobs of a collection that is going to be dropped."""
+        store = self._open()
+        for job in store.active(collection):
+            store.cancel(job.id)
+
+    def _open(self) -> JobStore:
+        with self._lock:
+            self._data.check_writable()
+            if self._stopping.is_set():
+                raise Conflict("The server is stopping; ask again after its next start.")
+            if self._thread is None:
+                folder = self._data.folder
+                self._store, self._turn = JobStore(folder / "jobs.db"), Turn(folder / "jobs.lock")
+                # A daemon: a training that ignores its cancellation must not hold up the exit.
+                self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
+                self._thread.start()
+            return self._store
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -215,112 +293,3 @@ class JobWorker:
             f"with POST /v1/collections/{job.collection}/train."
         )
         return INTERRUPTED.problem(detail).json()
-
-
-class UnknownJob(NotFound):
-    """No job has this id, or it is deleted."""
-
-    def __init__(self, id: int) -> None:
-        super().__init__(
-            f"There is no job {id}: it never was, or is deleted. GET /v1/jobs lists all jobs.",
-            field="job",
-        )
-
-
-class _OpenQueue(NamedTuple):
-    store: JobStore
-    turn: Turn
-    worker: JobWorker
-
-
-class Jobs:
-    """The jobs of a data folder.
-
-    `start` or the first use opens the store and starts the worker.
-    """
-
-    def __init__(self, data: Data, trainer: Trainer, *, limit: int = WAITING_LIMIT) -> None:
-        """`limit` is how many jobs may wait."""
-        self._data = data
-        self._trainer = trainer
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._opened: _OpenQueue | None = None
-        self._is_stopped = False
-
-    def start(self) -> None:
-        """Continue with the jobs that wait; mark those that ran as interrupted."""
-        self._open()
-
-    def stop(self, seconds: float = 10.0) -> None:
-        """Cancel the running job and wait for it; waiting jobs run after the next start."""
-        with self._lock:
-            opened, self._opened, self._is_stopped = self._opened, None, True
-        if opened is None:
-            return
-        if not opened.worker.stop(seconds):
-            # Its files stay open: it may still store its end.
-            log.warning("A job did not stop within %g s; it ends with the server", seconds)
-            return
-        opened.turn.close()
-        opened.store.close()
-
-    def submit(self, collection: str, request: Mapping[str, Any]) -> Job:
-        """Queue a training.
-
-        Raises:
-            UnknownCollection: no collection has this name.
-            Conflict: a job of this collection waits or runs; the sentence names it.
-            QueueFull: too many jobs wait.
-        """
-        # By its own name: an alias may stand for another one when the job's turn comes.
-        name = self._data.collection(collection).name
-        opened = self._open()
-        job = opened.store.add(name, request, self._limit)
-        opened.worker.wake()
-        return job
-
-    def all(self) -> list[Job]:
-        """Return every job in the store, the newest first."""
-        return self._open().store.all()
-
-    def find(self, id: int) -> Job:
-        """Return a job. Raises UnknownJob."""
-        job = self._open().store.find(id) if id <= MAX_ID else None
-        if job is None:
-            raise UnknownJob(id)
-        return job
-
-    def cancel(self, id: int) -> Job | None:
-        """Remove a waiting job, ask a running one to stop, delete a finished one.
-
-        Returns:
-            The job as it is now; None for a deleted one.
-
-        Raises:
-            UnknownJob: no job has this id.
-        """
-        self.find(id)
-        return self._open().store.cancel(id)
-
-    def cancel_of(self, collection: str) -> None:
-        """Cancel the jobs of a collection that is going to be dropped."""
-        store = self._open().store
-        for job in store.active(collection):
-            store.cancel(job.id)
-
-    def _open(self) -> _OpenQueue:
-        with self._lock:
-            self._data.check_writable()
-            if self._is_stopped:
-                raise Conflict("The server is stopping; ask again after its next start.")
-            if self._opened is None:
-                self._opened = self._opening()
-            return self._opened
-
-    def _opening(self) -> _OpenQueue:
-        folder = self._data.folder
-        store, turn = JobStore(folder / "jobs.db"), Turn(folder / "jobs.lock")
-        worker = JobWorker(self._data, store, turn, self._trainer)
-        worker.start()
-        return _OpenQueue(store, turn, worker)
