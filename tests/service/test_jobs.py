@@ -18,7 +18,6 @@ import pytest
 from attend import Data
 from attend.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
 from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
-from attend_service.jobs.queue import Turn
 from attend_service.jobs.store import FINISHED_LIMIT, JobStore
 from tests.places import ROOT
 from tests.service.conftest import LIMIT, SlowTrainer
@@ -331,17 +330,6 @@ def test_two_runners_take_turns(data: Data, trainer: SlowTrainer) -> None:
     assert trainer.begun == ["a", "b"]
     for jobs in (one, two):
         jobs.stop(LIMIT)
-
-
-def test_a_turn_is_one_s_own_until_it_is_given_back(tmp_path: Path) -> None:
-    one, two = Turn(tmp_path / "lock"), Turn(tmp_path / "lock")
-    assert one.take()
-    assert not two.take()
-    one.give_back()
-    assert two.take()
-    assert not one.take()
-    for turn in (one, two):
-        turn.close()
 
 
 @contextmanager

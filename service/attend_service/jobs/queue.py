@@ -7,10 +7,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from attend import Collection, Data
+from filelock import FileLock, Timeout
+
+from attend import Data
 from attend.errors import Conflict, NotFound
 from attend_service.jobs.store import Job, JobStore
 from attend_service.problems import INTERRUPTED, problem_of
@@ -29,49 +30,9 @@ REPORT_SECONDS = 0.2
 """The least time between two looks at the store, or two reports of one stage."""
 
 
-class Trainer(Protocol):
-    """`attend.training.train`, or a test's replacement of it."""
-
-    def __call__(
-        self,
-        collection: Collection,
-        *,
-        progress: Callable[[str, float], None],
-        cancelled: Callable[[], bool],
-        **fields: Any,
-    ) -> Mapping[str, Any]:
-        """Train, and return the report.
-
-        Args:
-            progress: called with the stage, and the share of the whole that is done, 0 to 1.
-            cancelled: called between steps; once it returns true, nothing more may change.
-            fields: the fields of a `TrainRequest`.
-        """
-
-
-class Turn:
-    """The right to run a job: one worker has it, over all processes on the folder.
-
-    An SQLite lock, since the system takes it back from a process that is killed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._lock = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
-
-    def take(self) -> bool:
-        try:
-            self._lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            return False
-        return True
-
-    def give_back(self) -> None:
-        self._lock.rollback()
-
-    def close(self) -> None:
-        self._lock.close()
+Trainer = Callable[..., Mapping[str, Any]]
+"""`attend.training.train`, or a test's replacement of it: it takes the collection, `progress` and
+`cancelled` as `RunningJob` has them, and the fields of a `TrainRequest`; it returns the report."""
 
 
 class RunningJob:
@@ -131,7 +92,7 @@ class Jobs:
     """
 
     _store: JobStore
-    _turn: Turn
+    _turn: FileLock
     _thread: threading.Thread | None = None
 
     def __init__(self, data: Data, trainer: Trainer, *, limit: int = WAITING_LIMIT) -> None:
@@ -160,7 +121,6 @@ class Jobs:
             # Its files stay open: it may still store its end.
             log.warning("A job did not stop within %g s; it ends with the server", seconds)
             return
-        self._turn.close()
         self._store.close()
 
     def submit(self, collection: str, request: Mapping[str, Any]) -> Job:
@@ -213,7 +173,10 @@ class Jobs:
                 raise Conflict("The server is stopping; ask again after its next start.")
             if self._thread is None:
                 folder = self._data.folder
-                self._store, self._turn = JobStore(folder / "jobs.db"), Turn(folder / "jobs.lock")
+                self._store = JobStore(folder / "jobs.db")
+                # The right to run a job, over all processes on the folder. The system takes it
+                # back from a process that is killed.
+                self._turn = FileLock(folder / "jobs.lock", blocking=False, thread_local=False)
                 # A daemon: a training that ignores its cancellation must not hold up the exit.
                 self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
                 self._thread.start()
@@ -233,16 +196,17 @@ class Jobs:
 
     def _run_next(self) -> bool:
         """Run the job that has waited longest, unless another process runs one."""
-        if not self._store.active() or not self._turn.take():
+        if not self._store.active():
             return False
         try:
-            self._clear_up()
-            job = self._store.take()
-            if job is not None:
-                self._run(job)
-            return job is not None
-        finally:
-            self._turn.give_back()
+            with self._turn:
+                self._clear_up()
+                job = self._store.take()
+                if job is not None:
+                    self._run(job)
+                return job is not None
+        except Timeout:
+            return False
 
     def _clear_up(self) -> None:
         """Mark jobs as failed that the store has as running: they ended with their process."""
