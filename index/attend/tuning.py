@@ -82,7 +82,7 @@ class Tuning:
             )
 
     def takes(self, path: str | None) -> bool:
-        """Whether W_V is for the values that a path names; None names the whole value."""
+        """Tell whether W_V is for the values that a path names; None names the whole value."""
         return self.values is None or self.values == (path or "")
 
     def stored(self) -> dict[str, Json]:

@@ -171,9 +171,6 @@ def _attended(scores: Float64, relevant: Bool, counts: Float64, attend: int) -> 
     return Scored(np.take_along_axis(scores, order, axis=1), marks, counts)
 
 
-# -- the fit ---------------------------------------------------------------------------------------
-
-
 class Loss:
     """The mean negative log likelihood of both sides, as a function of log scale and shift.
 
@@ -210,7 +207,7 @@ class Loss:
             loss, by_scale, by_null = _slopes(side, scale, null)
             value += share * loss
             gradient += share * np.array([scale * (by_scale + self.center * by_null), by_null])
-        # As much as one question would say for the scale in use: without it, questions that
+        # The weight of one question, for the scale in use: without it, questions that
         # are all right would ask for a scale without end, and equal scores for none.
         away, weight = float(point[0]) - math.log(self.start), 1 / len(self.sides[0].scores)
         gradient[0] += weight * away
@@ -258,9 +255,6 @@ def fit_null(answered: Float64, hidden: Float64) -> float:
     return float(
         minimise(loss, [(float(np.median(answered)) + float(np.median(hidden))) / 2])[0][0]
     )
-
-
-# -- confidence ------------------------------------------------------------------------------------
 
 
 def confidence(scores: Float64, scale: float, null: float) -> Float64:
@@ -319,9 +313,6 @@ def _top(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
 def log_sum(z: Float64) -> Float64:
     """(q, a) -> (q,); -inf for a row without finite logits."""
     return np.asarray(logsumexp(z, axis=1))
-
-
-# -- checks ----------------------------------------------------------------------------------------
 
 
 def _unfit(as_is: Scored, hidden: Scored) -> str | None:

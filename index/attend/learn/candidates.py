@@ -47,8 +47,8 @@ class Candidates(NamedTuple):
         """max(dense, α·examples) + λ·coverage^γ·lexical: (q, c), NEVER or so where padded."""
         scores = self.dense
         if examples > 0:
-            known = self.examples > NEVER
-            scores = np.where(known, np.maximum(scores, examples * self.examples), scores)
+            there = self.examples > NEVER
+            scores = np.where(there, np.maximum(scores, examples * self.examples), scores)
         if lexical == 0:
             return scores
         strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
@@ -61,24 +61,24 @@ class Candidates(NamedTuple):
 
 
 def find_candidates(
-    memory: Memory, fitted: Fitted, known: Questions, asked: Questions
+    memory: Memory, fitted: Fitted, training: Questions, questions: Questions
 ) -> Candidates:
-    """Return the candidates of the questions asked, at least one, under a fit.
+    """Return the candidates of questions, at least one, under a fit.
 
     Args:
-        known: the questions whose examples are keys.
+        training: the questions whose examples are keys.
     """
-    queries, keys = fitted.queries(memory, asked.embeddings), fitted.keys(memory)
-    stored = fitted.queries(memory, known.embeddings)
-    step = max(1, BLOCK // (4 * max(1, len(keys), known.relevant.nnz)))
+    queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
+    stored = fitted.queries(memory, training.embeddings)
+    step = max(1, BLOCK // (4 * max(1, len(keys), training.relevant.nnz)))
     rows: list[_Row] = []
-    for index in range(0, asked.count, step):
+    for index in range(0, questions.count, step):
         part = slice(index, index + step)
         dense = best(products(queries[part], keys), memory.starts[:-1])
-        examples = _by_example(products(queries[part], stored), known, len(memory))
-        others = asked.lexical[part].toarray(), asked.relevant[part].toarray()
+        examples = _by_example(products(queries[part], stored), training, len(memory))
+        others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
         rows += [_row(*columns) for columns in zip(dense, examples, *others, strict=True)]
-    return _padded(rows, asked)
+    return _padded(rows, questions)
 
 
 def products(queries: Float32, keys: Float32) -> Float32:
@@ -125,9 +125,9 @@ def _nearest(scores: Float32) -> Int64:
     return columns[scores[columns] > NEVER]
 
 
-def _by_example(similar: Float32, known: Questions, documents: int) -> Float32:
+def _by_example(similar: Float32, training: Questions, documents: int) -> Float32:
     """(b, n): the score of the most similar question that each document is known to answer."""
-    labels = known.relevant.tocsc()
+    labels = training.relevant.tocsc()
     nearest = np.full((len(similar), documents), NEVER, dtype=np.float32)
     labelled = np.flatnonzero(np.diff(labels.indptr))
     if len(labelled):
@@ -136,7 +136,7 @@ def _by_example(similar: Float32, known: Questions, documents: int) -> Float32:
     return nearest
 
 
-def _padded(rows: Sequence[_Row], asked: Questions) -> Candidates:
+def _padded(rows: Sequence[_Row], questions: Questions) -> Candidates:
     there = (
         np.arange(max(len(row.documents) for row in rows))
         < np.array([len(row.documents) for row in rows])[:, None]
@@ -153,4 +153,4 @@ def _padded(rows: Sequence[_Row], asked: Questions) -> Candidates:
         column(parts, blank) for parts, blank in zip(columns, (NEVER, NEVER, 0, 0), strict=True)
     )
     ideal = ideal_dcg(grades)
-    return Candidates(documents, dense, examples, lexical, grades, ideal, asked.coverage)
+    return Candidates(documents, dense, examples, lexical, grades, ideal, questions.coverage)

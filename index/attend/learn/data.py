@@ -54,8 +54,8 @@ class Memory(KeyTable):
         """The scale of logits before any was fitted: as if embeddings had length one."""
         if self.unit:
             return UNIT_SCALE
-        some = self.vectors[:: max(1, len(self.vectors) // SAMPLED)].astype(np.float64)
-        return UNIT_SCALE / max(float((some**2).sum(axis=1).mean()), TINY)
+        sample = self.vectors[:: max(1, len(self.vectors) // SAMPLED)].astype(np.float64)
+        return UNIT_SCALE / max(float((sample**2).sum(axis=1).mean()), TINY)
 
     def document_embeddings(self) -> Floats:
         """Return documents as queries by id (n, d): the mean of their keys, at length one if

@@ -49,7 +49,7 @@ class Recipe:
     drop_offsets: float = 0.5
 
     def count_steps(self, batches: int) -> int:
-        """Return the number of steps where an epoch has so many batches."""
+        """Return the number of steps, by the batches of an epoch."""
         fewest, most = self.steps
         return min(max(self.epochs * batches, fewest), most)
 

@@ -260,9 +260,6 @@ def fit_next_items(
     return model.fitted()
 
 
-# -- ranking ---------------------------------------------------------------------------------------
-
-
 class HistoryRanker(NamedTuple):
     """A version, as what ranks documents for a history.
 
@@ -298,9 +295,9 @@ class Measured(NamedTuple):
 
 def measure(recommender: HistoryRanker, fold: HistoryFold) -> Measured:
     """Rank everything but the history for each user of a fold; nobody's history is empty."""
-    count = fold.history.shape[1]
-    everything = np.ones(count, dtype=bool)
-    ranked = everything if fold.candidates is None else fold.candidates
+    ranked = fold.candidates
+    if ranked is None:
+        ranked = np.ones(fold.history.shape[1], dtype=bool)
     blocks = [
         _measured(recommender, fold.history[part], fold.target[part], ranked)
         for part in _blocks(fold.history, int(ranked.sum()))
@@ -322,16 +319,13 @@ def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -
     # What is in a history takes no part in the softmaxes of its documents.
     own = sparse.csr_array((np.ones(len(seen[0])), seen), shape=(history.shape[0], len(documents)))
     to_history = (own @ shares.T)[users, row]  # (t,)
-    outside = np.maximum(shares.sum(axis=1)[row] - to_history, TINY_SHARE)
+    outside = np.maximum(shares.sum(axis=1)[row] - to_history, 1e-12)
     gates = recommender.gates[history.indices].astype(np.float64)
     shared = gates / np.bincount(users, gates)[users] / outside
     mixture = sparse.csr_array((shared, (users, row)), shape=(history.shape[0], len(sources)))
     weights: Float64 = mixture @ shares  # (h, i) @ (i, r) -> (h, r)
     weights[seen] = -1.0
     return weights
-
-
-TINY_SHARE = 1e-12
 
 
 def _measured(

@@ -105,7 +105,7 @@ class _Result(NamedTuple):
         assert isinstance(before, float)
         return allowed is not None and self.significant and -self.gain > allowed * abs(before)
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         figures = self.figures
         return (
             f"{self.comparison.label} {figures['before']:.4f} → {figures['after']:.4f} "
@@ -135,9 +135,9 @@ def decide(
         why = f"The gain may be chance; more {units} may show it"
     else:
         why = f"Nothing was found that is better on held-out {units}"
-    told = "; ".join(result.told() for result in results)
+    summary = "; ".join(result.sentence() for result in results)
     views = {result.comparison.name: result.figures for result in results}
-    return PromotionVerdict(gained and not lost, f"{why} ({measure}: {told}).", views)
+    return PromotionVerdict(gained and not lost, f"{why} ({measure}: {summary}).", views)
 
 
 def compare_splits(

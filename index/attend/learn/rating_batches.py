@@ -83,14 +83,14 @@ class RatingBatch(NamedTuple):
     Attributes:
         items: (m,) those that occur; `targets` (b, t) and `history` (b, l) are places in it.
         truth: (b, t) ratings; values: (b, l).
-        wanted: (b, t) which targets are there; there: (b, l) which of the history.
+        guessed: (b, t) which targets are there; there: (b, l) which of the history.
         out: (b, t, l) which known ratings are masked: the target's own, and padding.
     """
 
     items: Int64
     targets: Int64
     truth: Float32
-    wanted: Bool
+    guessed: Bool
     history: Int64
     values: Float32
     there: Bool
@@ -143,9 +143,9 @@ class RatingBatches:
 
     def of(self, users: Int64) -> RatingBatch:
         """Return the batch of some users."""
-        drawn = [self._drawn(self.ratings.of_user(user)) for user in users.tolist()]
-        targets, wanted = _padded([places for places, _ in drawn])
-        history, there = _padded([places for _, places in drawn])
+        samples = [self._drawn(self.ratings.of_user(user)) for user in users.tolist()]
+        targets, guessed = _padded([places for places, _ in samples])
+        history, there = _padded([places for _, places in samples])
         ids, values = self.ratings.items, self.ratings.values.astype(np.float32)
         both = np.concatenate([ids[targets].ravel(), ids[history].ravel()])
         items, places = np.unique(both, return_inverse=True)
@@ -156,7 +156,7 @@ class RatingBatches:
             items=items,
             targets=target_places,
             truth=values[targets],
-            wanted=wanted,
+            guessed=guessed,
             history=history_places,
             values=values[history],
             there=there,

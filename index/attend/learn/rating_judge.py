@@ -48,13 +48,13 @@ class Predictions(NamedTuple):
         """(h,) the point on the way from the baseline to the predictions."""
         return self.baseline + share * (self.raw - self.baseline)
 
-    def trust(self, truth: Float64, some: Bool) -> float:
-        """How far to go from the baseline, 0 to 1: least squares on some ratings."""
-        moved = (self.raw - self.baseline)[some]
+    def trust(self, truth: Float64, mask: Bool) -> float:
+        """Return how far to go from the baseline, 0 to 1: least squares on some ratings."""
+        moved = (self.raw - self.baseline)[mask]
         size = float(moved @ moved)
-        if size == 0 or some.sum() < FEWEST:
+        if size == 0 or mask.sum() < FEWEST:
             return 0.0
-        return float(np.clip(moved @ (truth - self.baseline)[some] / size, 0.0, 1.0))
+        return float(np.clip(moved @ (truth - self.baseline)[mask] / size, 0.0, 1.0))
 
 
 class HeldOut(NamedTuple):
@@ -84,20 +84,20 @@ class RatingChoice(NamedTuple):
 
 
 def predictions(
-    fitted: FittedRatings, embeddings: Float32, known: Ratings, asked: Ratings
+    fitted: FittedRatings, embeddings: Float32, training: Ratings, judging: Ratings
 ) -> Predictions:
     """Predict ratings as they are served, each user's history being what is known of them."""
     model, own = fitted
     items = model.items(embeddings, own)
-    raw, base = np.empty(len(asked)), np.empty(len(asked))
-    features = np.empty((len(asked), len(model.spread)))
-    for user in np.unique(asked.users):
-        targets, history = asked.of_user(int(user)), known.of_user(int(user))
-        targeted, rated = asked.items[targets], known.items[history]
+    raw, base = np.empty(len(judging)), np.empty(len(judging))
+    features = np.empty((len(judging), len(model.spread)))
+    for user in np.unique(judging.users):
+        targets, history = judging.of_user(int(user)), training.of_user(int(user))
+        targeted, rated = judging.items[targets], training.items[history]
         result = predict(
             model,
             items.some(targeted),
-            Rated.evenly(items.some(rated), known.values[history]),
+            Rated.evenly(items.some(rated), training.values[history]),
             targeted[:, None] == rated[None, :],
         )
         raw[targets], base[targets], features[targets] = (
@@ -108,20 +108,21 @@ def predictions(
     return Predictions(raw, base, features)
 
 
-def choose(held_out: Mapping[Split, HeldOut], some: Mapping[Split, Bool]) -> RatingChoice:
+def choose(held_out: Mapping[Split, HeldOut], mask: Mapping[Split, Bool]) -> RatingChoice:
     """Return the recipe of least squared error on some ratings of documents that others rated."""
-    seen, part = held_out["random"], some["random"]
+    seen, part = held_out["random"], mask["random"]
     if not part.any():  # as where all users are in the other half
         return RatingChoice(next(iter(seen.after)), dict.fromkeys(held_out, 0.0))
 
     def loss(name: str) -> float:
-        said = seen.after[name]
-        errors = said.trusted(said.trust(seen.truth, part)) - seen.truth
+        answers = seen.after[name]
+        errors = answers.trusted(answers.trust(seen.truth, part)) - seen.truth
         return float((errors[part] ** 2).mean())
 
     recipe = min(seen.after, key=loss)
     trust = {
-        split: held.after[recipe].trust(held.truth, some[split]) for split, held in held_out.items()
+        split: judged.after[recipe].trust(judged.truth, mask[split])
+        for split, judged in held_out.items()
     }
     return RatingChoice(recipe, trust)
 
@@ -149,28 +150,30 @@ def judge_ratings(
     Args:
         ends: of the range of ratings.
     """
-    half = {split: halves(held.users, seed) for split, held in held_out.items()}
-    after = {split: np.empty(len(held.truth)) for split, held in held_out.items()}
+    half = {split: halves(judged.users, seed) for split, judged in held_out.items()}
+    after = {split: np.empty(len(judged.truth)) for split, judged in held_out.items()}
     first = next(iter(held_out.values()))
     width = next(iter(first.after.values())).features.shape[1]
-    features = {split: np.empty((len(held.truth), width)) for split, held in held_out.items()}
+    features = {split: np.empty((len(judged.truth), width)) for split, judged in held_out.items()}
 
     def select(others: list[int]) -> RatingChoice:
         sides = [bool(side) for side in others]
         return choose(held_out, {split: np.isin(half[split], sides) for split in held_out})
 
     def judge(side: int, choice: RatingChoice) -> None:
-        for split, held in held_out.items():
+        for split, judged in held_out.items():
             mine = half[split] == bool(side)
-            after[split][mine] = np.clip(choice.of(split, held), *ends)[mine]
-            features[split][mine] = held.after[choice.recipe].features[mine]
+            after[split][mine] = np.clip(choice.of(split, judged), *ends)[mine]
+            features[split][mine] = judged.after[choice.recipe].features[mine]
 
     select_nested(2, select, judge)
-    errors = {split: after[split] - held.truth for split, held in held_out.items()}
+    errors = {split: after[split] - judged.truth for split, judged in held_out.items()}
     sigmas, spread = _spread(features, errors, half)
-    whole = {split: np.ones(len(held.truth), dtype=bool) for split, held in held_out.items()}
+    everything = {
+        split: np.ones(len(judged.truth), dtype=bool) for split, judged in held_out.items()
+    }
     covered = coverage(sigmas, np.concatenate([*errors.values()]))
-    return RatingJudgement(choose(held_out, whole), after, spread, covered)
+    return RatingJudgement(choose(held_out, everything), after, spread, covered)
 
 
 def _spread(
@@ -217,13 +220,13 @@ def decide_ratings(
     first = next(split for split in SPLITS if split in held_out)
 
     def compare(name: str, label: str, split: Split, before: Float64) -> Criterion:
-        held = held_out[split]
+        judged = held_out[split]
         return Criterion(
             name,
             label,
-            (before - held.truth) ** 2,
-            (judgement.after[split] - held.truth) ** 2,
-            held.users,
+            (before - judged.truth) ** 2,
+            (judgement.after[split] - judged.truth) ** 2,
+            judged.users,
             errors=True,
             squares=True,
             gain=split == first,
@@ -231,7 +234,7 @@ def decide_ratings(
         )
 
     comparisons = [
-        compare(split, LABELS[split], split, held.before) for split, held in held_out.items()
+        compare(split, LABELS[split], split, judged.before) for split, judged in held_out.items()
     ]
     baseline = held_out[first].baseline
     comparisons.append(compare("baseline", "against μ + b_i + b_u", first, baseline))

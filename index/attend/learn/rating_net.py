@@ -145,7 +145,7 @@ class RatingNet:
     def loss(self, batch: RatingBatch) -> Any:
         """Return the mean squared error of the ratings to guess."""
         errors = self.predicted(batch) - self.torch.from_numpy(batch.truth)
-        return (errors[self.torch.from_numpy(batch.wanted)] ** 2).mean()
+        return (errors[self.torch.from_numpy(batch.guessed)] ** 2).mean()
 
     def _maps(self, random: np.random.Generator) -> dict[str, Float64]:
         shape = self.shape

@@ -126,8 +126,8 @@ def nested_outcomes(judged: Sequence[Judged[C]], share_seen: float) -> dict[Spli
 
 def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, float]:
     """Return how much each split counts in the mix; all where there is one split only."""
-    wanted: dict[Split, float] = {"random": share_seen, "unseen": 1 - share_seen}
-    shares = {split: wanted[split] for split in outcomes}
+    in_use: dict[Split, float] = {"random": share_seen, "unseen": 1 - share_seen}
+    shares = {split: in_use[split] for split in outcomes}
     total = sum(shares.values())
     return {split: share / total if total else 1 / len(shares) for split, share in shares.items()}
 

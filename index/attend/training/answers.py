@@ -181,10 +181,10 @@ class AnswersObjective:
         attended, share = joined(self.attended[choice]), 1 - 1 / FOLDS
         rate = self.request.error_rate
         calibration = calibrate_answers(attended, targets, memory.scale, rate, share)
-        known, hidden = log_sums(attended, calibration.scale)
+        answered, hidden = log_sums(attended, calibration.scale)
         area = None
-        if len(known) and len(hidden):
-            area = auroc(known, hidden)
+        if len(answered) and len(hidden):
+            area = auroc(answered, hidden)
         output = self._output(self.best, range(FOLDS))
         if output is not None and targets.center is not None:
             output = output.unscaled(targets.center, targets.spread)
@@ -224,8 +224,8 @@ class AnswersObjective:
         for lexical in LEXICAL if words is not None else LEXICAL[:1]:
 
             def worded(part: slice, lexical: float = lexical) -> Floats:
-                found = scores(part)
-                return found + words.term(part, lexical) if words and lexical else found
+                plain = scores(part)
+                return plain + words.term(part, lexical) if words and lexical else plain
 
             attended[AnswerChoice(share, lexical)] = attend_fold(self.answers, fold, worded)
         return attended
@@ -294,8 +294,8 @@ class AnswersObjective:
         by its recipe fitted without the documents that judge.
         """
         choices = self.task.active.report.get("chosen") or {}
-        asked = {"value": self.request.value, "dimensions": self.request.dimensions}
-        if objective_of(self.task.active) == "answers" and asked.items() <= choices.items():
+        scope = {"value": self.request.value, "dimensions": self.request.dimensions}
+        if objective_of(self.task.active) == "answers" and scope.items() <= choices.items():
             share = 0.0 if choices.get("recipe") == "none" else float(choices["share"])
             choice = AnswerChoice(share, float(choices.get("lexical", 0.0)))
             if choice in self.attended:

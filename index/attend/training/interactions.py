@@ -221,10 +221,10 @@ class InteractionsObjective:
         version = self.task.collection.views.current(role="recommend").made
         memory = self.material.memory
         served = ServedVersion(version, self.task.collection.settings, key_batch(memory))
-        asked = version.asking(memory.document_embeddings(), memory.rows)
+        moved_queries = version.asking(memory.document_embeddings(), memory.rows)
 
         def logits(documents: Int64, candidates: Int64) -> Floats:
-            by_head = served.logits(asked[documents], candidates)  # (i, H, c)
+            by_head = served.logits(moved_queries[documents], candidates)  # (i, H, c)
             return np.tensordot(by_head, served.mechanism.gates, axes=(1, 0))
 
         return HistoryRanker(logits, version.gates(memory.rows))

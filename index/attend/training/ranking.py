@@ -182,12 +182,12 @@ class RankingObjective:
 
     def _try_current(self, fold: QuestionFold, watch: Watch) -> Values:
         """Rank the questions as the active version would that had not seen them either."""
-        known = self.known_now
+        earlier = self.known_now
         training = fold.training
-        if known is None:
+        if earlier is None:
             version = self.active
         else:
-            then = known.without(fold.blocked)
+            then = earlier.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
         batch = key_batch(self.material.memory, training if version.examples else None)
@@ -218,12 +218,12 @@ class RankingObjective:
 
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
-        asked, parts = self.material.questions.some(self._members(fold)), self.request.parts
-        found = find_candidates(self.material.memory, fitted, fold.training, asked)
-        self.candidates[id(fold), share] = found
-        worded = "words" in parts and bool(found.lexical.any())
+        questions, parts = self.material.questions.some(self._members(fold)), self.request.parts
+        candidates = find_candidates(self.material.memory, fitted, fold.training, questions)
+        self.candidates[id(fold), share] = candidates
+        worded = "words" in parts and bool(candidates.lexical.any())
         return {
-            RankingChoice(share, factor, *words): found.ndcg(found.scores(factor, *words))
+            RankingChoice(share, factor, *words): candidates.ndcg(candidates.scores(factor, *words))
             for factor in (EXAMPLES if "examples" in parts else EXAMPLES[:1])
             for words in (LEXICAL if worded else LEXICAL[:1])
         }
@@ -250,7 +250,7 @@ class RankingObjective:
     # -- calibration -------------------------------------------------------------------------------
 
     def _calibrate(self) -> Calibration:
-        """Calibrate by everything held out, each split counting as much as in use."""
+        """Calibrate by everything held out, each split with its share in use."""
         choice, folds = self.choice, self.folds
         parts = [self.candidates[id(fold), choice.share] for fold in folds]
         shares = weights(dict.fromkeys(fold.split for fold in folds), self.request.share_seen)

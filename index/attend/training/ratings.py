@@ -83,26 +83,26 @@ class RatingsObjective:
         plain = baseline(self.known)
         self.held_out: dict[Split, HeldOut] = {}
         for split, mask in self.fold.held_out.items():
-            asked = ratings.some(mask)
-            if len(asked) < FEWEST:
+            judging = ratings.some(mask)
+            if len(judging) < FEWEST:
                 continue
             after = {
-                name: predictions(fitted, self.material.embeddings, self.known, asked)
+                name: predictions(fitted, self.material.embeddings, self.known, judging)
                 for name, fitted in fits.items()
             }
-            base = now = np.clip(plain(asked.users, asked.items), *self.ends)
+            base = now = np.clip(plain(judging.users, judging.items), *self.ends)
             if None in after:
                 now = np.clip(after.pop(None).trusted(trust.get(split, 0.0)), *self.ends)
             by_recipe = {name: item for name, item in after.items() if name is not None}
-            self.held_out[split] = HeldOut(asked.users, asked.values, now, base, by_recipe)
+            self.held_out[split] = HeldOut(judging.users, judging.values, now, base, by_recipe)
 
     def judge(self) -> Judgement:
         self.judgement = judge_ratings(self.held_out, self.ends, self.seed)
         verdict = decide_ratings(self.held_out, self.judgement)
-        held, figures = self.held_out["random"], verdict.views["random"]
-        sides = {"before": held.before, "after": self.judgement.after["random"]}
+        judged, figures = self.held_out["random"], verdict.views["random"]
+        sides = {"before": judged.before, "after": self.judgement.after["random"]}
         before, after = (
-            {"rmse": figures[side], "mae": float(np.abs(values - held.truth).mean())}
+            {"rmse": figures[side], "mae": float(np.abs(values - judged.truth).mean())}
             for side, values in sides.items()
         )
         choice = self.judgement.choice

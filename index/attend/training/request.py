@@ -1,4 +1,4 @@
-"""What a training is asked for, how far it is, and how it is stopped."""
+"""One training: its request, its stages, its progress and its stop."""
 
 from __future__ import annotations
 
@@ -92,17 +92,17 @@ class Task:
 
     @property
     def role(self) -> Role:
-        """In which what is learned will answer."""
+        """The role in which the new version will answer."""
         return OBJECTIVE_ROLES[self.request.objective]
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """The time since it began."""
         return round(time.perf_counter() - self.began, 3)
 
 
 def untrained(role: Role) -> StoredProjection:
-    """What answers in a role before anything was trained for it."""
+    """Return the version that answers in a role before anything was trained for it."""
     return StoredProjection(
         version=0,
         kind="identity",

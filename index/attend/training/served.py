@@ -50,16 +50,16 @@ class ServedVersion:
         Args:
             words: (q, c) the lexical term, on the scorer's scale.
         """
-        table, asked = self.table.some(documents), self.plan.projection.asked(embeddings)
+        table, projected = self.table.some(documents), self.plan.projection.asked(embeddings)
         keys, scale = table.vectors, self.mechanism.scale
         by_head = (
-            keys.reshape(len(keys), -1, asked.heads.shape[2])
+            keys.reshape(len(keys), -1, projected.heads.shape[2])
             if self.plan.stored_form
             else self.plan.projection.keys(keys)
         )
         bias = None if words is None else words[:, None] * scale[:, None]
         block = Block(table.rows, table.starts[:-1], by_head, bias)
-        z = block_logits(asked.heads, block, self.mechanism, shift=asked.shift * scale)
+        z = block_logits(projected.heads, block, self.mechanism, shift=projected.shift * scale)
         return z / self.mechanism.temperature
 
     def scores(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
@@ -80,13 +80,13 @@ class ServedVersion:
         strength = np.float32(tuning.lexical) * coverage ** np.float32(tuning.coverage)
         return np.asarray(lexical * strength[:, None], dtype=np.float32)
 
-    def ndcg(self, asked: Questions) -> Float64:
+    def ndcg(self, questions: Questions) -> Float64:
         """nDCG@10 of questions (q,) over all documents."""
         everything = np.arange(len(self.table))
         step = max(1, BLOCK // (len(self.table.vectors) * self.mechanism.heads))
         values = [np.empty(0)]
-        for index in range(0, asked.count, step):
-            part = asked.some(np.arange(index, min(index + step, asked.count)))
+        for index in range(0, questions.count, step):
+            part = questions.some(np.arange(index, min(index + step, questions.count)))
             words = self.words(part.lexical.toarray(), part.coverage)
             best = top_places(self.scores(part.embeddings, everything, words), CUT)
             grades = part.relevant.toarray()
@@ -94,20 +94,20 @@ class ServedVersion:
         return np.concatenate(values)
 
 
-def key_batch(memory: Memory, known: Questions | None = None) -> KeyBatch:
+def key_batch(memory: Memory, training: Questions | None = None) -> KeyBatch:
     """Return the keys of a memory as the store gives them.
 
     Args:
-        known: questions that are keys of the documents relevant to them.
+        training: questions that are keys of the documents relevant to them.
     """
-    own = np.zeros(len(memory.vectors), dtype=bool)
-    batch = KeyBatch(memory.ids, memory.documents, memory.vectors, own)
-    if known is None:
+    plain = np.zeros(len(memory.vectors), dtype=bool)
+    batch = KeyBatch(memory.ids, memory.documents, memory.vectors, plain)
+    if training is None:
         return batch
-    question, document = known.relevant.nonzero()
+    question, document = training.relevant.nonzero()
     ids = np.full(len(question), -1, dtype=np.int64)
     marks = np.ones(len(ids), dtype=bool)
-    examples = KeyBatch(ids, memory.rows[document], known.embeddings[question], marks)
+    examples = KeyBatch(ids, memory.rows[document], training.embeddings[question], marks)
     return joined_batch([batch, examples])
 
 

@@ -324,12 +324,12 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
 
 TEACHING = """
 import sys
-from attend import teaching
+from attend.feedback import adding
 
 def stop(*arguments, **options):
     raise KeyboardInterrupt
 
-teaching.Collection.encoder = stop
+adding.Collection.encoder = stop
 from attend.cli import main
 main(prog_name="attend")
 """

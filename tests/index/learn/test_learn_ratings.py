@@ -92,14 +92,14 @@ def test_batches_hide_the_target_and_the_padding_and_no_more() -> None:
         targets, history = batch.items[batch.targets], batch.items[batch.history]
         same = targets[:, :, None] == history[:, None, :]
         np.testing.assert_array_equal(batch.out, same | ~batch.there[:, None, :])
-        assert batch.wanted.any(axis=1).all()
+        assert batch.guessed.any(axis=1).all()
         assert batch.there.any(axis=1).all()
         assert len(batch.there) <= 5
         for row in range(len(targets)):
             rated = {
                 *zip(
-                    targets[row][batch.wanted[row]],
-                    batch.truth[row][batch.wanted[row]],
+                    targets[row][batch.guessed[row]],
+                    batch.truth[row][batch.guessed[row]],
                     strict=True,
                 )
             }
@@ -124,7 +124,7 @@ def test_users_with_one_rating_are_passed_over_and_long_ones_cut() -> None:
     ratings = Ratings(users, np.arange(33), np.ones(33), 3, 33)
     batches = RatingBatches(ratings, 4, 10, 0.0, np.random.default_rng(0))
     batch = next(iter(batches.drawn(1)))
-    assert batch.wanted.sum(axis=1).tolist() == [2, 10]
+    assert batch.guessed.sum(axis=1).tolist() == [2, 10]
     with pytest.raises(ValueError, match="two ratings"):
         RatingBatches(ratings.some(np.array([0])), 4, 10, 0.0, np.random.default_rng(0))
 
@@ -149,7 +149,7 @@ def test_what_is_fitted_predicts_as_it_is_served() -> None:
         with torch.no_grad():
             fitted = net.predicted(batch).numpy()
         for row in range(len(fitted)):
-            asked, there = batch.wanted[row], batch.there[row]
+            asked, there = batch.guessed[row], batch.there[row]
             targets = batch.items[batch.targets[row][asked]]
             history = batch.items[batch.history[row][there]]
             found = predict(
