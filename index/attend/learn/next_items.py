@@ -211,13 +211,12 @@ class NextItemsModel:
 
     def _mixed(self, pairs: Pairs, row: Any, column: Any, shares: Any) -> Any:
         """Args: row, column (t,), the place of each document in `shares` (i, c)."""
-        torch = self.maps.torch
-        target, source = torch.from_numpy(pairs.target), torch.from_numpy(pairs.source)
+        target, source = (self.maps.torch.from_numpy(part) for part in pairs[1:])
         others = (target != source).float()  # (p,)
         to_target = shares[row[source], column[target]]  # (p,) from a source to a target
         history = self._summed(to_target, source, len(row))  # (t,) to its user's whole history
         outside = shares.sum(dim=1)[row] - history  # (t,) to all that is not in it
-        gates = self.log_gates.exp()[torch.from_numpy(pairs.documents)][source] * others
+        gates = self.log_gates.exp()[pairs.documents][source] * others
         attended = gates * to_target / (outside[source] + to_target).clamp_min(TINY)
         weight = self._summed(attended, target, len(row))
         total = self._summed(gates, target, len(row))
@@ -286,8 +285,8 @@ class HistoryRanker(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Of each user (h,), with binary relevance: nDCG@10, whose ideal is the best that a list of ten
-    can be, and recall@10, of all that was withheld."""
+    """Figures of each user (h,), with binary relevance: nDCG@10, and recall@10 of what was
+    withheld."""
 
     ndcg: Float64
     recall: Float64
