@@ -14,7 +14,7 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
-from attend.recommend.predicting import Predictor
+from attend.recommend.predictor import Predictor
 from attend.search.answer import Answering, attention_options, facets_of
 from attend.search.attend import attend
 from attend.search.encode import QueryEncoder

@@ -13,7 +13,7 @@ from attend.engines.engine import Finding
 from attend.errors import AttendError, Conflict, Damaged
 from attend.ingest import key_hash, value_hash
 from attend.projection import Projection
-from attend.recommend.trained import read as read_model
+from attend.recommend.predictor import read_model
 from attend.settings import Settings
 from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check, own_keys

@@ -1,4 +1,4 @@
-"""Whom a recommendation is for: ids, stored interactions, examples and facts as weighted parts."""
+"""Read the history of a recommendation: interactions, examples and profile as weighted parts."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_number
 
 NO_ROW = 0
-"""The row of a part that is no document; rows begin at 1."""
+"""The row of a part that is not a document; rows begin at 1."""
 
 DAY = 86_400.0
 
 LEAST = 1e-6
-"""A weight of less is none: quotients of weights stay numbers."""
+"""A smaller weight counts as none: quotients of weights stay numbers."""
 
-OF_FACT = 1000
-"""Documents whose mean stands for a fact, at most."""
+PROFILE_DOCUMENTS = 1000
+"""The most documents whose mean stands for a field of a profile."""
 
-NAMED = 10
-"""Missing ids that an error names."""
+LISTED = 10
+"""Missing ids that an error lists."""
 
 
 def is_liked(value: Json) -> bool:
-    """Whether having met a document, and given it this, is a sign of what a user wants.
+    """Return true if a document with this value is a sign of what a user wants.
 
-    All values are, and none, but for numbers of 0 and below, and false.
+    False and numbers of 0 and below are not; every other value is, and so is no value.
     """
-    return value is not False and not as_number(value) <= 0  # NaN for what is no number
+    return value is not False and not as_number(value) <= 0  # NaN for what is not a number
 
 
-class Part(NamedTuple):
-    """One thing that is known of a user.
+class HistoryPart(NamedTuple):
+    """One part of a history.
 
     Attributes:
-        name: what it is called where it explains something: an id, a text, a fact.
-        row: of the document that it is, else `NO_ROW`.
+        name: its name in an explanation: an id, a text, a fact.
+        row: the row of a document, else `NO_ROW`.
         weight: above zero, or below for a negative example.
-        stored: whether it was read from the store, and not sent.
+        item: the example or fact that was sent; None for documents of the history.
+        stored: true if it was read from the store and not sent.
     """
 
     name: Mapping[str, Json]
@@ -53,20 +54,20 @@ class Part(NamedTuple):
     weight: float
     value: Json = None
     time: float = np.nan
-    given: ExampleItem | ProfileItem | None = None
+    item: ExampleItem | ProfileItem | None = None
     stored: bool = False
 
 
 @dataclass(frozen=True)
-class Missing:
-    """What was named and is not there."""
+class MissingNames:
+    """The ids and the user of a request that do not exist."""
 
     ids: Sequence[str] = ()
     user: str | None = None
 
     def json(self) -> list[dict[str, Json]]:
-        found: list[dict[str, Json]] = [{"id": id} for id in self.ids]
-        return found if self.user is None else [*found, {"user": self.user}]
+        ids: list[dict[str, Json]] = [{"id": id} for id in self.ids]
+        return ids if self.user is None else [*ids, {"user": self.user}]
 
     def __bool__(self) -> bool:
         return bool(self.ids) or self.user is not None
@@ -74,236 +75,230 @@ class Missing:
 
 @dataclass(frozen=True)
 class History:
-    """The parts (p,) of a user, those that count most first.
+    """The parts (p,) of a user.
 
     Attributes:
         embeddings: (p, d), of documents the mean of their keys.
-        weights: (p,) below zero for negative examples; not summing to anything.
+        weights: (p,) below zero for negative examples; their sum is arbitrary.
         seen: rows of all documents that the user met, ascending, used or not.
-        given: how many parts there were, before those of least weight were left out.
+        given: the number of parts before those of least weight were left out.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[HistoryPart]
     embeddings: Float32
     weights: Float64
     seen: Int64
     given: int
-    missing: Missing
+    missing: MissingNames
 
     @property
     def rows(self) -> Int64:
-        """(p,) rows of documents, `NO_ROW` for other parts."""
+        """Return the rows (p,) of documents, `NO_ROW` for other parts."""
         return np.array([part.row for part in self.parts], dtype=np.int64)
 
-    def chosen(self, which: np.ndarray) -> History:
-        """Some of the parts, by place or as a mask."""
-        at = np.arange(len(self.parts))[which]
-        return History(
-            [self.parts[each] for each in at.tolist()],
-            self.embeddings[at],
-            self.weights[at],
-            self.seen,
-            self.given,
-            self.missing,
-        )
+    def select(self, mask: np.ndarray) -> History:
+        """Return the history of some parts."""
+        places = np.flatnonzero(mask)
+        parts = [self.parts[place] for place in places.tolist()]
+        embeddings, weights = self.embeddings[places], self.weights[places]
+        return History(parts, embeddings, weights, self.seen, self.given, self.missing)
 
 
 class Histories:
-    """Reads histories as requests name them."""
+    """Reads the histories that requests name."""
 
     def __init__(self, store: CollectionStore, queries: QueryEncoder) -> None:
         self._store = store
         self._queries = queries
 
     def of(self, request: RecommendRequest, most: int | None = None) -> History:
-        """The history of a request.
+        """Read the history of a request.
 
         Args:
-            most: of its parts that are used; as many as may attend if None.
+            most: the most parts that are used; MAX_USED if None.
 
         Raises:
-            InvalidRequest: nothing is known of the user, or a fact stands for nothing.
-            UnknownDocument: ids are missing, and are not to be skipped.
+            InvalidRequest: nothing is known of the user, or no document has a fact.
+            UnknownDocument: ids are missing, and the request does not skip them.
         """
         examples = [*request.positive, *request.negative]
-        ids = [each.id for each in request.history]
-        ids += [each.id for each in examples if each.id is not None]
+        ids = [item.id for item in request.history]
+        ids += [item.id for item in examples if item.id is not None]
         rows = self._store.rows_of(ids)
         stored = self._stored(request)
         unknown = request.user if request.user is not None and not stored else None
-        missing = Missing([id for id in dict.fromkeys(ids) if id not in rows], unknown)
+        missing = MissingNames([id for id in dict.fromkeys(ids) if id not in rows], unknown)
         if missing and request.on_missing == "error":
-            raise not_there(missing)
-        parts = [*_merged(stored, request, rows), *_others(request, rows)]
+            raise missing_error(missing)
+        parts = [*_merged(stored, request, rows), *_sent(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
         counting = [part for part in parts if abs(part.weight) >= LEAST]
-        kept = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
-        if not kept:
-            raise _nobody(request, missing, met=len(seen) > 0)
-        weights = np.array([part.weight for part in kept])
-        return History(kept, self._embeddings(kept), weights, seen, len(parts), missing)
+        used = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
+        if not used:
+            raise _empty_error(request, missing, seen=len(seen) > 0)
+        weights = np.array([part.weight for part in used])
+        return History(used, self._embeddings(used), weights, seen, len(parts), missing)
 
-    def embeddings(self, given: Sequence[ExampleItem]) -> Float32:
-        """Examples or targets as embeddings (n, d); texts meet the encoder in one call."""
-        asked = self._queries.encode([query_of(each) for each in given])
-        return np.concatenate([each.embeddings for each in asked])
+    def embeddings(self, items: Sequence[ExampleItem]) -> Float32:
+        """Embed examples or targets, (n, d); the encoder gets all texts in one call."""
+        queries = self._queries.encode([query_of(item) for item in items])
+        return np.concatenate([query.embeddings for query in queries])
 
-    def _stored(self, request: RecommendRequest) -> list[Part]:
+    def _stored(self, request: RecommendRequest) -> list[HistoryPart]:
         if request.user is None:
             return []
-        met = self._store.interactions_of(request.user)
+        stored = self._store.interactions_of(request.user)
+        columns = (stored.documents, stored.rows.tolist(), stored.values, stored.times.tolist())
         return [
-            Part({"id": id}, row, _usual(value, request), value, time, stored=True)
-            for id, row, value, time in zip(
-                met.documents, met.rows.tolist(), met.values, met.times.tolist(), strict=True
-            )
+            HistoryPart({"id": id}, row, _default_weight(value, request), value, time, stored=True)
+            for id, row, value, time in zip(*columns, strict=True)
         ]
 
-    def _embeddings(self, parts: Sequence[Part]) -> Float32:
-        """(p, d): documents by their rows, examples as queries, facts by text or by documents."""
+    def _embeddings(self, parts: Sequence[HistoryPart]) -> Float32:
+        """Embed parts (p, d): documents by their rows, examples as queries, facts as either."""
         rows = np.array([part.row for part in parts], dtype=np.int64)
-        documents = np.flatnonzero(rows)
-        found = np.empty((len(parts), self._queries.dimension), dtype=np.float32)
-        found[documents] = self._queries.embed_documents(rows[documents])
-        others = {at: parts[at].given for at in np.flatnonzero(rows == NO_ROW).tolist()}
-        asked = {at: each for at, each in others.items() if isinstance(each, ExampleItem)}
-        said = {
-            at: self._of_fact(each) for at, each in others.items() if isinstance(each, ProfileItem)
-        }
-        asked |= {at: each for at, each in said.items() if isinstance(each, ExampleItem)}
-        if asked:
-            found[list(asked)] = self.embeddings(list(asked.values()))
-        for at, each in said.items():
-            if not isinstance(each, ExampleItem):
-                found[at] = each
-        return found
+        embeddings = np.empty((len(parts), self._queries.dimension), dtype=np.float32)
+        embeddings[rows != NO_ROW] = self._queries.embed_documents(rows[rows != NO_ROW])
+        queries: dict[int, ExampleItem] = {}
+        for place in np.flatnonzero(rows == NO_ROW).tolist():
+            item = parts[place].item
+            meaning = self._of_profile(item) if isinstance(item, ProfileItem) else item
+            if isinstance(meaning, ExampleItem):
+                queries[place] = meaning
+            else:
+                embeddings[place] = meaning
+        if queries:
+            embeddings[list(queries)] = self.embeddings(list(queries.values()))
+        return embeddings
 
-    def _of_fact(self, fact: ProfileItem) -> ExampleItem | Float32:
-        """The mean of the documents that a fact is true of; else its text, to be encoded."""
-        if fact.text is not None:
-            return ExampleItem.model_construct(id=None, text=fact.text, vector=None)
-        assert fact.field is not None  # validated
-        rows = self._store.matching(compile_filter({fact.field: fact.value}))
-        if len(rows):
-            spread = rows[np.linspace(0, len(rows) - 1, min(len(rows), OF_FACT)).astype(int)]
-            return self._queries.unit(self._queries.embed_documents(spread).mean(axis=0))
-        if self._queries.takes_text:
+    def _of_profile(self, fact: ProfileItem) -> ExampleItem | Float32:
+        """Return the mean of the documents that have a fact, or its text to be encoded."""
+        text = fact.text
+        if fact.field is not None:
+            rows = self._store.matching(compile_filter({fact.field: fact.value}))
+            if len(rows):
+                count = min(len(rows), PROFILE_DOCUMENTS)
+                spread = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+                return self._queries.unit(self._queries.embed_documents(spread).mean(axis=0))
+            if not self._queries.takes_text:
+                raise InvalidRequest(
+                    f"No document has {fact.value!r} in the field {fact.field!r}, and this "
+                    f"collection has no encoder for it as a text; name a field that documents "
+                    f"have.",
+                    field="facts",
+                )
             text = f"{fact.field}: {fact.value}"
-            return ExampleItem.model_construct(id=None, text=text, vector=None)
-        raise InvalidRequest(
-            f"No document has {fact.value!r} in the field {fact.field!r}, and this collection has "
-            f"no encoder for it as a text; name a field that documents have.",
-            field="facts",
-        )
+        return ExampleItem.model_construct(id=None, text=text, vector=None)
 
 
-def _usual(value: Json, request: RecommendRequest) -> float:
-    """The weight of what was met, where none is said.
-
-    What was not liked asks for nothing more of its kind, and is not to be recommended again. To a
-    prediction it says as much as what was.
-    """
-    return float(request.target is not None or is_liked(value))
-
-
-def _merged(
-    stored: Iterable[Part], request: RecommendRequest, rows: Mapping[str, int]
-) -> list[Part]:
-    """Each document that was met, once: as it was said last, and what is sent is later."""
-    merged = {part.row: part for part in stored}
-    for each in request.history:
-        row = rows.get(each.id)
-        if row is None:
-            continue
-        said = "weight" in each.model_fields_set
-        weight = each.weight if said else _usual(each.value, request)
-        time = np.nan if each.time is None else float(each.time)
-        merged.pop(row, None)
-        merged[row] = Part({"id": each.id}, row, weight, each.value, time)
-    return list(merged.values())
-
-
-def _others(request: RecommendRequest, rows: Mapping[str, int]) -> list[Part]:
-    """Examples, with negative ones below zero, and facts."""
-    signed = [*((each, 1) for each in request.positive), *((each, -1) for each in request.negative)]
-    found = [
-        Part(name_of(each), rows.get(each.id or "", NO_ROW), sign * each.weight, given=each)
-        for each, sign in signed
-        if each.id is None or each.id in rows
-    ]
-    return [
-        *found,
-        *(Part(_fact_name(each), NO_ROW, each.weight, given=each) for each in request.facts),
-    ]
-
-
-def name_of(given: ExampleItem) -> dict[str, Json]:
-    if given.vector is not None:
+def example_name(item: ExampleItem) -> dict[str, Json]:
+    """Return the name of an example in an explanation."""
+    if item.vector is not None:
         return {"vector": True}
-    return {"id": given.id} if given.id is not None else {"text": given.text}
+    return {"id": item.id} if item.id is not None else {"text": item.text}
 
 
-def _fact_name(fact: ProfileItem) -> dict[str, Json]:
-    if fact.text is not None:
-        return {"fact": fact.text}
-    return {"fact": fact.field, "value": fact.value}
-
-
-def _decayed(parts: Sequence[Part], half_life: float | None) -> list[Part]:
-    """Older parts count less, by half in `half_life` days; those without a time as the oldest."""
-    times = np.array([part.time for part in parts])
-    if half_life is None or np.isnan(times).all():
-        return list(parts)
-    met = np.array([part.given is None for part in parts])
-    age = np.nanmax(times) - np.where(np.isnan(times), np.nanmin(times), times)
-    with np.errstate(over="ignore"):  # a half-life of next to nothing
-        factors = np.where(met, 0.5 ** (age / DAY / half_life), 1.0)
-    # So old that nothing is left of it is as good as not there, but it was there.
-    return [
-        part._replace(weight=part.weight * max(float(factor), 1e-12))
-        for part, factor in zip(parts, factors.tolist(), strict=True)
-    ]
-
-
-def _heaviest(parts: Sequence[Part], most: int) -> list[Part]:
-    """The parts that are used: the heaviest, of equals the latest, then those said last."""
-    if len(parts) <= most:
-        return list(parts)
-    weights = np.array([abs(part.weight) for part in parts])
-    times = np.array([part.time for part in parts])
-    order = np.lexsort((-np.arange(len(parts)), -np.nan_to_num(times, nan=-np.inf), -weights))
-    return [parts[at] for at in np.sort(order[:most]).tolist()]
-
-
-def not_there(missing: Missing, field: str = "history") -> InvalidRequest | UnknownDocument:
+def missing_error(
+    missing: MissingNames, field: str = "history"
+) -> InvalidRequest | UnknownDocument:
+    """Return the error for a user without interactions, or for ids that no document has."""
     if missing.user is not None and not missing.ids:
         return InvalidRequest(
             f"No interactions of the user {missing.user!r} are stored; store them, send a history, "
             f'or ask with "on_missing": "skip".',
             field="user",
         )
-    more = f" (and {len(missing.ids) - NAMED} others)" if len(missing.ids) > NAMED else ""
+    more = f" (and {len(missing.ids) - LISTED} others)" if len(missing.ids) > LISTED else ""
     return UnknownDocument(
-        f"No document has the id {', '.join(map(repr, missing.ids[:NAMED]))}{more}. Correct it, "
+        f"No document has the id {', '.join(map(repr, missing.ids[:LISTED]))}{more}. Correct it, "
         f'ask with "on_missing": "skip", or send a text as {{"text": …}}.',
         field=field,
     )
 
 
-def _nobody(request: RecommendRequest, missing: Missing, met: bool) -> InvalidRequest:
-    """Why there is nothing to recommend by.
+def _default_weight(value: Json, request: RecommendRequest) -> float:
+    """Return the weight of a document where none is sent.
+
+    A document that was not liked has no weight, and is not recommended again. To a prediction it
+    says the same as any other.
+    """
+    return float(request.target is not None or is_liked(value))
+
+
+def _merged(
+    stored: Iterable[HistoryPart], request: RecommendRequest, rows: Mapping[str, int]
+) -> list[HistoryPart]:
+    """Return each document of the history once: the sent entry counts, of several the last."""
+    merged = {part.row: part for part in stored}
+    for item in request.history:
+        row = rows.get(item.id)
+        if row is None:
+            continue
+        sent = "weight" in item.model_fields_set
+        weight = item.weight if sent else _default_weight(item.value, request)
+        time = np.nan if item.time is None else float(item.time)
+        merged.pop(row, None)
+        merged[row] = HistoryPart({"id": item.id}, row, weight, item.value, time)
+    return list(merged.values())
+
+
+def _sent(request: RecommendRequest, rows: Mapping[str, int]) -> list[HistoryPart]:
+    """Return examples, negative ones with a weight below zero, and the profile."""
+    parts = [
+        HistoryPart(
+            example_name(item), rows.get(item.id or "", NO_ROW), sign * item.weight, item=item
+        )
+        for items, sign in ((request.positive, 1), (request.negative, -1))
+        for item in items
+        if item.id is None or item.id in rows
+    ]
+    for fact in request.facts:
+        name: dict[str, Json] = {"fact": fact.field, "value": fact.value}
+        name = name if fact.text is None else {"fact": fact.text}
+        parts.append(HistoryPart(name, NO_ROW, fact.weight, item=fact))
+    return parts
+
+
+def _decayed(parts: Sequence[HistoryPart], half_life: float | None) -> list[HistoryPart]:
+    """Halve weights every `half_life` days; parts without a time are as old as the oldest."""
+    times = np.array([part.time for part in parts])
+    if half_life is None or np.isnan(times).all():
+        return list(parts)
+    documents = np.array([part.item is None for part in parts])
+    age = np.nanmax(times) - np.where(np.isnan(times), np.nanmin(times), times)
+    with np.errstate(over="ignore"):  # a half-life near zero
+        factors = np.where(documents, 0.5 ** (age / DAY / half_life), 1.0)
+    # A weight never decays to zero: the document remains in the history.
+    return [
+        part._replace(weight=part.weight * max(float(factor), 1e-12))
+        for part, factor in zip(parts, factors.tolist(), strict=True)
+    ]
+
+
+def _heaviest(parts: Sequence[HistoryPart], most: int) -> list[HistoryPart]:
+    """Return the heaviest parts, of equals the latest, then the last ones sent."""
+    if len(parts) <= most:
+        return list(parts)
+    weights = np.array([abs(part.weight) for part in parts])
+    times = np.array([part.time for part in parts])
+    order = np.lexsort((-np.arange(len(parts)), -np.nan_to_num(times, nan=-np.inf), -weights))
+    return [parts[place] for place in np.sort(order[:most]).tolist()]
+
+
+def _empty_error(request: RecommendRequest, missing: MissingNames, seen: bool) -> InvalidRequest:
+    """Return the error for a history without a part that counts.
 
     Args:
-        met: whether the user met anything that is there.
+        seen: true if the user met any document that exists.
     """
-    what = "send a history, positive examples, facts, or a user with stored interactions"
-    if met:
+    needed = "send a history, positive examples, facts, or a user with stored interactions"
+    if seen:
         return InvalidRequest(
-            f"Every weight of the history is zero, as it is of what was valued at 0 or below; "
-            f"give one that is not, or {what}.",
+            f"Every weight of the history is zero, as it is of a value of 0 or below; give one "
+            f"that is not, or {needed}.",
             field="history" if request.history else "user",
         )
-    said = "Nothing is known of the user"
+    reason = "Nothing is known of the user"
     if missing.ids:
-        said += f", for no document has any of the {len(missing.ids)} ids that were sent"
-    return InvalidRequest(f"{said}; {what}.", field="history")
+        reason += f", for no document has any of the {len(missing.ids)} ids that were sent"
+    return InvalidRequest(f"{reason}; {needed}.", field="history")

@@ -1,4 +1,4 @@
-"""What comes next: the attention of a history over the catalogue, and the list made of it."""
+"""Recommend documents: the attention of a history over the catalogue, and the list made of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from attend.arrays import locate, unit
 from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.history import Histories, History
-from attend.recommend.reorder import diverse, penalised, reserved
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.explain import display_title, explain_parts
 from attend.search.plan import AttentionOptions
@@ -23,44 +22,48 @@ from attend.search.schedule import Vanished, until_stable
 from attend.search.scoring import Queries, Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
-from attend.types import Float32, Float64, Int64
+from attend.types import Bool, Float32, Float64, Int64
 from attend.values import only
 from attend.view import SnapshotSource, View
 
 POOL = 1000
-"""Documents that diversity chooses from, at most, and that are at hand beside those listed."""
+"""The most documents that diversity chooses from."""
 
 POOLED = 10
-"""For each place in the list, the documents that it is chosen from; at most `POOL`."""
+"""Documents that diversity chooses from for each place in the list, up to `POOL`."""
 
 FEWEST = 100
-"""Documents that are ranked at least, of which a page is the beginning."""
+"""Documents that are ranked at least; a page is the beginning of them."""
 
 
-class Asked(NamedTuple):
-    """A request on its way to a view."""
+class _Resolved(NamedTuple):
+    """A request with the view that answers it."""
 
     request: RecommendRequest
     view: View
     history: History
-    rows: Int64 | None  # that the filter lets pass; None for all
+    rows: Int64 | None  # that pass the filter; None for all
     attend: int | Literal["all"]
 
     @property
     def listed(self) -> int:
-        """How many places of the list must be known."""
+        """Return the number of places of the list up to the end of the page."""
         return self.request.k + self.request.offset
 
     @property
-    def due(self) -> int:
-        """How many of them are reserved for documents that nobody met."""
+    def reserved(self) -> int:
+        """Return the number of them that are for documents without interactions."""
         return math.ceil(self.request.reserve * self.listed)
 
+    @property
+    def positive(self) -> History:
+        return self.history.select(self.history.weights > 0)
 
-class Ranked(NamedTuple):
-    """Documents with their weights, and the scores (n,) by which they are listed."""
 
-    found: Attended
+class ScoredDocuments(NamedTuple):
+    """Documents with their weights, and the scores (n,) that order the list."""
+
+    attended: Attended
     scores: Float64
 
 
@@ -78,179 +81,256 @@ class Recommender:
         self._settings = settings
         self._views = views
         self._histories = histories
-        self._met: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
+        self._popular: tuple[int, Int64] = (-1, np.empty(0, dtype=np.int64))
 
     def next_items(self, request: RecommendRequest) -> Recommended:
-        """What may come next for a user.
+        """Recommend documents to a user.
 
         Raises:
-            InvalidRequest: nothing is known of the user, or nothing but what they do not want.
+            InvalidRequest: nothing is known of the user, or only what they do not want.
             UnknownDocument: an id that no document has, unless those are skipped.
         """
         started = time.perf_counter()
         history = self._histories.of(request)
         if not (history.weights > 0).any():
             raise InvalidRequest(
-                "There are only negative examples, and all but them could come next; send a "
-                "history, positive examples or facts as well.",
+                "Only negative examples were sent, and every other document could come next; send "
+                "a history, positive examples or facts as well.",
                 field="negative",
             )
         return self._next(request, history, started)
 
     @until_stable
+    @until_stable
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
         rows = self._store.matching(compile_filter(request.filter)) if request.filter else None
-        asked = Asked(request, view, history, rows, request.attend)
-        liked, ranked = self._ranked(asked)
-        at = self._order(asked, ranked)[request.offset : asked.listed]
+        resolved = _Resolved(request, view, history, rows, request.attend)
+        attention, scored = self._scored(resolved)
+        page = self._order(resolved, scored)[request.offset : resolved.listed]
         return Recommended(
-            hits=self._hits(asked, liked.scoring, ranked, at),
+            hits=self._hits(resolved, attention.scoring, scored, page),
             history={"given": history.given, "used": len(history.parts)},
             missing=history.missing.json(),
-            attended=ranked.found.total_documents,
-            exact=liked.exact,
+            attended=scored.attended.total_documents,
+            exact=attention.exact,
             generation=view.change,
             projection=view.version,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    def _ranked(self, asked: Asked) -> tuple[Attention, Ranked]:
-        """The history's attention, and the best documents: at least all those that are listed.
+    def _scored(self, resolved: _Resolved) -> tuple[Attention, ScoredDocuments]:
+        """Return the history's attention, and the best documents: at least all that are listed.
 
-        Negative examples only take away. A document that is not looked at scores at most its log
-        weight, which is below those that are: so many are looked at that none can be missed, or as
-        many as memory is for.
+        Negative examples only take away. A document that is not ranked scores at most its log
+        weight, which is below that of those that are ranked: more are ranked until none can be
+        missed, or until memory is full.
         """
-        positive = asked.history.weights > 0
-        keep = max(FEWEST, min(POOL, POOLED * asked.listed), asked.listed)
+        keep = max(FEWEST, min(POOL, POOLED * resolved.listed), resolved.listed)
         while True:
-            liked = self._attention(asked, asked.history.chosen(positive), asked.rows, keep)
-            found = liked.attended[0]
-            ranked = Ranked(found, liked.scoring.log_weights(found))
-            floor = ranked.scores.min(initial=np.inf)
-            if not positive.all():
-                ranked = self._penalised(asked, liked, ranked)
-            sure = np.count_nonzero(ranked.scores >= floor) >= asked.listed
-            if sure or len(found.documents) >= found.total_documents:
+            attention = self._attention(resolved, resolved.positive, resolved.rows, keep)
+            attended = attention.attended[0]
+            scored = ScoredDocuments(attended, attention.scoring.log_weights(attended))
+            floor = scored.scores.min(initial=np.inf)
+            scored = self._penalised(resolved, attention, scored)
+            sure = np.count_nonzero(scored.scores >= floor) >= resolved.listed
+            if sure or len(attended.documents) >= attended.total_documents:
                 break
-            if found.logits.size * POOLED > MAX_RANKED:
-                liked = replace(liked, exact=False)
+            if attended.logits.size * POOLED > MAX_RANKED:
+                attention = replace(attention, exact=False)
                 break
             keep *= POOLED
-        if asked.request.reserve:
-            ranked = self._with_fresh(asked, liked, ranked)
-        return liked, ranked
+        if resolved.request.reserve:
+            scored = self._with_new(resolved, attention, scored)
+        return attention, scored
 
     def _attention(
-        self, asked: Asked, history: History, rows: Int64 | None, keep: int
+        self, resolved: _Resolved, history: History, rows: Int64 | None, keep: int
     ) -> Attention:
-        """The attention of a history, with its `keep` best documents at hand."""
-        made = asked.view.made
-        weights = np.abs(history.weights) * made.gates(history.rows)
-        # Where every gate is shut there is nothing to go by but what was said.
+        """Return the attention of a history, with its `keep` best documents."""
+        version = resolved.view.made
+        weights = np.abs(history.weights) * version.gates(history.rows)
+        # Where every gate is shut the weights that were sent remain.
         weights = weights if weights.sum() > 0 else np.abs(history.weights)
         options = AttentionOptions(
-            attend=asked.attend,
+            attend=resolved.attend,
             best=keep + 1,
-            scorer=made.tuning.scorer,
-            recall=asked.request.recall,
+            scorer=version.tuning.scorer,
+            recall=resolved.request.recall,
         )
-        embeddings = made.asking(history.embeddings, history.rows)
+        embeddings = version.asking(history.embeddings, history.rows)
         return attend(
-            asked.view,
+            resolved.view,
             self._settings,
             Queries(embeddings, parts=weights / weights.sum()),
             options,
             rows,
-            without=history.seen if asked.request.exclude_seen else None,
+            without=history.seen if resolved.request.exclude_seen else None,
             estimate=True,
         )
 
-    def _penalised(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
-        """Scores less what negative examples take, which attend to the same documents."""
-        history, weights = asked.history, asked.history.weights
-        rows = asked.rows if asked.attend == "all" else np.sort(liked.attended[0].documents)
-        negative = history.chosen(weights < 0)
-        against = self._attention(asked._replace(attend="all"), negative, rows, 1)
-        # One example counts as much on either side, however many there are on the other.
+    def _penalised(
+        self, resolved: _Resolved, attention: Attention, scored: ScoredDocuments
+    ) -> ScoredDocuments:
+        """Lower the scores by the attention of negative examples to the same documents."""
+        history, weights = resolved.history, resolved.history.weights
+        if (weights > 0).all():
+            return scored
+        documents = scored.attended.documents
+        everything = resolved.attend == "all"
+        rows = resolved.rows if everything else np.sort(attention.attended[0].documents)
+        negative = history.select(weights < 0)
+        against = self._attention(resolved._replace(attend="all"), negative, rows, 1)
+        # An example counts the same on either side, whatever their numbers.
         force = float(np.abs(negative.weights).mean() / weights[weights > 0].mean())
-        given = weigh_documents(against, ranked.found.documents)
-        order = np.argsort(given.documents)
-        at = order[np.searchsorted(given.documents, ranked.found.documents, sorter=order)]
-        taken = against.scoring.log_weights(given)[at] + math.log(force)
-        return ranked._replace(scores=penalised(ranked.scores, taken))
+        weighed = weigh_documents(against, documents)
+        order = np.argsort(weighed.documents)
+        places = order[np.searchsorted(weighed.documents, documents, sorter=order)]
+        taken = against.scoring.log_weights(weighed)[places] + math.log(force)
+        return scored._replace(scores=penalised(scored.scores, taken))
 
-    def _with_fresh(self, asked: Asked, liked: Attention, ranked: Ranked) -> Ranked:
-        """The same with the best documents that nobody met, as many as are due."""
-        met = self._met_by_anybody(asked.view)
-        known = np.isin(ranked.found.documents, met, invert=True)
-        if np.count_nonzero(known) >= asked.due:
-            return ranked  # and no other is better
-        rows = np.setdiff1d(asked.view.keys.rows if asked.rows is None else asked.rows, met)
-        positive = asked.history.chosen(asked.history.weights > 0)
-        fresh = self._attention(asked, positive, rows, asked.due).attended[0].documents
-        more = np.setdiff1d(fresh[: asked.due], ranked.found.documents)
+    def _with_new(
+        self, resolved: _Resolved, attention: Attention, scored: ScoredDocuments
+    ) -> ScoredDocuments:
+        """Add the best documents without interactions, as many as are reserved."""
+        documents, popular = scored.attended.documents, self._with_interactions(resolved.view)
+        if np.count_nonzero(np.isin(documents, popular, invert=True)) >= resolved.reserved:
+            return scored  # and no other is better
+        allowed = resolved.view.keys.rows if resolved.rows is None else resolved.rows
+        rows = np.setdiff1d(allowed, popular)
+        among = self._attention(resolved, resolved.positive, rows, resolved.reserved).attended[0]
+        more = np.setdiff1d(among.documents[: resolved.reserved], documents)
         if not len(more):
-            return ranked
-        found = weigh_documents(liked, np.concatenate([ranked.found.documents, more]))
-        both = Ranked(found, liked.scoring.log_weights(found))
-        return self._penalised(asked, liked, both) if (asked.history.weights < 0).any() else both
+            return scored
+        weighed = weigh_documents(attention, np.concatenate([documents, more]))
+        both = ScoredDocuments(weighed, attention.scoring.log_weights(weighed))
+        return self._penalised(resolved, attention, both)
 
-    def _order(self, asked: Asked, ranked: Ranked) -> Int64:
-        """Positions in the order of the list, as many as it has."""
-        request, documents = asked.request, ranked.found.documents
-        order = np.lexsort((documents, -ranked.scores))
-        fresh = np.zeros(len(documents), dtype=bool)
+    def _order(self, resolved: _Resolved, scored: ScoredDocuments) -> Int64:
+        """Return positions in the order of the list, up to the end of the page."""
+        request, documents = resolved.request, scored.attended.documents
+        order = np.lexsort((documents, -scored.scores))
+        new = np.zeros(len(documents), dtype=bool)
         if request.reserve:
-            fresh = np.isin(documents, self._met_by_anybody(asked.view), invert=True)
+            new = np.isin(documents, self._with_interactions(resolved.view), invert=True)
         if request.diversity:
-            chosen = np.arange(len(order)) < max(asked.listed, min(POOL, POOLED * asked.listed))
-            chosen[np.flatnonzero(fresh[order])[: asked.due]] = True
-            pool = order[chosen]
-            count = len(pool) if request.reserve else asked.listed
-            vectors = _vectors(asked.view, documents[pool])
-            order = pool[diverse(ranked.scores[pool], vectors, request.diversity, count)]
-        return reserved(order, fresh, request.reserve, asked.listed)
+            size = max(resolved.listed, min(POOL, POOLED * resolved.listed))
+            in_pool = np.arange(len(order)) < size
+            in_pool[np.flatnonzero(new[order])[: resolved.reserved]] = True
+            pool = order[in_pool]
+            count = len(pool) if request.reserve else resolved.listed
+            vectors = _directions(resolved.view, documents[pool])
+            order = pool[diverse(scored.scores[pool], vectors, request.diversity, count)]
+        return reserved(order, new, request.reserve, resolved.listed)
 
     def _hits(
-        self, asked: Asked, scoring: Scoring, ranked: Ranked, at: Int64
+        self, resolved: _Resolved, scoring: Scoring, scored: ScoredDocuments, places: Int64
     ) -> list[Recommendation]:
-        found, fields = ranked.found, asked.request.fields
-        read = self._store.documents if asked.request.title else self._store.values
-        documents = read(found.documents[at])
-        if len(documents) < len(at):
+        attended, request = scored.attended, resolved.request
+        read = self._store.documents if request.title else self._store.values
+        documents = read(attended.documents[places])
+        if len(documents) < len(places):
             raise Vanished
-        parts = [part.name for part in asked.history.parts if part.weight > 0]
-        explain = asked.request.explain
-        told = explain_parts(scoring, found, at, parts) if explain else [None] * len(at)
-        return [
-            Recommendation(
-                id=(document := documents[row]).id,
-                score=float(ranked.scores[place]),
-                weight=float(found.weights[place]),
+        reasons = None
+        if request.explain:
+            names = [part.name for part in resolved.positive.parts]
+            reasons = explain_parts(scoring, attended, places, names)
+        hits = []
+        for rank, place in enumerate(places.tolist()):
+            document = documents[int(attended.documents[place])]
+            payload = document.payload
+            hit = Recommendation(
+                id=document.id,
+                score=float(scored.scores[place]),
+                weight=float(attended.weights[place]),
                 value=document.value,
-                payload=document.payload if fields is None else only(document.payload, fields),
-                because=why,
-                title=display_title(document) if asked.request.title else None,
+                payload=payload if request.fields is None else only(payload, request.fields),
+                because=None if reasons is None else reasons[rank],
+                title=display_title(document) if request.title else None,
             )
-            for place, row, why in zip(at.tolist(), found.documents[at].tolist(), told, strict=True)
-        ]
+            hits.append(hit)
+        return hits
 
-    def _met_by_anybody(self, view: View) -> Int64:
-        """Rows of the documents that have interactions, ascending; read once in each state."""
-        change, rows = self._met
+    def _with_interactions(self, view: View) -> Int64:
+        """Return the rows of documents with interactions, ascending; read once in each state."""
+        change, rows = self._popular
         if change != view.change:
             rows, _ = self._store.popularity()
-            self._met = view.change, rows
+            self._popular = view.change, rows
         return rows
 
 
-def _vectors(view: View, rows: Int64) -> Float32:
-    """Documents as directions, (n, d): the mean of their keys, at length one."""
-    found = view.keys.lookup(rows)
-    if len(found) < len(rows):
+def _directions(view: View, rows: Int64) -> Float32:
+    """Return documents as directions, (n, d): the mean of their keys, at length one."""
+    keys = view.keys.lookup(rows)
+    if len(keys) < len(rows):
         raise Vanished
-    order = np.argsort(found.rows)
-    places, _ = locate(found.rows[order], rows)
-    return unit(found.means())[order[places]]
+    order = np.argsort(keys.rows)
+    places, _ = locate(keys.rows[order], rows)
+    return unit(keys.means())[order[places]]
+
+
+# -- the order of a list --------------------------------------------------------------------
+
+
+def penalised(log_weights: Float64, negative: Float64) -> Float64:
+    """Score documents (n,) of positive weight w and negative weight v by log w²/(w + v).
+
+    That is w times the share that positive examples have of both weights. It never rewards: far
+    from all negative examples the score is log w, near them it sinks without bound.
+
+    Args:
+        log_weights, negative: (n,) log w and log v.
+    """
+    scores: Float64 = log_weights - np.logaddexp(0, negative - log_weights)
+    return scores
+
+
+def reserved(order: Int64, new: Bool, share: float, count: int) -> Int64:
+    """Return the first `count` of an order, every beginning of which has a share of new ones.
+
+    Args:
+        order: (n,) positions, best first.
+        new: by position.
+        share: of each beginning of the list, rounded down, while new ones remain.
+    """
+    if not share:
+        return order[:count]
+    queue, taken = order[new[order]].tolist(), set[int]()
+    listed: list[int] = []
+    rest, placed = iter(order.tolist()), 0
+    while len(listed) < min(count, len(order)):
+        due = placed < math.floor(share * (len(listed) + 1) + 1e-9)
+        if due and placed < len(queue):
+            position = queue[placed]
+        else:
+            position = next(candidate for candidate in rest if candidate not in taken)
+        taken.add(position)
+        placed += bool(new[position])
+        listed.append(position)
+    return np.array(listed, dtype=np.int64)
+
+
+def diverse(scores: Float64, vectors: Float32, diversity: float, count: int) -> Int64:
+    """Return positions of `count` documents by maximal marginal relevance, one after the other.
+
+    Each has the largest (1 - diversity) * relevance - diversity * likeness, where likeness is
+    its largest cosine with those before it, and relevance its score between the lowest, 0, and
+    the highest, 1 (Carbonell and Goldstein 1998).
+
+    Args:
+        scores: (n,); vectors: (n, d) of length one.
+    """
+    spread = float(np.ptp(scores)) if len(scores) else 0.0
+    relevance = (scores - scores.min(initial=np.inf)) / spread if spread else np.zeros(len(scores))
+    likeness = np.zeros(len(scores))
+    positions: list[int] = []
+    remaining = np.ones(len(scores), dtype=bool)
+    for _ in range(min(count, len(scores))):
+        gain = (1 - diversity) * relevance - diversity * likeness
+        best = int(np.argmax(np.where(remaining, gain, -np.inf)))
+        positions.append(best)
+        remaining[best] = False
+        cosines = (vectors @ vectors[best]).astype(np.float64)
+        likeness = cosines if len(positions) == 1 else np.maximum(likeness, cosines)
+    return np.array(positions, dtype=np.int64)

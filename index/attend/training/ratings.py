@@ -21,7 +21,7 @@ from attend.learn.rating_judge import (
 )
 from attend.learn.rating_net import RECIPES, FittedRatings, Shape, fit_ratings
 from attend.learn.selection import cross_validate
-from attend.recommend.trained import TERMS
+from attend.recommend.predictor import TERMS
 from attend.training.material import RatingMaterial, read_ratings
 from attend.training.publish import Judgement, NewVersion
 from attend.training.request import FEWEST_QUESTIONS, Task

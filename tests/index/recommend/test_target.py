@@ -14,8 +14,14 @@ from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.feedback import add_interactions
 from attend.ratings import Own, Rated, RatingModel, predict
 from attend.recommend.history import Histories, History
-from attend.recommend.target import MAX_TARGETS, Targets, Valued, predicted
-from attend.recommend.trained import TERMS, Trained
+from attend.recommend.predict import (
+    MAX_TARGETS,
+    ActiveModel,
+    PredictionTargets,
+    ValuedHistory,
+    predict_values,
+)
+from attend.recommend.predictor import TERMS
 from attend.store import Interaction
 from tests.index.helpers import vector_data
 from tests.index.ratings.rated_world import DIMENSION, HEADS, model, own
@@ -305,16 +311,16 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
     rows = np.arange(1, count + 1)
 
     nothing = Own(*(each[:0] for each in own(1, rng)))
-    active = Trained(7, made, np.empty(0, dtype=np.int64), nothing) if trained else None
-    history = Valued(
+    active = ActiveModel(7, made, np.empty(0, dtype=np.int64), nothing) if trained else None
+    history = ValuedHistory(
         rows,
         [f"m{row}" for row in rows],
         rng.integers(1, 6, count).tolist(),
         vectors,
         np.ones(count),
     )
-    targets = Targets(rows[:MAX_TARGETS], vectors[:MAX_TARGETS])
-    found = predicted(active, vectors.mean(axis=0), targets, history)
+    targets = PredictionTargets(rows[:MAX_TARGETS], vectors[:MAX_TARGETS])
+    found = predict_values(active, vectors.mean(axis=0), targets, history)
     assert len(found) == MAX_TARGETS
     for each in found:
         assert each.weights.sum() + each.null == pytest.approx(1)
@@ -325,6 +331,6 @@ def test_ten_thousand_documents_are_a_history(tmp_path: Path, trained: bool) -> 
 def test_whole_explanations_that_are_too_long_are_refused(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attend.recommend.predicting.MAX_SHARES", 5)
+    monkeypatch.setattr("attend.recommend.predictor.MAX_SHARES", 5)
     with pytest.raises(LimitExceeded, match="shares"):
         collection.recommend(target=["m4", "m5"], history=HISTORY, explain=True)

@@ -13,8 +13,8 @@ from attend.collection import Collection
 from attend.errors import Damaged, InvalidRequest
 from attend.exchange import export_weights
 from attend.learn.rating_net import RECIPES, Shape
-from attend.recommend.target import Targets, Valued, predicted
-from attend.recommend.trained import Models
+from attend.recommend.predict import PredictionTargets, ValuedHistory, predict_values
+from attend.recommend.predictor import RatingModels
 from attend.store import Interaction
 from attend.training import Cancelled, train
 from attend.verify import verify
@@ -66,11 +66,11 @@ def predictions(
     collection: Collection, targets: list[str], history: Mapping[str, float]
 ) -> np.ndarray:
     rows, vectors = asked(collection, [*history])
-    valued = Valued(rows, [*history], [*history.values()], vectors, np.ones(len(rows)))
-    found = predicted(
-        Models(collection.store).current(),
+    valued = ValuedHistory(rows, [*history], [*history.values()], vectors, np.ones(len(rows)))
+    found = predict_values(
+        RatingModels(collection.store).current(),
         collection.views.mean(),
-        Targets(*asked(collection, targets)),
+        PredictionTargets(*asked(collection, targets)),
         valued,
     )
     return np.array([each.answer["mean"] for each in found], dtype=np.float64)
@@ -106,25 +106,25 @@ def test_ratings_without_a_taste_change_nothing(tmp_path: Path) -> None:
     report = train(collection, objective="ratings")
     assert not report["promoted"]
     assert report["version"] is None
-    assert Models(collection.store).current() is None
+    assert RatingModels(collection.store).current() is None
 
 
 def test_what_is_not_promoted_is_kept_where_that_is_wished(collection: Collection) -> None:
     report = train(collection, objective="ratings", promote=False)
     assert not report["promoted"]
     version = report["version"]
-    assert Models(collection.store).current() is None
-    named = Models(collection.store).current(version)
+    assert RatingModels(collection.store).current() is None
+    named = RatingModels(collection.store).current(version)
     assert named is not None
     assert named.version == version
     with pytest.raises(InvalidRequest, match="role predict"):
-        Models(collection.store).current(1)
+        RatingModels(collection.store).current(1)
     collection.activate(version)
-    active = Models(collection.store).current()
+    active = RatingModels(collection.store).current()
     assert active is not None
     assert active.version == version
     assert collection.rollback("predict") == 0
-    assert Models(collection.store).current() is None
+    assert RatingModels(collection.store).current() is None
 
 
 def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
@@ -139,7 +139,7 @@ def test_the_same_ratings_again_prove_nothing(collection: Collection) -> None:
 
 def test_documents_that_go_and_that_change_lose_what_was_learned(collection: Collection) -> None:
     train(collection, objective="ratings")
-    models = Models(collection.store)
+    models = RatingModels(collection.store)
     trained = models.current()
     assert trained is not None
     assert models.current() is trained  # kept
@@ -163,7 +163,7 @@ def test_nothing_is_kept_of_a_text_that_changed_during_the_training(collection: 
 
     report = train(collection, objective="ratings", progress=progress)
     assert report["promoted"]
-    trained = Models(collection.store).current()
+    trained = RatingModels(collection.store).current()
     assert trained is not None
     rows = collection.store.rows_of(["m3", "m4"])
     assert rows["m3"] in trained.rows
@@ -220,7 +220,7 @@ def test_a_stopped_training_leaves_nothing(collection: Collection) -> None:
             cancelled=lambda: len(told) > 20,
         )
     assert told == sorted(told)
-    assert Models(collection.store).current() is None
+    assert RatingModels(collection.store).current() is None
     assert len(collection.projections()) == 1
 
 
@@ -235,7 +235,7 @@ def test_changed_weights_are_damage(collection: Collection) -> None:
     with collection.store.connections.writing() as db:
         db.execute("UPDATE projections SET fingerprint = 'other' WHERE version = ?", [version])
     with pytest.raises(Damaged, match="other weights"):
-        Models(collection.store).current()
+        RatingModels(collection.store).current()
     assert any("other weights" in each for each in verify(collection).problems)
 
 
