@@ -294,8 +294,8 @@ def _empty_error(request: RecommendRequest, missing: MissingNames, seen: bool) -
     needed = "send a history, positive examples, facts, or a user with stored interactions"
     if seen:
         return InvalidRequest(
-            f"Every weight of the history is zero, as it is of a document valued at 0 or below; give "
-            f"one that is not, or {needed}.",
+            f"Every weight of the history is zero, as of documents valued at 0 or below; give one "
+            f"that is not, or {needed}.",
             field="history" if request.history else "user",
         )
     reason = "Nothing is known of the user"
