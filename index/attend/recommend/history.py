@@ -81,14 +81,14 @@ class History:
         embeddings: (p, d), of documents the mean of their keys.
         weights: (p,) below zero for negative examples; their sum is arbitrary.
         seen: rows of all documents that the user met, ascending, used or not.
-        given: the number of parts before those of least weight were left out.
+        total: the number of parts before those of least weight were left out.
     """
 
     parts: Sequence[HistoryPart]
     embeddings: Float32
     weights: Float64
     seen: Int64
-    given: int
+    total: int
     missing: MissingNames
 
     @property
@@ -101,7 +101,7 @@ class History:
         places = np.flatnonzero(mask)
         parts = [self.parts[place] for place in places.tolist()]
         embeddings, weights = self.embeddings[places], self.weights[places]
-        return History(parts, embeddings, weights, self.seen, self.given, self.missing)
+        return History(parts, embeddings, weights, self.seen, self.total, self.missing)
 
 
 class Histories:

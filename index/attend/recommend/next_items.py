@@ -110,7 +110,7 @@ class Recommender:
         page = self._order(resolved, scored)[request.offset : resolved.listed]
         return Recommended(
             hits=self._hits(resolved, attention.scoring, scored, page),
-            history={"given": history.given, "used": len(history.parts)},
+            history={"given": history.total, "used": len(history.parts)},
             missing=history.missing.json(),
             attended=scored.attended.total_documents,
             exact=attention.exact,

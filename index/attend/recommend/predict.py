@@ -34,13 +34,13 @@ class ActiveModel:
     """A version that predicts ratings.
 
     Attributes:
-        rows: (n,) documents of which something was learned, ascending; `own`: their terms.
+        rows: (n,) documents of which something was learned, ascending; `terms`: theirs.
     """
 
     version: int
     model: RatingModel
     rows: Int64
-    own: Own
+    terms: Own
 
     def items(self, rows: Int64, embeddings: Float32) -> Items:
         """Return documents by row (n,) and embedding (n, d).
@@ -48,7 +48,7 @@ class ActiveModel:
         Documents of which nothing was learned are described by their texts alone.
         """
         places, present = locate(self.rows, rows)
-        return self.model.items(embeddings, self.own.at(np.where(present, places, -1)))
+        return self.model.items(embeddings, self.terms.at(np.where(present, places, -1)))
 
 
 class PredictionTargets(NamedTuple):
@@ -92,7 +92,7 @@ class Prediction:
         calibrated: true if the std was fitted to held-out ratings.
         history: the documents attended to; weights: (h,), which sum to one with `null`.
         adds: (h,) what each adds to the baseline, where values are numbers.
-        known: the value that the user gave this very document, which took no part.
+        actual: the value that the user gave this very document, which took no part.
     """
 
     answer: Mapping[str, Json]
@@ -101,7 +101,7 @@ class Prediction:
     history: ValuedHistory
     weights: Float64
     adds: Float64 | None
-    known: Json = None
+    actual: Json = None
 
     def because(self, most: int) -> list[dict[str, Json]]:
         """Return the documents with the most weight, the heaviest first."""
@@ -162,7 +162,7 @@ def predict_values(
             history=usable,
             weights=answers.weights[target],
             adds=None if answers.adds is None else answers.adds[target],
-            known=next((usable.values[i] for i in np.flatnonzero(same[target])[::-1]), None),
+            actual=next((usable.values[i] for i in np.flatnonzero(same[target])[::-1]), None),
         )
         for target in range(count)
     ]

@@ -87,7 +87,7 @@ class Predictor:
                 example_name(item) | _plain(prediction, most)
                 for item, prediction in zip(targets.items, predictions, strict=True)
             ],
-            history={"given": history.given, "used": len(predictions[0].history.rows)},
+            history={"given": history.total, "used": len(predictions[0].history.rows)},
             missing=missing.json(),
             generation=self._store.state().change,
             projection=UNTRAINED if active is None else active.version,
@@ -153,7 +153,7 @@ def _plain(prediction: Prediction, most: int) -> dict[str, Json]:
         "confidence": 1 - prediction.null,
         "null": prediction.null,
         "calibrated": prediction.calibrated,
-        "known": prediction.known,
+        "known": prediction.actual,
         "because": prediction.because(most),
     }
 
@@ -219,5 +219,5 @@ def read_model(store: CollectionStore, number: int) -> ActiveModel:
             f"Version {number} has {vectors.shape[1]} numbers for each document where its model "
             f"takes {model.width}; train again."
         )
-    own = Own.unpacked(vectors.reshape(-1, model.width), model.heads)
-    return ActiveModel(number, model, rows, own)
+    terms = Own.unpacked(vectors.reshape(-1, model.width), model.heads)
+    return ActiveModel(number, model, rows, terms)
