@@ -27,7 +27,7 @@ from scale import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
 from attend.keys import Origin, Progress, PublishedIndexes, Wanted
-from attend.keys.choose import FETCHED, share_found
+from attend.keys.measuring import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Float64, Int64
 
