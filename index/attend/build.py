@@ -19,6 +19,7 @@ from typing import NamedTuple
 from attend.api.documents import Written
 from attend.collection import Collection
 from attend.errors import AttendError, InvalidRequest, SourceError
+from attend.ingest import Prepared
 from attend.source import FieldMap, RowItem, RowProblem, Source, documents
 from attend.types import Document, OnStage
 
@@ -180,30 +181,32 @@ class _Build:
             self._collection.delete(gone[at : at + 10_000]) for at in range(0, len(gone), 10_000)
         )
 
-    def _usable(self, mapped: Mapped) -> Generator[Document, None, None]:
-        for item in documents(mapped.source, mapped.map):
-            problem = item if isinstance(item, RowProblem) else self._problem_with(item, mapped)
-            if problem is not None:
-                self._tell(problem)
-            elif isinstance(item, RowItem):
-                self._ids[item.item.id] = mapped.source.name
-                if self._shard is None or self._shard.takes(item.item.id):
-                    yield item.item
-                else:
-                    self._on_progress(1)
+    def _usable(self, mapped: Mapped) -> Generator[Prepared, None, None]:
+        for row in documents(mapped.source, mapped.map):
+            document = self._prepared(row)
+            if isinstance(document, RowProblem):
+                self._report(document)
+                continue
+            id = document.document.id
+            self._ids[id] = mapped.source.name
+            if self._shard is None or self._shard.takes(id):
+                yield document
+            else:
+                self._on_progress(1)
 
-    def _problem_with(self, row: RowItem[Document], mapped: Mapped) -> RowProblem | None:
-        """What this collection, or another source, has against a document."""
+    def _prepared(self, row: RowItem[Document] | RowProblem) -> Prepared | RowProblem:
+        """Return a row's document as it is written, or why it cannot be."""
+        if isinstance(row, RowProblem):
+            return row
         id = row.item.id
         if id in self._ids:
             return RowProblem(row.place, f"The id {id!r} was used before, in {self._ids[id]}.")
         try:
-            self._collection.check(row.item)
+            return self._collection.prepare(row.item)
         except AttendError as error:
             return RowProblem(row.place, str(error))
-        return None
 
-    def _tell(self, problem: RowProblem) -> None:
+    def _report(self, problem: RowProblem) -> None:
         self._on_problem(problem)
         if not problem.rejects:
             return

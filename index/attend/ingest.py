@@ -10,8 +10,8 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -49,6 +49,14 @@ class DocumentEncoder(Protocol):
     ) -> Sequence[Sequence[Passage]]: ...
 
 
+class Prepared(NamedTuple):
+    """A document that a collection takes, its vectors (d,) as stored, and its fingerprints."""
+
+    document: Document
+    vectors: Mapping[str, Float32]
+    hashes: Hashes
+
+
 class Ingest:
     """Turns documents into stored entries of one collection.
 
@@ -62,53 +70,68 @@ class Ingest:
         self._settings = settings
         self._encoder = encoder
 
-    def write(self, documents: Sequence[Document]) -> Written:
+    def write(self, documents: Sequence[Document | Prepared]) -> Written:
         """Insert or replace documents, all or none.
 
         Raises:
             InvalidRequest: documents that this collection cannot take, or two with one id; its
                 details name each of them.
         """
-        self._check_all(documents)
-        hashes = [self._hashes(document) for document in documents]
+        batch = self._prepared(documents)
         for _ in range(ATTEMPTS - 1):
             try:
-                return self._write_once(documents, hashes)
+                return self._write_once(batch)
             except StaleEntries:
                 continue
-        return self._write_once(documents, hashes)
+        return self._write_once(batch)
 
-    def _write_once(self, documents: Sequence[Document], hashes: Sequence[Hashes]) -> Written:
-        stored = self._store.hashes([document.id for document in documents])
+    def prepare(self, document: Document) -> Prepared:
+        """Check a document, and compute what is written beside its texts.
+
+        Raises:
+            InvalidRequest: this collection cannot take the document.
+        """
+        self._check(document)
+        vectors = {
+            name: as_embedding(vector, self._settings) for name, vector in document.vectors.items()
+        }
+        hashes = Hashes(
+            key_hash(document.fields, vectors, self._settings),
+            value_hash(document.value, document.payload),
+        )
+        return Prepared(document, vectors, hashes)
+
+    def _write_once(self, batch: Sequence[Prepared]) -> Written:
+        stored = self._store.hashes([prepared.document.id for prepared in batch])
         plan = [
-            (document, new, _verdict(stored.get(document.id), new))
-            for document, new in zip(documents, hashes, strict=True)
+            (prepared, _verdict(stored.get(prepared.document.id), prepared.hashes))
+            for prepared in batch
         ]
-        fresh = [document for document, _, verdict in plan if verdict in ("added", "updated")]
+        fresh = [prepared for prepared, verdict in plan if verdict in ("added", "updated")]
         keys, encoded = self._keys(fresh)
         entries = [
-            Entry(document, new, keys.get(document.id))
-            for document, new, verdict in plan
+            Entry(document, hashes, keys.get(document.id))
+            for (document, _, hashes), verdict in plan
             if verdict != "unchanged"
         ]
         if entries:
             self._store.write(entries)
-        return Written(**Counter(verdict for _, _, verdict in plan), encoded=encoded)
+        return Written(**Counter(verdict for _, verdict in plan), encoded=encoded)
 
-    def _keys(self, documents: Sequence[Document]) -> tuple[dict[str, list[KeyRow]], int]:
-        """The keys of each document by its id, and how many texts were encoded for them."""
-        keys: dict[str, list[KeyRow]] = {document.id: [] for document in documents}
-        for document in documents:
-            for field, vector in document.vectors.items():
-                keys[document.id].append(KeyRow(field, 0, 0, self._own(vector)))
-        named = [(d.id, field, text) for d in documents for field, text in d.fields.items()]
+    def _keys(self, batch: Sequence[Prepared]) -> tuple[dict[str, list[KeyRow]], int]:
+        """Return the keys of each document by its id, and the number of texts encoded for them."""
+        keys = {
+            document.id: [KeyRow(field, 0, 0, vector) for field, vector in vectors.items()]
+            for document, vectors, _ in batch
+        }
+        named = [(d.id, field, text) for d, _, _ in batch for field, text in d.fields.items()]
         if not named:
             return keys, 0
         spans = self._spans([text for _, _, text in named])
         parts = [
             (id, field, start, stop, text[start:stop])
-            for (id, field, text), found in zip(named, spans, strict=True)
-            for start, stop in found
+            for (id, field, text), passages in zip(named, spans, strict=True)
+            for start, stop in passages
         ]
         embeddings = self._encoder().encode_documents([part[-1] for part in parts])  # (m, d)
         for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
@@ -118,14 +141,10 @@ class Ingest:
     def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         if not self._settings.passages:
             return [[(0, len(text))] if text.strip() else [] for text in texts]
-        found = self._encoder().passages(texts, self._settings.overlap)
-        return [[(passage.start, passage.end) for passage in each] for each in found]
+        by_text = self._encoder().passages(texts, self._settings.overlap)
+        return [[(passage.start, passage.end) for passage in passages] for passages in by_text]
 
-    def _own(self, vector: Sequence[float]) -> Float32:
-        return own_vector(vector, self._settings)
-
-    def check(self, document: Document) -> None:
-        """Raises InvalidRequest for a document that this collection cannot take."""
+    def _check(self, document: Document) -> None:
         check_id(document.id)
         _check_texts(document)
         if document.fields and self._settings.encoder is None:
@@ -140,36 +159,39 @@ class Ingest:
                 f"The document {document.id!r} has neither text nor a vector; send one.",
                 field="text",
             )
-        for vector in document.vectors.values():
-            self._own(vector)
 
-    def _check_all(self, documents: Sequence[Document]) -> None:
-        wrong = [*_repeated(documents), *self._unfit(documents)]
+    def _prepared(self, documents: Sequence[Document | Prepared]) -> list[Prepared]:
+        """Return all documents prepared; raise InvalidRequest, with details, if one is wrong."""
+        batch: list[Prepared] = []
+        wrong: list[tuple[str, InvalidRequest]] = []
+        ids: set[str] = set()
+        for place, document in enumerate(documents):
+            try:
+                prepared = self.prepare(document) if isinstance(document, Document) else document
+                if prepared.document.id in ids:
+                    raise InvalidRequest(
+                        f"The id {prepared.document.id!r} occurs more than once in this batch; "
+                        f"send it once.",
+                        field="id",
+                    )
+            except InvalidRequest as error:
+                wrong.append((f"documents.{place}.{error.field}", error))
+                continue
+            ids.add(prepared.document.id)
+            batch.append(prepared)
         if not wrong:
-            return
-        field, error = wrong[0]
+            return batch
+        field, refusal = wrong[0]
         if len(wrong) > 1:
-            error = InvalidRequest(
+            refusal = InvalidRequest(
                 f"{len(wrong)} of {len(documents)} documents cannot be stored, and none was. "
-                f"{field}: {error}",
+                f"{field}: {refusal}",
                 field=field,
             )
-        error.details = [{"field": at, "reason": str(each)} for at, each in wrong[:MAX_DETAILS]]
-        raise error
-
-    def _unfit(self, documents: Sequence[Document]) -> Iterator[tuple[str, InvalidRequest]]:
-        for at, document in enumerate(documents):
-            try:
-                self.check(document)
-            except InvalidRequest as error:
-                yield f"documents.{at}.{error.field}", error
-
-    def _hashes(self, document: Document) -> Hashes:
-        own = {name: self._own(vector) for name, vector in document.vectors.items()}
-        return Hashes(
-            key_hash(document.fields, own, self._settings),
-            value_hash(document.value, document.payload),
-        )
+        refusal.details = [
+            {"field": field, "reason": str(reason)} for field, reason in wrong[:MAX_DETAILS]
+        ]
+        raise refusal
 
 
 def check_id(id: str) -> None:
@@ -200,8 +222,8 @@ def _check_texts(document: Document) -> None:
             )
 
 
-def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
-    """A caller's vector as an embedding (d,): as given, or at length one if all others are.
+def as_embedding(vector: Sequence[float], settings: Settings) -> Float32:
+    """Return a caller's vector as an embedding (d,), at length one if all others are.
 
     Raises:
         DimensionMismatch: it has another width than the collection.
@@ -229,15 +251,6 @@ def own_vector(vector: Sequence[float], settings: Settings) -> Float32:
     return (embedding.astype(np.float64) / length).astype(np.float32)
 
 
-def _repeated(documents: Sequence[Document]) -> Iterator[tuple[str, InvalidRequest]]:
-    seen: set[str] = set()
-    for at, document in enumerate(documents):
-        if document.id in seen:
-            sentence = f"The id {document.id!r} occurs more than once in this batch; send it once."
-            yield f"documents.{at}.id", InvalidRequest(sentence, field="id")
-        seen.add(document.id)
-
-
 def _verdict(stored: Hashes | None, new: Hashes) -> str:
     if stored is None:
         return "added"
@@ -250,7 +263,7 @@ def key_hash(
     fields: Mapping[str, str], vectors: Mapping[str, Float32], settings: Settings
 ) -> bytes:
     """A fingerprint of what a document's keys are made of; its vectors (d,) as they are stored."""
-    brought = {name: each.tobytes().hex() for name, each in vectors.items()}
+    brought = {name: vector.tobytes().hex() for name, vector in vectors.items()}
     s = settings
     return _digest([fields, brought, s.encoder, s.passages, s.overlap, s.normalize])
 

@@ -19,7 +19,7 @@ from attend.api.documents import (
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
-from attend.ingest import Ingest, value_hash
+from attend.ingest import Ingest, Prepared, value_hash
 from attend.keys import Wanted
 from attend.projection import Projection, lsi, pca
 from attend.revising import revised
@@ -77,7 +77,7 @@ class StoredCollection:
         self.merge_if_due()
         return written
 
-    def write(self, documents: Sequence[Document]) -> Written:
+    def write(self, documents: Sequence[Document | Prepared]) -> Written:
         """Write documents as `upsert` does, but merge nothing: a build publishes at its end."""
         return self._ingest.write(documents)
 
@@ -98,9 +98,9 @@ class StoredCollection:
             raise self._unknown(id)
         return document
 
-    def check(self, document: Document) -> None:
-        """Raise InvalidRequest for a document that this collection cannot take."""
-        self._ingest.check(document)
+    def prepare(self, document: Document) -> Prepared:
+        """Check a document before it is written; raise InvalidRequest if it cannot be taken."""
+        return self._ingest.prepare(document)
 
     def page(
         self,

@@ -25,7 +25,7 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 
 from attend import AttendError
-from attend.encoder.cores import LIMIT
+from attend.encoder.batching import LIMIT
 from attend_service.jobs import Trainer
 from attend_service.jobs.training import train_in_process
 from attend_service.metrics import SEVERAL

@@ -27,7 +27,7 @@ DOCUMENTS = 120 * WINDOW
 """Twice what twenty attempts get to store, so that a faster machine does not finish early."""
 
 SEED = 20240229
-HEAVY = ["attend.cli", "tests.index.test_kill", "sentence_transformers", "attend.encoder.fused"]
+HEAVY = ["attend.cli", "tests.index.test_kill", "sentence_transformers", "attend.encoder.forward"]
 
 
 class Stored(NamedTuple):

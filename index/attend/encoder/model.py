@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from attend.arrays import unit
 from attend.coalesce import Coalescer
-from attend.encoder.batching import TOKENS_PER_BATCH, batches, cost, distinct
-from attend.encoder.cores import IdleCores, limit, using
+from attend.encoder.batching import (
+    TOKENS_PER_BATCH,
+    IdleCores,
+    batches,
+    core_limit,
+    cost,
+    distinct,
+    using_cores,
+)
 from attend.encoder.passages import Passage, PassageSplitter
 from attend.errors import EncoderError, InvalidRequest
 from attend.timings import collecting, record, timed
@@ -85,7 +93,7 @@ class SentenceEncoder:
         self._direct: Run | None = None
         self.dimension = int(self._run(["a"], "document").shape[1])
         self._cores = _cores(model)
-        self._most_cores = limit(self._cores) if model.device.type == "cpu" else 1
+        self._most_cores = core_limit(self._cores) if model.device.type == "cpu" else 1
         self._idle = IdleCores()
         # Texts of callers that come at once share a call; a batch on each core.
         self._coalescer: Coalescer[Part, Float32] = Coalescer(
@@ -165,14 +173,14 @@ class SentenceEncoder:
                 self._alone_free.release()
             record(spent)
         else:
-            with using(1):
+            with using_cores(1):
                 rows = self._run(texts, task)
         ends = np.cumsum([len(part.texts) for part in parts])
         return np.split(rows, ends[:-1])
 
     def _run_on_idle(self, texts: list[str], task: str) -> tuple[Float32, dict[str, float]]:
         cores = min(self._most_cores, 1 + self._idle.count())
-        with collecting() as spent, using(cores):
+        with collecting() as spent, using_cores(cores):
             return self._run(texts, task), spent
 
     def _run(self, texts: list[str], task: str) -> Float32:
@@ -250,6 +258,4 @@ def _normalised(rows: Float32, name: str) -> Float32:
             f"The encoder {name!r} gave numbers that are not finite. "
             "Load it with precision float32, or use another model."
         )
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)  # (n, 1)
-    unit: Float32 = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return unit
+    return unit(rows)

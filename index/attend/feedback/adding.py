@@ -13,7 +13,7 @@ from attend.api.base import MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.collection import Collection
 from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
-from attend.ingest import check_id, own_vector
+from attend.ingest import as_embedding, check_id
 from attend.store import Interaction, NewExample, Question, moved
 from attend.types import (
     MAX_WEIGHT,
@@ -232,7 +232,7 @@ def _questions(
 
 def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
     # An array is a sequence in all but name.
-    return own_vector(vector, collection.settings)  # type: ignore[arg-type]
+    return as_embedding(vector, collection.settings)  # type: ignore[arg-type]
 
 
 def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:

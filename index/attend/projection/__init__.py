@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from attend.projection.checks import KINDS
-from attend.projection.kinds import given, identity, mean_gates, split_heads
+from attend.projection.kinds import (
+    Spectrum,
+    given,
+    identity,
+    lsi,
+    mean_gates,
+    pca,
+    spectrum,
+    split_heads,
+)
 from attend.projection.projection import RAW_KEYS, Asked, Projection
-from attend.projection.subspace import Spectrum, lsi, pca, spectrum
+from attend.projection.tensors import KINDS
 
 __all__ = [
     "KINDS",

@@ -1,14 +1,23 @@
-"""Projections that need no data: the identity, its blocks, and matrices given."""
+"""Untrained projections: the identity, given matrices, and the directions of PCA and LSI.
+
+Latent semantic indexing by a truncated singular value decomposition: Deerwester et al.
+1990, "Indexing by Latent Semantic Analysis". A row x is folded in as V^T x, or as
+S^-1 V^T x where every direction is to count the same.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.errors import InvalidRequest
-from attend.projection.arrays import floating
-from attend.projection.checks import check_count, check_heads_divide
+from attend.projection.arrays import floating, rows
 from attend.projection.projection import Projection
+from attend.projection.tensors import check_count, check_heads_divide
 from attend.types import Float64, Floats
 
 
@@ -35,25 +44,31 @@ def split_heads(d_in: int, heads: int, *, gates: ArrayLike | None = None) -> Pro
     return given(np.eye(d_in), np.eye(d_in), heads=heads, gates=gates, kind="identity")
 
 
+class Others(TypedDict, total=False):
+    """The parts of a projection beside W_Q and W_K; shapes as in `Projection`."""
+
+    b_q: ArrayLike | None
+    b_k: ArrayLike | None
+    w_v: ArrayLike | None
+    b_v: ArrayLike | None
+    w_o: ArrayLike | None
+    b_o: ArrayLike | None
+    center: ArrayLike | None
+    normalize_queries: bool
+    normalize_keys: bool
+
+
 def given(
     w_q: ArrayLike | None,
     w_k: ArrayLike | None,
     *,
-    b_q: ArrayLike | None = None,
-    b_k: ArrayLike | None = None,
-    w_v: ArrayLike | None = None,
-    b_v: ArrayLike | None = None,
-    w_o: ArrayLike | None = None,
-    b_o: ArrayLike | None = None,
-    center: ArrayLike | None = None,
-    additive: tuple[ArrayLike, ...] | None = None,
     heads: int | None = None,
     gates: ArrayLike | None = None,
+    additive: tuple[ArrayLike, ...] | None = None,
     kind: str = "given",
-    normalize_queries: bool = False,
-    normalize_keys: bool = False,
+    **others: Unpack[Others],
 ) -> Projection:
-    """A projection from its matrices: (H, d, d_in) each, or one head's (d, d_in).
+    """Make a projection of its matrices: (H, d, d_in) each, or one head's (d, d_in).
 
     With `heads` a matrix (H*d, d_in) is cut into H blocks of rows, as one square W_Q of
     512 is eight heads of 64; biases likewise. One of w_q and w_k may be None, and is the
@@ -70,20 +85,24 @@ def given(
         gates=mean_gates(count) if gates is None else _per_head(gates, count),
         w_q=_blocks("w_q", w_q, count, 3),
         w_k=_blocks("w_k", w_k, count, 3),
-        b_q=_blocks("b_q", b_q, count, 2),
-        b_k=_blocks("b_k", b_k, count, 2),
-        w_v=_blocks("w_v", w_v, count, 3),
-        b_v=_blocks("b_v", b_v, count, 2),
-        w_o=None if w_o is None else floating(w_o),
-        b_o=None if b_o is None else floating(b_o),
-        center=None if center is None else floating(center),
+        b_q=_blocks("b_q", others.get("b_q"), count, 2),
+        b_k=_blocks("b_k", others.get("b_k"), count, 2),
+        w_v=_blocks("w_v", others.get("w_v"), count, 3),
+        b_v=_blocks("b_v", others.get("b_v"), count, 2),
+        w_o=_floating(others.get("w_o")),
+        b_o=_floating(others.get("b_o")),
+        center=_floating(others.get("center")),
         additive_w=w,
         additive_u=u,
         additive_v=v,
         additive_b=b,
-        normalize_queries=normalize_queries,
-        normalize_keys=normalize_keys,
+        normalize_queries=others.get("normalize_queries", False),
+        normalize_keys=others.get("normalize_keys", False),
     )
+
+
+def _floating(tensor: ArrayLike | None) -> Floats | None:
+    return None if tensor is None else floating(tensor)
 
 
 def _additive(parameters: tuple[ArrayLike, ...] | None) -> tuple[Floats | None, ...]:
@@ -129,3 +148,138 @@ def _blocks(name: str, tensor: ArrayLike | None, heads: int, ndim: int) -> Float
         return array  # the projection itself names a shape that is wrong altogether
     check_heads_divide(array.shape[0], heads, name)
     return array.reshape(heads, array.shape[0] // heads, *array.shape[1:])
+
+
+Embeddings: TypeAlias = Floats | Iterable[Floats]
+"""A matrix (m, d_in), or its rows in blocks (b, d_in)."""
+
+BLOCK_ROWS = 8192
+SVD_VALUES = 1 << 20
+"""Up to this many numbers the whole matrix is decomposed: about a second, and 8 MiB."""
+
+
+class Spectrum(NamedTuple):
+    """Directions of a matrix of m rows, strongest first, none beyond its rank."""
+
+    values: Float64
+    """(r,) singular values."""
+    directions: Float64
+    """(r, d_in) orthonormal rows: V^T."""
+    mean: Float64
+    """(d_in,) of the rows; zero unless they were centred."""
+
+
+def pca(embeddings: Embeddings, d_k: int, *, normalize: bool = False) -> Projection:
+    """The d_k principal components: centred, queries and keys alike.
+
+    `normalize` gives projected vectors length one. Raises InvalidRequest for a d_k above
+    the rank of the centred embeddings.
+    """
+    found = spectrum(embeddings, centered=True)
+    return _subspace("pca", found, _cut(found, d_k), found.mean, normalize)
+
+
+def lsi(
+    embeddings: Embeddings, k: int, *, scaled: bool = False, normalize: bool = False
+) -> Projection:
+    """The k strongest directions of the embeddings as they are, neither centred nor scaled.
+
+    With `scaled` each is divided by its singular value. Raises InvalidRequest for a k
+    above the rank of the embeddings.
+    """
+    found = spectrum(embeddings, centered=False)
+    weight = _cut(found, k)
+    if scaled:
+        weight = weight / found.values[:k, None]
+    return _subspace("lsi-scaled" if scaled else "lsi", found, weight, None, normalize)
+
+
+def spectrum(embeddings: Embeddings, *, centered: bool) -> Spectrum:
+    """Singular values and directions in float64, from blocks where there are many rows.
+
+    Small matrices go through a full SVD, exact to rounding. Large ones go through their
+    Gram matrix (d_in, d_in), summed over blocks: it squares the singular values, so that
+    one below about 1e-8 of the largest is lost in rounding, and counts as none.
+    """
+    blocks = _row_blocks(embeddings)
+    held: list[Float64] = []
+    for block in blocks:
+        held.append(block)
+        if sum(part.size for part in held) > SVD_VALUES:
+            return _by_gram(chain(held, blocks), centered)
+    if not held:
+        raise InvalidRequest("There are no embeddings to find directions in; add documents first.")
+    return _by_svd(np.concatenate(held), centered)
+
+
+def _row_blocks(embeddings: Embeddings) -> Iterator[Float64]:
+    """The rows in float64 blocks of one width."""
+    parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
+    width = None
+    for part in parts:
+        part = floating(part)
+        width = part.shape[-1] if width is None and part.ndim == 2 else width
+        checked = rows(part, width or 0)
+        for start in range(0, len(checked), BLOCK_ROWS):
+            block = checked[start : start + BLOCK_ROWS].astype(np.float64)
+            if not np.isfinite(block).all():
+                raise InvalidRequest("An embedding holds NaN or infinity; embed it again.")
+            yield block
+
+
+def _by_svd(x: Float64, centered: bool) -> Spectrum:
+    mean = x.mean(axis=0) if centered else np.zeros(x.shape[1])
+    _, values, directions = np.linalg.svd(x - mean, full_matrices=False)
+    floor = max(x.shape) * np.finfo(np.float64).eps * values[0]
+    return _signed(values, directions, mean, floor)
+
+
+def _by_gram(blocks: Iterator[Float64], centered: bool) -> Spectrum:
+    first = next(blocks)
+    # Summed about the first block's mean: about zero, the mean's square would swamp a
+    # small variance when it is taken off again.
+    origin = first.mean(axis=0) if centered else np.zeros(first.shape[1])
+    gram, total, count = np.zeros((first.shape[1],) * 2), np.zeros(first.shape[1]), 0
+    for block in chain([first], blocks):
+        moved = block - origin
+        gram += moved.T @ moved  # (d, b) @ (b, d) -> (d, d)
+        total += moved.sum(axis=0)
+        count += len(block)
+    drift = total / count if centered else np.zeros_like(total)
+    squares, vectors = np.linalg.eigh(gram - count * np.outer(drift, drift))
+    values = np.sqrt(np.clip(squares[::-1], 0, None))
+    floor = np.sqrt(len(values) * np.finfo(np.float64).eps) * values[0]
+    return _signed(values, vectors.T[::-1], origin + drift, floor)
+
+
+def _signed(values: Float64, directions: Float64, mean: Float64, floor: float) -> Spectrum:
+    """Cut at the rank; a direction's sign is arbitrary, so its largest part is made positive."""
+    rank = int((values > floor).sum())
+    kept = directions[:rank]
+    largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, None], axis=1)
+    return Spectrum(values[:rank], kept * np.sign(largest), mean)
+
+
+def _cut(found: Spectrum, k: int) -> Float64:
+    check_count("The number of dimensions", k)
+    if k > len(found.values):
+        raise InvalidRequest(
+            f"{k} dimensions were asked for, but the embeddings vary in {len(found.values)}; "
+            f"ask for at most that many."
+        )
+    return found.directions[:k]
+
+
+def _subspace(
+    kind: str, found: Spectrum, weight: Float64, center: Float64 | None, normalize: bool
+) -> Projection:
+    return Projection(
+        kind=kind,
+        d_in=len(found.mean),
+        gates=mean_gates(1),
+        w_q=weight[None],  # (1, k, d_in)
+        w_k=weight[None],
+        center=center,
+        normalize_queries=normalize,
+        normalize_keys=normalize,
+    )

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attend.arrays import unit
 from attend.errors import Damaged, InvalidRequest
-from attend.projection import arrays, checks, persist
-from attend.projection.output import Output, output
+from attend.projection import arrays, tensors
+from attend.projection.arrays import Output, output
 from attend.types import Float64, Floats
 
 RAW_KEYS = "raw"
@@ -69,12 +70,12 @@ class Projection:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        checks.check_kind(self.kind)
-        checks.check_count("d_in", self.d_in)
-        object.__setattr__(self, "gates", arrays.frozen(checks.check_gates(self.gates)))
+        tensors.check_kind(self.kind)
+        tensors.check_count("d_in", self.d_in)
+        object.__setattr__(self, "gates", arrays.frozen(tensors.check_gates(self.gates)))
         for name, tensor in self.tensors.items():
             object.__setattr__(self, name, arrays.frozen(arrays.floating(tensor)))
-        checks.check_tensors(self.tensors, self.heads, self.d_in)
+        tensors.check_tensors(self.tensors, self.heads, self.d_in)
         if self.folded:
             self._check_folds("dot")
 
@@ -97,7 +98,7 @@ class Projection:
     @property
     def tensors(self) -> dict[str, Floats]:
         """The weights that are there, by name, without the gates."""
-        named = {name: getattr(self, name) for name in checks.SHAPES}
+        named = {name: getattr(self, name) for name in tensors.SHAPES}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def asked(self, embeddings: ArrayLike) -> Asked:
@@ -129,7 +130,7 @@ class Projection:
         if self.folded:
             return x[:, None, :]
         keys = arrays.affine(self._centred(x), self.w_k, self.b_k)  # (m, Hk, d_k)
-        return arrays.unit(keys) if self.normalize_keys else keys
+        return unit(keys) if self.normalize_keys else keys
 
     def values(self, vectors: ArrayLike, weights: ArrayLike) -> Floats:
         """Blend value vectors (n, d_v) by per-head weights (H, n) into (d_o,).
@@ -173,20 +174,20 @@ class Projection:
 
     def to_bytes(self) -> bytes:
         """Safetensors; equal projections give equal bytes in every process."""
-        settings = {name: getattr(self, name) for name in persist.SETTINGS}
-        return persist.pack({**self.tensors, "gates": self.gates}, settings)
+        settings = {name: getattr(self, name) for name in tensors.SETTINGS}
+        return tensors.pack({**self.tensors, "gates": self.gates}, settings)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The inverse of `to_bytes`; raises Damaged or InvalidRequest."""
-        tensors, settings = persist.unpack(data)
-        strange = tensors.keys() - checks.SHAPES.keys() - {"gates"}
-        if strange or "gates" not in tensors:
+        named, settings = tensors.unpack(data)
+        strange = named.keys() - tensors.SHAPES.keys() - {"gates"}
+        if strange or "gates" not in named:
             raise Damaged(
-                f"The saved projection has the tensors {', '.join(sorted(tensors))}, but "
-                f"'gates' and any of {', '.join(checks.SHAPES)} were expected; save it again."
+                f"The saved projection has the tensors {', '.join(sorted(named))}, but "
+                f"'gates' and any of {', '.join(tensors.SHAPES)} were expected; save it again."
             )
-        return cls(**{**settings, **tensors})
+        return cls(**{**settings, **named})
 
     @cached_property
     def _other_form(self) -> Self:
@@ -201,10 +202,10 @@ class Projection:
     @cached_property
     def key_fingerprint(self) -> str:
         """Names what `keys` does: while it stays, an index of keys stays valid."""
-        tensors = {name: self.tensors[name] for name in KEY_TENSORS if name in self.tensors}
-        if self.folded or not (tensors or self.normalize_keys):
+        of_keys = {name: self.tensors[name] for name in KEY_TENSORS if name in self.tensors}
+        if self.folded or not (of_keys or self.normalize_keys):
             return RAW_KEYS
-        packed = persist.pack(tensors, {"normalize_keys": self.normalize_keys})
+        packed = tensors.pack(of_keys, {"normalize_keys": self.normalize_keys})
         return hashlib.sha256(packed).hexdigest()
 
     def _centred(self, x: Floats) -> Floats:
@@ -212,7 +213,7 @@ class Projection:
 
     def _query_heads(self, x: Floats) -> Floats:
         queries = arrays.affine(self._centred(x), self.w_q, self.b_q)  # (n, H or 1, d_k)
-        queries = arrays.unit(queries) if self.normalize_queries else queries
+        queries = unit(queries) if self.normalize_queries else queries
         if queries.shape[1] == self.heads:
             return queries
         return np.broadcast_to(queries, (len(x), self.heads, queries.shape[2]))

@@ -10,7 +10,7 @@ import numpy as np
 from attend.api.queries import Query, QueryPart
 from attend.encoder import Encoder
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.ingest import own_vector
+from attend.ingest import as_embedding
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Float32, Float64, Int64
@@ -144,7 +144,7 @@ class QueryEncoder:
             embeddings[list(ids)] = self.embed_documents(np.array(list(ids.values())))
         for place, part in enumerate(parts):
             if part.vector is not None:
-                embeddings[place] = own_vector(part.vector, self._settings)
+                embeddings[place] = as_embedding(part.vector, self._settings)
         return embeddings
 
     def _blend(self, embeddings: Float32, parts: Sequence[QueryPart]) -> Float32:

@@ -30,10 +30,9 @@ its fields, each with its own nulls).
 from __future__ import annotations
 
 from attend.values.blend import Blend
-from attend.values.conform import as_number, is_numbers
+from attend.values.blends import blend_for
 from attend.values.decode import Nearest, decode, nearest
-from attend.values.kinds import Kind, ValueType, infer, parse_type
-from attend.values.objects import blend_for
+from attend.values.kinds import Kind, ValueType, as_number, infer, is_numbers, parse_type
 from attend.values.select import only, select
 
 __all__ = [

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from attend.encoder import SentenceEncoder, cores, load
-from attend.encoder.cores import LIMIT, MOST, IdleCores, limit
+from attend.encoder import SentenceEncoder, batching, load
+from attend.encoder.batching import LIMIT, MOST, IdleCores, core_limit
 from attend.encoder.model import Part
 from attend.types import Float32
 
@@ -31,14 +31,14 @@ def test_idle_are_those_that_nothing_runs_on(
 ) -> None:
     told = tmp_path / "loadavg"
     told.write_text(f"0.20 0.18 0.12 {running}/80 11206\n")
-    monkeypatch.setattr(cores, "LOAD", str(told))
+    monkeypatch.setattr(batching, "LOAD", str(told))
     assert IdleCores().count() == expected
 
 
 def test_where_the_system_does_not_tell_none_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "LOAD", str(tmp_path / "absent"))
+    monkeypatch.setattr(batching, "LOAD", str(tmp_path / "absent"))
     assert IdleCores().count() == 0
 
 
@@ -62,7 +62,7 @@ def test_the_environment_may_name_a_limit(
     named: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LIMIT, named)
-    assert limit(3) == expected
+    assert core_limit(3) == expected
 
 
 class Watched:

@@ -16,11 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attend.encoder import DEFAULT, SentenceEncoder, load
-from attend.encoder import precision as precision_module
+from attend.encoder import DEFAULT, SentenceEncoder, load, loading
 from attend.encoder.batching import TOKENS_PER_BATCH, batches, distinct
 from attend.encoder.loading import ALIASES, DEFAULT_SHA256, check_weights, find
-from attend.encoder.precision import choose
 from attend.errors import EncoderError, InvalidRequest
 from attend.types import Float32
 from tests.places import ROOT
@@ -173,7 +171,7 @@ def test_distinct_texts_give_back_the_list(texts: list[str]) -> None:
 
 def test_importing_is_light_and_loading_is_silent(tiny_encoder_folder: Path) -> None:
     script = (
-        "import sys, index.encoder as e\n"
+        "import sys, attend.encoder as e\n"
         "assert not {'torch', 'sentence_transformers', 'tokenizers'} & set(sys.modules)\n"
         "for name in sys.argv[1:]: print(e.load(name).encode_queries(['ice']).shape)\n"
     )
@@ -256,22 +254,22 @@ def test_auto_follows_the_processor(
 ) -> None:
     import torch
 
-    monkeypatch.setattr(precision_module, "cpu_features", lambda: frozenset(features))
-    assert choose("auto", "cpu", torch.nn.Linear(2, 2)) == expected
-    assert choose("auto", "mps", torch.nn.Linear(2, 2)) == "float32"
-    assert choose("auto", "cpu", torch.nn.EmbeddingBag(2, 2)) == "float32"
-    assert choose("float32", "cpu", torch.nn.Linear(2, 2)) == "float32"
+    monkeypatch.setattr(loading, "cpu_features", lambda: frozenset(features))
+    assert loading.choose_precision("auto", "cpu", torch.nn.Linear(2, 2)) == expected
+    assert loading.choose_precision("auto", "mps", torch.nn.Linear(2, 2)) == "float32"
+    assert loading.choose_precision("auto", "cpu", torch.nn.EmbeddingBag(2, 2)) == "float32"
+    assert loading.choose_precision("float32", "cpu", torch.nn.Linear(2, 2)) == "float32"
 
 
 def test_the_features_are_those_the_kernel_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    if not precision_module.CPUINFO.exists():
+    if not loading.CPUINFO.exists():
         pytest.skip("no kernel list to compare with")
-    by_torch = precision_module.cpu_features()
+    by_torch = loading.cpu_features()
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    wanted = precision_module.BFLOAT16_FLAGS
-    assert precision_module.cpu_features() & wanted == by_torch & wanted
+    wanted = loading.BFLOAT16_FLAGS
+    assert loading.cpu_features() & wanted == by_torch & wanted
 
 
 def test_an_unknown_precision_is_refused(tiny_encoder_folder: Path) -> None:

@@ -117,7 +117,7 @@ def test_the_default_model_gives_a_text_the_same_embedding_in_any_company() -> N
 
 
 def test_the_default_model_is_run_directly() -> None:
-    from attend.encoder.direct import DirectEncoder
+    from attend.encoder.forward import DirectEncoder
 
     encoder = load()
     assert isinstance(encoder._direct, DirectEncoder)

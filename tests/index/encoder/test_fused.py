@@ -16,7 +16,7 @@ from attend.encoder.loading import find
 from attend.types import Float32
 
 torch = pytest.importorskip("torch")
-fused = pytest.importorskip("attend.encoder.fused")
+fused = pytest.importorskip("attend.encoder.forward")
 
 WORDS = ["harbour", "ice", "ferry", "winter", "lantern", "candle", "cart", "bridge", "bell"]
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from attend.errors import Damaged, InvalidRequest
-from attend.projection import RAW_KEYS, Projection, given, identity, persist, split_heads
+from attend.projection import RAW_KEYS, Projection, given, identity, split_heads, tensors
 
 
 def full() -> Projection:
@@ -38,8 +38,8 @@ def test_what_is_saved_comes_back(p: Projection):
     back = Projection.from_bytes(p.to_bytes())
     assert back.to_bytes() == p.to_bytes()
     assert back.fingerprint == p.fingerprint
-    assert {name: getattr(back, name) for name in persist.SETTINGS} == {
-        name: getattr(p, name) for name in persist.SETTINGS
+    assert {name: getattr(back, name) for name in tensors.SETTINGS} == {
+        name: getattr(p, name) for name in tensors.SETTINGS
     }
     np.testing.assert_array_equal(back.gates, p.gates)
     assert back.tensors.keys() == p.tensors.keys()
@@ -85,10 +85,10 @@ SETTINGS = {
 }
 
 
-def packed(tensors=None, **changes) -> bytes:
-    tensors = {"gates": np.ones(1), **(tensors or {})}
+def packed(parts=None, **changes) -> bytes:
+    parts = {"gates": np.ones(1), **(parts or {})}
     settings = {name: value for name, value in (SETTINGS | changes).items() if value is not None}
-    return persist.pack(tensors, settings)
+    return tensors.pack(parts, settings)
 
 
 DAMAGED = {
@@ -96,14 +96,14 @@ DAMAGED = {
     "other bytes": b"PK\x03\x04 not a projection",
     "cut short": packed()[:-4],
     "another file's weights": save({"gates": np.ones(1)}),
-    "metadata that is no JSON": save({"gates": np.ones(1)}, {persist.METADATA_KEY: "{"}),
-    "metadata that is a list": save({"gates": np.ones(1)}, {persist.METADATA_KEY: "[]"}),
-    "another format": save({"g": np.ones(1)}, {persist.METADATA_KEY: json.dumps({"format": 9})}),
+    "metadata that is no JSON": save({"gates": np.ones(1)}, {tensors.METADATA_KEY: "{"}),
+    "metadata that is a list": save({"gates": np.ones(1)}, {tensors.METADATA_KEY: "[]"}),
+    "another format": save({"g": np.ones(1)}, {tensors.METADATA_KEY: json.dumps({"format": 9})}),
     "a setting too few": packed(folded=None),
     "a setting too many": packed(extra=1),
     "a setting of another type": packed(d_in="2"),
     "a tensor unknown": packed({"w_x": np.ones(1)}),
-    "no gates": persist.pack({"w_q": np.ones((1, 2, 2))}, SETTINGS),
+    "no gates": tensors.pack({"w_q": np.ones((1, 2, 2))}, SETTINGS),
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attend.errors import InvalidRequest
-from attend.projection import lsi, pca, spectrum, subspace
+from attend.projection import kinds, lsi, pca, spectrum
 
 RATINGS = np.array(
     [
@@ -71,8 +71,8 @@ def test_a_subspace_is_numpys(fit, embeddings):
 @pytest.mark.parametrize("fit", [pca, lsi])
 @pytest.mark.parametrize("rows", [64, 500])
 def test_many_rows_go_through_their_gram_matrix_in_blocks(fit, rows, embeddings, monkeypatch):
-    monkeypatch.setattr(subspace, "SVD_VALUES", 1000)
-    monkeypatch.setattr(subspace, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(kinds, "SVD_VALUES", 1000)
+    monkeypatch.setattr(kinds, "BLOCK_ROWS", 100)
     blocks = (embeddings[i : i + rows] for i in range(0, 500, rows))
     assert_principal(fit(blocks, 5), embeddings, 1e-7)
 

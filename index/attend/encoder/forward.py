@@ -1,4 +1,4 @@
-"""A BERT forward pass without padding and without unpacked weights, for the processor.
+"""The encoder's own way through a BERT model on the processor: tokens, forward pass, pooling.
 
 Three things cost the plain pass time on a CPU, measured on all-MiniLM-L6-v2 in bfloat16:
 every linear layer reorders its weights for oneDNN on each call; tokens of padding are
@@ -6,39 +6,29 @@ multiplied like any others; and torch's fused attention kernel, built for memory
 short sequences, takes half as long again as two batched products and a softmax that stay in
 the cache. Undoing the three embeds a fifth more documents a second (55 against 46).
 
-The model keeps its tokenizer, prompts and pooling: only its transformer's `forward` is replaced,
-and only once a trial shows that the two agree.
+`PackedForward` takes the place of the transformer's `forward`. The library prepares each call in
+Python, though: for a short query that takes as long again as the model, and holds the interpreter
+meanwhile. `DirectEncoder` goes from the tokenizer to the forward pass with nothing between.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from attend.types import Float32
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sentence_transformers import SentenceTransformer
-
-ARCHITECTURES = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
-"""Encoders made of this block and no other: full attention, exact GELU, norm after the sum."""
+from attend.timings import timed
+from attend.types import Float32, Int64
 
 CELLS_AT_ONCE = 2**20
 """Attention scores of one step, 2 MiB in bfloat16: beyond that they leave the cache."""
 
 PACKED_FOR_TOKENS = 4096
 """The number of rows oneDNN lays the weights out for; others work, from the same layout."""
-
-TRIAL = ["A short text.", "One that is longer, so that a batch of the two needs padding."]
-
-AGREEMENT = 0.999
-"""The least cosine between a trial text's two embeddings; bfloat16 alone costs 0.0001."""
-
 
 MOST_WASTE = 2**16
 """Scores of padding that one step may hold. So many cost what the operators of a step of its own
@@ -165,7 +155,7 @@ def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
 
 
 def steps_of(lengths: Sequence[int], heads: int) -> list[Step]:
-    """Neighbours together, while that wastes little and holds at most `CELLS_AT_ONCE` scores.
+    """Put neighbours together, while that wastes little and holds at most `CELLS_AT_ONCE` scores.
 
     Args:
         lengths: ascending.
@@ -200,7 +190,7 @@ def _padding(lengths: Sequence[int]) -> Padding:
 
 
 class PackedForward:
-    """The transformer's `forward`, from token ids to the last layer's vectors.
+    """Takes the place of a transformer's `forward`: token ids to the last layer's vectors.
 
     Takes ids, mask and token types of shape (n, s); the vectors have shape (n, s, d) and are
     float32, so that pooling adds no rounding of its own, with zeros at padding.
@@ -229,7 +219,7 @@ class PackedForward:
         return {"last_hidden_state": _unpack(rows, kept, order)}
 
     def packed(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
-        """The embedded tokens that are not padding, (t, d), as the last layer's vectors."""
+        """Run the layers over the embedded tokens that are not padding: (t, d) -> (t, d)."""
         count = len(rows)
         if count <= SMALL:
             rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
@@ -239,7 +229,7 @@ class PackedForward:
 
 
 def _unpack(rows: Tensor, kept: Tensor, order: Tensor) -> Tensor:
-    """(t, d) -> (n, s, d), in the order the sequences came in."""
+    """Put rows (t, d) back in their places (n, s, d), in the order the sequences came in."""
     ordered = rows.new_zeros(*kept.shape, rows.shape[1], dtype=torch.float32)
     ordered[kept] = rows.float()
     back = torch.empty_like(order)
@@ -247,39 +237,55 @@ def _unpack(rows: Tensor, kept: Tensor, order: Tensor) -> Tensor:
     return ordered[back]
 
 
-def install(model: SentenceTransformer) -> bool:
-    """Replace the transformer's `forward` where that is known to be right; says whether it was.
+class DirectEncoder:
+    """Encodes texts of a task as rows (n, d), not yet of length one."""
 
-    A model of another architecture, an operator that this torch lacks, or a trial that disagrees
-    leaves the model as it is.
-    """
-    transformer = getattr(model, "transformers_model", None)
-    if transformer is None or not _suits(transformer.config):
-        return False
-    plain = model.encode(TRIAL, show_progress_bar=False)
-    try:
-        transformer.forward = PackedForward(transformer)
-        packed = model.encode(TRIAL, show_progress_bar=False)
-    except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError):
-        packed = None
-    if packed is None or cosines(plain, packed).min() < AGREEMENT:
-        vars(transformer).pop("forward", None)  # the class's own shows again
-        return False
-    # The packed copy is the model now; a second one would only hold memory.
-    transformer.encoder.layer = nn.ModuleList()
-    return True
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        forward: PackedForward,
+        prompts: Mapping[str, str | None],
+        window: int,
+        pooling: str,
+    ) -> None:
+        # A copy: the model's own is set anew by each call of the library.
+        self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(window)
+        self._forward = forward
+        self._prompts = prompts
+        self._pooling = pooling
 
+    def __call__(self, texts: Sequence[str], task: str) -> Float32:
+        with timed("tokenise"):
+            prompt = self._prompts.get(task) or ""
+            encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts])
+            tokens = [encoding.ids for encoding in encodings]
+        with timed("encode"), torch.inference_mode():
+            # Sequences of like length stand side by side, so that attention takes them together.
+            lengths = np.array([len(ids) for ids in tokens])
+            order = np.argsort(lengths, kind="stable")
+            rows = np.empty((len(texts), self._forward.width), dtype=np.float32)
+            rows[order] = self._pooled([tokens[place] for place in order.tolist()], lengths[order])
+        return rows
 
-def _suits(config: Any) -> bool:
-    return (
-        getattr(config, "model_type", None) in ARCHITECTURES
-        and getattr(config, "hidden_act", None) == "gelu"
-        and not getattr(config, "is_decoder", False)
-        and not getattr(config, "output_hidden_states", False)
-    )
+    def _pooled(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Float32:
+        steps = steps_of(lengths.tolist(), self._forward.heads)
+        hidden = self._forward.packed(self._embedded(tokens, lengths), steps)  # (t, d)
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        rows: Float32 = hidden.float().numpy()
+        if self._pooling == "cls":
+            return np.ascontiguousarray(rows[starts])
+        means = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
+        return np.asarray(means, dtype=np.float32)
 
-
-def cosines(left: Float32, right: Float32) -> Float32:
-    """Row by row: (n, d), (n, d) -> (n,)."""
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray((left * right).sum(axis=1) / lengths, dtype=np.float32)
+    def _embedded(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Tensor:
+        """Return the first layer's rows (t, d) of token ids, one text after the other."""
+        is_token = np.arange(lengths[-1]) < lengths[:, None]  # (n, s)
+        padded = np.full(is_token.shape, self._forward.padding, dtype=np.int64)
+        padded[is_token] = np.concatenate([np.asarray(ids) for ids in tokens])
+        embedded = self._forward.embeddings(
+            input_ids=torch.from_numpy(padded), token_type_ids=None
+        )  # (n, s, d)
+        rows: Tensor = embedded[torch.from_numpy(is_token)]
+        return rows
