@@ -49,7 +49,7 @@ def test_what_is_saved_comes_back(p: Projection):
 
 
 def test_the_fingerprint_is_the_same_in_another_process():
-    code = "from index.projection import split_heads; print(split_heads(6, 3).fingerprint)"
+    code = "from attend.projection import split_heads; print(split_heads(6, 3).fingerprint)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == split_heads(6, 3).fingerprint
 
