@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attend.arrays import best
 from attend.attention.scorers import Additive, Scorer, scorer
 from attend.attention.softmax import check_temperature
 from attend.errors import InvalidRequest
@@ -23,11 +24,6 @@ NORMALIZED_SCALE = 20.0
 
 
 Pool: TypeAlias = Callable[[Floats, Int64], Floats]
-
-
-def best(logits: Floats, starts: Int64) -> Floats:
-    """Return each document's best key: (..., m) -> (..., n)."""
-    return np.maximum.reduceat(logits, starts, axis=-1)
 
 
 def log_sum_exp(logits: Floats, starts: Int64) -> Floats:

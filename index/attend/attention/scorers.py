@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from attend.arrays import unit
 from attend.errors import InvalidRequest
 from attend.types import Floats
 
@@ -97,8 +98,7 @@ def _tiled(keys: Floats, queries: Floats) -> Floats:
 def cosine(queries: Floats, keys: Floats) -> Floats:
     """q·k / (|q| |k|); zero where either vector is zero, for it has no direction."""
     key_length = np.linalg.norm(keys, axis=-1).T  # (Hk, m)
-    query_length = np.linalg.norm(queries, axis=-1, keepdims=True)  # (q, H, 1)
-    aligned = dot(queries / _divisor(query_length), keys)
+    aligned = dot(unit(queries), keys)
     return aligned / _divisor(key_length)
 
 

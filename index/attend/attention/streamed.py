@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from attend.arrays import kth_largest
 from attend.attention.logits import Allowed, Block, block_logits, check_queries
 from attend.attention.mechanism import Mechanism
 from attend.attention.softmax import Partition, cooled, join, summed, weigh, weigh_one
@@ -257,10 +258,10 @@ def _cut(
     score = weights
     if score is None:
         score = new.z[0] if mechanism.heads == 1 else mixed(new.z, part, mechanism)
-    threshold = np.partition(score, -keep)[-keep]
+    threshold = kth_largest(score, keep)[0]
     if mechanism.heads > 1 and threshold <= LOST:
         score = scores(new.z, part, mechanism)
-        threshold = np.partition(score, -keep)[-keep]
+        threshold = kth_largest(score, keep)[0]
     # With all ties, among which the row id decides, and with what rounding may have parted.
     near = score >= threshold - abs(threshold) * ROUNDED
     return Logits(new.documents[near], new.z[:, near])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attend.arrays import unit
 from attend.keys.quantised import Point, QuantisedVectors
 from attend.types import Float32, Int64, OnStage
 
@@ -77,9 +78,8 @@ def held_out(vectors: Float32, questions: Float32 | None) -> Float32:
     drawn = vectors[np.sort(rng.integers(len(vectors), size=AMID * QUERIES))]
     amid = drawn[rng.permutation(len(drawn))].reshape(AMID, QUERIES, -1).mean(axis=0)
     noise = rng.standard_normal(amid.shape, dtype=np.float32)
-    lengths = np.linalg.norm(amid, axis=1, keepdims=True)
-    noise *= NOISE * lengths / np.linalg.norm(noise, axis=1, keepdims=True)
-    moved: Float32 = amid + noise
+    lengths = np.linalg.norm(amid, axis=1)[:, None]
+    moved: Float32 = amid + NOISE * lengths * unit(noise)
     return moved
 
 

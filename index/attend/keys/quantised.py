@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
+from attend.arrays import top
 from attend.keys.vectors import FlatVectors, Nearest, Selector
 from attend.types import Bool, Float32, Float64, Int64
 
@@ -149,8 +150,7 @@ class QuantisedVectors:
 
     def _rarer(self, point: Point, products: Float32, held: Int64) -> Float64:
         """(q,) how many times rarer allowed keys are near a query than everywhere; at least 1."""
-        at = min(point.probes, self.lists.nlist) - 1
-        near = np.argpartition(-products, at, axis=1)[:, : at + 1]
+        near = top(products, point.probes)
         share = held[near].sum(axis=1) / np.maximum(1, self._sizes[near].sum(axis=1))
         overall = held.sum() / self.lists.ntotal
         quotient: Float64 = overall / np.maximum(share, 1 / self.lists.ntotal)

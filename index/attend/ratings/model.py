@@ -19,6 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from attend.arrays import unit
 from attend.errors import Damaged, DimensionMismatch
 from attend.types import Float32, Float64, Int64
 
@@ -213,8 +214,8 @@ class RatingModel:
 def centred(embeddings: Float32, center: Float64) -> Float64:
     """(n, d) of length one once the mean is taken away; what is nothing then stays zero."""
     moved = embeddings.astype(np.float64) - center
-    length = np.linalg.norm(moved, axis=1, keepdims=True)
-    return np.asarray(moved / np.where(length < TINY, 1, length) * (length >= TINY))
+    is_far = np.linalg.norm(moved, axis=1) >= TINY
+    return np.asarray(unit(moved) * is_far[:, None])
 
 
 def _at(array: Float64, places: Int64) -> Float64:

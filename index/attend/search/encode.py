@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.queries import Query, QueryPart
+from attend.arrays import unit
 from attend.encoder import Encoder
 from attend.errors import InvalidRequest, UnknownDocument
 from attend.ingest import as_embedding
@@ -101,10 +102,7 @@ class QueryEncoder:
         """Scale embeddings (..., d) to length one where this collection's have it."""
         if not self._settings.unit_embeddings:
             return embeddings
-        lengths = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-        divisors: Float32 = np.where(lengths > 0, lengths, 1).astype(np.float32)
-        units: Float32 = embeddings / divisors
-        return units
+        return unit(embeddings)
 
     def _encoded(
         self,

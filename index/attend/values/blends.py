@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attend.arrays import kth_largest
 from attend.types import Float64, Int64, Json
 from attend.values.blend import Blend, Block
 from attend.values.kinds import (
@@ -299,7 +300,7 @@ def _heaviest(weights: Float64) -> Int64:
     """Where the largest weights are, ties with the last of them included."""
     if len(weights) <= LISTED:
         return np.arange(len(weights))
-    return np.flatnonzero(weights >= np.partition(weights, -LISTED)[-LISTED])
+    return np.flatnonzero(weights >= kth_largest(weights, LISTED))
 
 
 class ObjectBlend(Blend):
