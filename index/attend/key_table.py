@@ -71,7 +71,7 @@ class KeyTable:
 
     @cached_property
     def single(self) -> bool:
-        """Whether every document has one key."""
+        """True where every document has one key."""
         return len(self.rows) == len(self.ids)
 
     def positions(self, places: Int64) -> Int64:

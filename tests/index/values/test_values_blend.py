@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attend.values import ValueType, blend_for, infer, parse_type
-from attend.values.blends import LISTED
+from attend.values.blend import LISTED
 
 quick = settings(max_examples=60, deadline=None)
 
