@@ -78,7 +78,7 @@ def _check_read_only() -> None:
     """Raise ReadOnly for an operation that writes, on a server that only reads."""
     operation = requested_operation()
     if context().settings.read_only and operation is not None and operation.writes:
-        raise ReadOnly("This server only reads: it was started with --read-only.")
+        raise ReadOnly("This server is read-only: it was started with --read-only.")
 
 
 def _add_headers(response: Response) -> Response:

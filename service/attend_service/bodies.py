@@ -1,4 +1,4 @@
-"""JSON and query parameters in: read once, as the models of `attend.api`."""
+"""Read JSON bodies and query parameters as models of `attend.api`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def read_body(model: type[Model], bare: str | None = None, *, single: bool = Fal
         UnsupportedMediaType, BadRequest: no JSON, or not said to be.
         InvalidRequest: JSON that the model refuses; its details name every field.
     """
-    given = _json_body()
-    if isinstance(given, list) and bare is not None:
-        given = {bare: given}
-    elif single and isinstance(given, dict) and bare not in given:
-        given = {bare: [given]}
-    if not isinstance(given, dict):
+    content = _json_body()
+    if isinstance(content, list) and bare is not None:
+        content = {bare: content}
+    elif single and isinstance(content, dict) and bare not in content:
+        content = {bare: [content]}
+    if not isinstance(content, dict):
         raise InvalidRequest(
-            f"The body is {_kind(given)}, but an object {{…}} was expected.", field="body"
+            f"The body is {_kind(content)}, but an object {{…}} was expected.", field="body"
         )
-    return parse(model, given, strict=True)
+    return parse(model, content, strict=True)
 
 
 def read_query(model: type[Model], *, form: bool = False) -> Model:
@@ -46,14 +46,14 @@ def read_query(model: type[Model], *, form: bool = False) -> Model:
     Args:
         form: whether a browser's form may send them, whose empty fields say nothing.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, texts in request.args.lists():
         texts = [text for text in texts if text or (not form and name in never_empty(model))]
         if len(texts) > 1:
             raise InvalidRequest(f"The parameter {name!r} was given twice; once is enough.")
         if texts:
-            given[name] = _from_text(name, texts[0]) if name in structured(model) else texts[0]
-    return parse(model, given)
+            values[name] = _from_text(name, texts[0]) if name in structured(model) else texts[0]
+    return parse(model, values)
 
 
 @lru_cache
@@ -70,12 +70,12 @@ def never_empty(model: type[Request]) -> frozenset[str]:
     return frozenset(
         name
         for name, schema in fields.items()
-        if any("minLength" in each for each in schema.get("anyOf", [schema]))
+        if any("minLength" in option for option in schema.get("anyOf", [schema]))
     )
 
 
 def _is_structured(schema: Mapping[str, Any]) -> bool:
-    kinds = {each.get("type", "object") for each in schema.get("anyOf", [schema])}
+    kinds = {option.get("type", "object") for option in schema.get("anyOf", [schema])}
     return bool(kinds & {"object", "array"}) and "string" not in kinds
 
 
@@ -91,29 +91,29 @@ def _json_body() -> object:
             f"the header 'Content-Type: application/json'."
         )
     try:
-        given = orjson.loads(raw)
+        content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"The body is not JSON: {_place(error)}.") from None
-    check_depth(given, raw)
-    return given
+    check_depth(content, raw)
+    return content
 
 
 def _from_text(name: str, text: str) -> object:
     try:
-        given = orjson.loads(text)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(
             f"The parameter {name!r} is not JSON: {_place(error)}.", field=name
         ) from None
-    check_depth(given, text.encode(), name)
-    return given
+    check_depth(content, text.encode(), name)
+    return content
 
 
 def _place(error: orjson.JSONDecodeError) -> str:
     return f"{error.msg} at line {error.lineno}, column {error.colno}"
 
 
-def _kind(given: object) -> str:
+def _kind(content: object) -> str:
     return {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(
-        type(given), "a number"
+        type(content), "a number"
     )

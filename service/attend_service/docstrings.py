@@ -40,7 +40,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Docstring(NamedTuple):
-    """One documented name. `line` is None where there is no source."""
+    """One documented name. `line` is None for modules without source."""
 
     name: str
     module: str
@@ -74,14 +74,14 @@ class Docstring(NamedTuple):
 
 def standard_library() -> list[Docstring]:
     """Every public documented module, class, function and method, once each, by name."""
-    found: dict[str, Docstring] = {}
+    by_name: dict[str, Docstring] = {}
     for path in _sources():
         for docstring in _parsed(path):
-            found.setdefault(docstring.name, docstring)
+            by_name.setdefault(docstring.name, docstring)
     for name, shown in IN_C.items():
         for docstring in _imported(name, shown):
-            found.setdefault(docstring.name, docstring)
-    return [found[name] for name in sorted(found)]
+            by_name.setdefault(docstring.name, docstring)
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _sources() -> Iterator[Path]:

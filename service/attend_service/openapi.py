@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: the operations, in the words of their own models."""
+"""The OpenAPI 3.1 document of the operations, from their models."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 }
 MEANINGS = {
     200: "Done.",
-    201: "Made.",
-    202: "Under way.",
-    204: "Done; there is nothing to say.",
+    201: "Created.",
+    202: "Accepted; the job runs.",
+    204: "Done; no content.",
     503: "Not ready.",
 }
 SECURITY = {
@@ -57,14 +57,14 @@ SECURITY = {
 HEADERS = {
     401: {
         "WWW-Authenticate": {
-            "description": "How a key is sent.",
+            "description": "The way to send a key.",
             "schema": {"type": "string"},
         }
     },
     202: {"Location": {"description": "The job's address.", "schema": {"type": "string"}}},
     429: {
         "Retry-After": {
-            "description": "Seconds after which to ask again.",
+            "description": "Seconds after which to retry.",
             "schema": {"type": "integer"},
         }
     },
@@ -72,10 +72,10 @@ HEADERS = {
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The whole document, as plain data."""
+    """Return the whole document, as plain data."""
     paths: dict[str, dict[str, Any]] = {}
-    known = list(operations)
-    for operation in known:
+    listed = list(operations)
+    for operation in listed:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",
@@ -85,10 +85,10 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
             "description": "A database as an attention layer: a query attends to documents, and "
             "the answer is the best of them or the blend of their values.",
         },
-        "tags": [{"name": tag} for tag in dict.fromkeys(each.tag for each in known)],
+        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in listed)],
         "paths": paths,
         "components": {
-            "schemas": _schemas(known),
+            "schemas": _schemas(listed),
             "responses": _problems(),
             "securitySchemes": SECURITY,
         },
@@ -196,7 +196,7 @@ def _problems() -> dict[str, Any]:
                         "type": kind.type,
                         "title": kind.title,
                         "status": kind.status,
-                        "detail": "A sentence that names what was given and what to do.",
+                        "detail": "A sentence that names the wrong value and the remedy.",
                         "instance": "/v1/collections/books",
                     },
                 }
@@ -225,5 +225,5 @@ def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _reference(model: type | UnionType) -> dict[str, Any]:
     if isinstance(model, UnionType):
-        return {"anyOf": [_reference(each) for each in get_args(model)]}
+        return {"anyOf": [_reference(member) for member in get_args(model)]}
     return {"$ref": SCHEMAS + model.__name__}

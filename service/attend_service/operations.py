@@ -1,4 +1,4 @@
-"""Operations: each says once what it takes and answers, for Flask and for OpenAPI alike."""
+"""Operations: each declares its input and its answers once, for Flask and for OpenAPI."""
 
 from __future__ import annotations
 
@@ -149,14 +149,16 @@ class Operations:
 
     def register(self, app: Flask) -> None:
         app.url_map.converters["id"] = IdConverter
-        for each in self.all:
-            app.add_url_rule(each.rule, each.name, each.call, methods=[each.method])
+        for operation in self.all:
+            app.add_url_rule(
+                operation.rule, operation.name, operation.call, methods=[operation.method]
+            )
 
 
 def _named(*sent: Request | None) -> Iterator[str]:
-    """The collections that a body or the parameters name, beside the path."""
-    for each in sent:
-        several = getattr(each, "collections", None) or ()
-        for name in (getattr(each, "collection", None), *several):
+    """Yield the collections that a body or the parameters name, besides the path."""
+    for model in sent:
+        several = getattr(model, "collections", None) or ()
+        for name in (getattr(model, "collection", None), *several):
             if isinstance(name, str):
                 yield name

@@ -37,7 +37,7 @@ from attend_service.replies import HTML, PROBLEM, reply, wants_page
 log = logging.getLogger("attend")
 
 MAX_ERRORS = 100
-"""Details listed: a batch can have thousands of wrong fields, and a hundred tell enough."""
+"""Details in a problem: a batch can have thousands of wrong fields, and a hundred suffice."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class ProblemDetails(Reply):
 
 
 class Kind(NamedTuple):
-    """What is true of every problem of one kind."""
+    """One kind of problem."""
 
     status: int
     slug: str
@@ -86,7 +86,7 @@ UNREADABLE = Kind(400, "unreadable-request", "The request cannot be read")
 NO_KEY = Kind(401, "unauthorized", "A key is needed")
 NOT_ALLOWED = Kind(403, "forbidden", "Not allowed")
 NO_PATH = Kind(404, "not-found", "Not found")
-BAD_METHOD = Kind(405, "method-not-allowed", "The path does not take this method")
+BAD_METHOD = Kind(405, "method-not-allowed", "The path does not support this method")
 TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
 TOO_LONG = Kind(414, "address-too-long", "The address is longer than a limit")
 NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
@@ -95,11 +95,11 @@ INTERNAL = Kind(500, "internal-error", "The server failed")
 
 DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (LimitExceeded, TOO_LARGE),
-    (InvalidRequest, Kind(422, "invalid-request", "The request cannot be done as asked")),
+    (InvalidRequest, Kind(422, "invalid-request", "The request is invalid")),
     (NotFound, NO_PATH),
     (ReadOnly, NOT_ALLOWED),
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
-    (CannotWrite, Kind(507, "cannot-write", "The disk does not take it")),
+    (CannotWrite, Kind(507, "cannot-write", "The disk cannot be written")),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
     (Unavailable, Kind(503, "engine-unavailable", "The engine does not answer")),
     (AttendError, INTERNAL),
@@ -129,11 +129,11 @@ KINDS = (*ANSWERED, *UNREAD, INTERRUPTED)
 def problem_of(
     error: Exception, reference: str | None = None, *, names_all: bool = True
 ) -> ProblemDetails:
-    """What a client is told of an error: nothing about the inside of the server.
+    """Return the problem for the client: nothing about the inside of the server.
 
     Args:
-        reference: under what the log has it; the request id if absent.
-        names_all: whether the client may learn the names of all collections.
+        reference: the name of its log entry; the request id if absent.
+        names_all: true if the client may learn the names of all collections.
     """
     if isinstance(error, UnknownCollection) and not names_all:
         error = UnknownCollection("There is no such collection.", field=error.field)
@@ -145,14 +145,14 @@ def problem_of(
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
         kind = HTTP.get(error.code) or Kind(error.code, "http-error", error.name)
         return kind.problem(_sentence(error))
-    return INTERNAL.problem(f"This is our fault. {_logged(reference)}")
+    return INTERNAL.problem(f"This is an error of the server. {_logged(reference)}")
 
 
 def respond(error: Exception, *, names_all: bool) -> Response:
-    """The response to any exception: a problem, or a page that says it to a browser.
+    """Return the response to any exception: a problem, or a page for a browser.
 
     Args:
-        names_all: whether the client may learn the names of all collections.
+        names_all: true if the client may learn the names of all collections.
     """
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
@@ -192,19 +192,19 @@ def _failure(error: AttendError) -> str:
     if isinstance(error, Unavailable):
         return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):
-        return "The server's disk does not take it, and nothing of it was stored; try again later."
+        return "The server cannot write to its disk; nothing was stored. Try again later."
     return "The data on the server's disk cannot be used."
 
 
 def _logged(reference: str | None) -> str:
-    return f"The log has it under {reference or f'the request id {g.id}'}."
+    return f"Its log has the details under {reference or f'the request id {g.id}'}."
 
 
 def _sentence(error: HTTPException) -> str:
     match error:
         case MethodNotAllowed():
-            known = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
-            return f"{request.path} takes {known}, but {request.method} was sent."
+            methods = ", ".join(sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"}))
+            return f"{request.path} takes {methods}, but {request.method} was sent."
         case NoSuchPath():
             return f"There is nothing at {request.path}; /docs lists every path."
         case RequestEntityTooLarge():

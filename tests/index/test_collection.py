@@ -342,7 +342,7 @@ def test_a_batch_answers_each_as_if_it_were_alone(five):
         (QUERY, {"heads": [0.5, 0.5]}, InvalidRequest, "2 head weights .* has 1 heads"),
         (QUERY, {"value": "prize"}, UnknownField, "'prize'; there are number, boolean"),
         (QUERY, {"filter": {"a": {"near": 1}}}, InvalidRequest, "near"),
-        (QUERY, {"colour": 1}, InvalidRequest, "colour: this field is not known"),
+        (QUERY, {"colour": 1}, InvalidRequest, "colour: unknown field"),
     ],
 )
 def test_a_search_that_cannot_be_done_names_the_value(five, query, options, error, said):

@@ -45,7 +45,7 @@ def test_settings_are_fixed_at_creation(tmp_path):
         data.ensure("a", dimension=2, scorer="dot")
     with pytest.raises(InvalidRequest, match="both were given"):
         data.create("b", dimension=2, encoder="x")
-    with pytest.raises(InvalidRequest, match="colour: this field is not known"):
+    with pytest.raises(InvalidRequest, match="colour: unknown field"):
         data.create("b", dimension=2, colour="red")
     assert data.names() == ["a"]
 

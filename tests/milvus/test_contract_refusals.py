@@ -48,7 +48,7 @@ OF_A_COLLECTION: dict[str, tuple[Callable[[Collection], Any], type[Exception], s
     "a document of two kinds": (
         lambda c: c.upsert([{"id": "x", "text": "a", "vector": VECTOR}]),
         errors.InvalidRequest,
-        "exactly one of text, fields and vector; text and vector was given",
+        "exactly one of text, fields and vector; text and vector were given",
     ),
     "a text without an encoder": (
         lambda c: c.upsert([{"id": "x", "text": "a"}]),

@@ -41,23 +41,23 @@ NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 Model = TypeVar("Model", bound="Request")
 
 
-def _id_text(given: object) -> object:
-    """Ids are text; whole numbers are taken for their digits, as most sources have them."""
-    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+def _id_text(id: object) -> object:
+    """Return an id as text: many sources have whole numbers."""
+    return str(id) if isinstance(id, int) and not isinstance(id, bool) else id
 
 
-def _numbers(given: object) -> object:
-    """Arrays and tuples of numbers are lists of them."""
-    if isinstance(given, np.ndarray):
-        return given.tolist()
-    return list(given) if isinstance(given, tuple) else given
+def _numbers(vector: object) -> object:
+    """Return arrays and tuples as lists."""
+    if isinstance(vector, np.ndarray):
+        return vector.tolist()
+    return list(vector) if isinstance(vector, tuple) else vector
 
 
-def _attend_size(given: object) -> object:
-    """Checked before the union is tried: its report would name both of its branches."""
-    number = int(given) if isinstance(given, str) and given.isdecimal() else given
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    if number == "all" or (whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
+def _attend_size(size: object) -> object:
+    """Check the size before the union is tried: its report would name both of its branches."""
+    number = int(size) if isinstance(size, str) and size.isdecimal() else size
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    if number == "all" or (is_whole and 1 <= number <= MAX_ATTEND):  # type: ignore[operator]
         return number
     raise ValueError(f"Send a whole number from 1 to {MAX_ATTEND}, or 'all'")
 
@@ -139,8 +139,8 @@ def json_fields(reply: Any) -> dict[str, Any]:
 @cache
 def _omitted(kind: type[Reply]) -> list[tuple[str, object]]:
     """Return the names of a reply's fields with the value that its JSON leaves out."""
-    every = fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
-    return [(each.name, None if each.default is None else ABSENT) for each in every]
+    own_fields = fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
+    return [(field.name, None if field.default is None else ABSENT) for field in own_fields]
 
 
 def _plain(value: object) -> object:
@@ -151,23 +151,32 @@ def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def parse(model: type[Model], given: Mapping[str, Any], *, strict: bool = False) -> Model:
-    """Validate `given` as `model`.
+def check_one(item: BaseModel, noun: str, names: tuple[str, ...]) -> None:
+    """Raise ValueError unless exactly one of some fields is there."""
+    sent = [name for name in names if getattr(item, name) is not None]
+    if len(sent) != 1:
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        got = f"{' and '.join(sent)} were given" if sent else "none of them was given"
+        raise ValueError(f"{noun} has exactly one of {listed}; {got}")
+
+
+def parse(model: type[Model], content: Mapping[str, Any], *, strict: bool = False) -> Model:
+    """Validate `content` as `model`.
 
     Args:
-        strict: a text is no number and a number no truth value, as JSON has them.
+        strict: refuse text for numbers and numbers for truth values, which JSON distinguishes.
 
     Raises:
-        InvalidRequest: its sentence lists every field that is wrong, and why.
+        InvalidRequest: its sentence lists every wrong field and the reason.
     """
     try:
-        return model.model_validate(given, strict=strict or None)
+        return model.model_validate(content, strict=strict or None)
     except ValidationError as error:
         raise invalid(error) from None
 
 
 def invalid(error: ValidationError) -> InvalidRequest:
-    """The one place where a validation report becomes sentences."""
+    """Return a validation report as an error with a sentence for each wrong field."""
     details: list[Detail] = [
         {"field": _dotted(entry["loc"]), "reason": _reason(entry)}
         for entry in error.errors(include_url=False)[:MAX_DETAILS]
@@ -182,18 +191,14 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 def _reason(entry: Any) -> str:
     if entry["type"] == "extra_forbidden":
-        return "this field is not known here; remove it or correct its name"
+        return "unknown field; remove it or correct its name"
     message = str(entry["msg"]).removeprefix("Value error, ")
-    given = entry["input"]
+    value = entry["input"]
     # A missing field's input is the whole object: repeating it back helps nobody.
-    if entry["type"] == "missing" or not isinstance(given, str | int | float | bool | None):
+    if entry["type"] == "missing" or not isinstance(value, str | int | float | bool | None):
         return message
-    return f"{message}, but {_short(given)} was given"
-
-
-def _short(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    text = repr(value)
+    return f"{message}, but {text if len(text) <= 80 else f'{text[:77]}...'} was given"
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

@@ -22,6 +22,7 @@ from attend.api.base import (
     Request,
     Text,
     Vector,
+    check_one,
 )
 from attend.consistency import Consistency
 from attend.store.selection import MAX_FACETS, MAX_VALUES
@@ -37,30 +38,24 @@ class DocumentRequest(Request):
         None, min_length=1, max_length=64, description="Key fields: each gets keys of its own."
     )
     vector: Vector | None = Field(None, description="An embedding of the caller's own.")
-    value: JsonValue = Field(None, description="What the caller wants back.")
+    value: JsonValue = Field(None, description="The value to return for it.")
     payload: dict[str, JsonValue] = Field(
-        default_factory=dict, description="What filters and displays use."
+        default_factory=dict, description="Fields for filters and displays."
     )
 
     @model_validator(mode="after")
     def _one_kind_of_key(self) -> DocumentRequest:
-        given = [name for name in ("text", "fields", "vector") if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(given) or "none of them"
-            raise ValueError(
-                f"a document has exactly one of text, fields and vector; {named} was given"
-            )
+        check_one(self, "a document", ("text", "fields", "vector"))
         blank = [name for name, text in self.texts().items() if not text.strip()]
         if blank:
             raise ValueError(f"the text of {', '.join(blank)} is empty")
         return self
 
     def texts(self) -> dict[str, str]:
-        return (
-            dict(self.fields)
-            if self.fields is not None
-            else ({"text": self.text} if self.text else {})
-        )
+        """Return the texts by field."""
+        if self.fields is not None:
+            return dict(self.fields)
+        return {"text": self.text} if self.text else {}
 
     def document(self) -> Document:
         vectors = {"vector": self.vector} if self.vector is not None else {}
@@ -68,7 +63,7 @@ class DocumentRequest(Request):
 
 
 class UpdateRequest(Request):
-    """What to change of a stored document; its texts and keys stay as they are."""
+    """A change of a stored document's value or payload; its texts and keys stay."""
 
     value: JsonValue = Field(None, description="The new value, whole; null is one too.")
     payload: dict[str, JsonValue] = Field(
@@ -85,7 +80,7 @@ class UpdateRequest(Request):
 
 
 class CollectionSettings(Request):
-    """How a collection turns documents into keys and answers; fixed once it holds any."""
+    """The settings of a collection; most are fixed once it holds documents."""
 
     encoder: str | None = Field(
         None, max_length=1024, description="Model name or folder; the packaged MiniLM if absent."
@@ -115,7 +110,7 @@ class CollectionSettings(Request):
     exact_below: int | None = Field(
         None,
         ge=0,
-        description="Search exactly below so many keys; as many as take 10 ms if absent.",
+        description="Search exactly below this many keys; by default as many as take 10 ms.",
     )
     values: JsonValue = Field(
         None, description='Declared value types, such as "number" or {"module": "category"}.'
@@ -146,7 +141,7 @@ class DeletionRequest(Request):
     @model_validator(mode="after")
     def _one_of_them(self) -> DeletionRequest:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError("exactly one of ids and filter says what to delete")
+            raise ValueError("send exactly one of ids and filter")
         return self
 
 
@@ -157,27 +152,27 @@ CONSISTENCY = (
 
 
 class ListingRequest(Request):
-    """Which documents to list."""
+    """The documents to list."""
 
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    limit: int = Field(100, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
     cursor: str | None = Field(
         None,
         max_length=MAX_CURSOR,
-        description="`next` of the page before, with the same filter. What is written between two "
-        "pages moves nothing: no document comes twice, and none that stays is passed over.",
+        description="`next` of the previous page, with the same filter. Writes shift nothing: no "
+        "document comes twice, and none that stays is skipped.",
     )
     filter: Filter | None = None
     consistency: Consistency | None = Field(None, description=CONSISTENCY)
 
 
 class ReadRequest(Request):
-    """How to read a document."""
+    """Options of reading a document."""
 
     consistency: Consistency | None = Field(None, description=CONSISTENCY)
 
 
 class FacetsRequest(Request):
-    """Which fields to count the values of, over which documents."""
+    """The fields whose values to count, and the documents over which."""
 
     fields: list[Path] = Field(
         min_length=1, max_length=MAX_FACETS, description="Fields of value or payload (dotted)."
@@ -189,7 +184,7 @@ class FacetsRequest(Request):
 
 
 class AliasRequest(Request):
-    """What an alias stands for."""
+    """The collection that an alias names."""
 
     collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
 
@@ -258,7 +253,7 @@ class Written(Reply):
     """The number of texts that were encoded."""
 
     def __add__(self, other: Written) -> Written:
-        names = [each.name for each in fields(self)]
+        names = [field.name for field in fields(self)]
         return Written(*(getattr(self, name) + getattr(other, name) for name in names))
 
 

@@ -99,19 +99,16 @@ class FeedbackDeletion(Request):
         named = [self.ids is not None, self.documents is not None, self.all]
         if sum(named) != 1:
             raise ValueError(
-                "exactly one of ids, documents and all says what to delete; "
-                '{"all": true} deletes all feedback'
+                'send exactly one of ids, documents and all; {"all": true} deletes all feedback'
             )
         return self
 
 
 class FeedbackListing(Request):
-    """Which feedback to list."""
+    """The feedback to list."""
 
-    limit: int = Field(0, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
-    before: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="`next` of the page before: what is older follows."
-    )
+    limit: int = Field(0, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
+    before: int | None = Field(None, ge=1, le=MAX_ROW, description="`next` of the previous page.")
 
 
 class InteractionItem(Request):
@@ -137,12 +134,12 @@ class InteractionsRequest(Request):
 
 
 class InteractionListing(Request):
-    """Which interactions to list."""
+    """The interactions to list."""
 
-    user: UserId | None = Field(None, description="Of this user alone.")
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="How many; 0 to count only.")
+    user: UserId | None = Field(None, description="Only those of this user.")
+    limit: int = Field(100, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
     cursor: str | None = Field(
-        None, max_length=MAX_CURSOR, description="`next` of the page before, of the same user."
+        None, max_length=MAX_CURSOR, description="`next` of the previous page, of the same user."
     )
 
 

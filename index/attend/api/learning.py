@@ -30,7 +30,7 @@ BM25 (hybrid)."""
 
 
 class TrainRequest(Request):
-    """How to train; every field has a default."""
+    """Options of a training; every field has a default."""
 
     objective: Objective = Field(
         "ranking",
@@ -66,7 +66,7 @@ class TrainRequest(Request):
     error_rate: float = Field(
         0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
     )
-    seed: int = Field(0, ge=0, lt=2**32, description="Of all that is drawn.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Random seed.")
     promote: bool = Field(True, description="False: store what was learned, activate nothing.")
 
     @model_validator(mode="after")
@@ -90,13 +90,13 @@ class TrainRequest(Request):
 
 
 class RollbackRequest(Request):
-    """What to go back in."""
+    """The role to roll back."""
 
-    role: Role = Field("search", description="What the version answers.")
+    role: Role = Field("search", description="The requests that the version answers.")
 
 
 class CompareRequest(Request):
-    """Which versions to compare, on which judgements."""
+    """The versions to compare, and the judgements."""
 
     before: Annotated[int, Field(ge=1, le=MAX_ROW)]
     after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(

@@ -1,7 +1,7 @@
-"""Queries: a text, a vector, documents that are there, or several of these.
+"""Queries: a text, a vector, stored documents, or several of these.
 
-A blend is one query, the weighted mean of its parts. A mixture is as many as it has parts: each
-attends by itself, and their attention is mixed.
+A blend is one query, the weighted mean of its parts. In a mixture each part attends
+by itself, and their attention is mixed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
-from attend.api.base import DocumentId, Request, Text, Vector
+from attend.api.base import DocumentId, Request, Text, Vector, check_one
 
 MAX_PARTS = 1000
 """Documents or parts of one query."""
@@ -34,7 +34,7 @@ class QueryPart(Request):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> QueryPart:
-        _check_one(self, "a part of a blend", ("text", "vector", "id"))
+        check_one(self, "a part of a blend", ("text", "vector", "id"))
         return self
 
 
@@ -46,11 +46,11 @@ class MixturePart(QueryPart):
     )
 
 
-def _spelled_out(given: object) -> object:
-    """Text and vectors may stand for themselves."""
-    if isinstance(given, str):
-        return {"text": given}
-    return {"vector": given} if isinstance(given, list | tuple | np.ndarray) else given
+def _spelled_out(query: object) -> object:
+    """Return a query that is only a text or a vector as an object."""
+    if isinstance(query, str):
+        return {"text": query}
+    return {"vector": query} if isinstance(query, list | tuple | np.ndarray) else query
 
 
 Parts = Annotated[
@@ -89,18 +89,17 @@ class Query(Request):
     )
     blend: Parts | None = Field(
         None,
-        description="Several queries as one: the weighted mean of their embeddings, and of what "
-        "the words of each add.",
+        description="Several queries as one: the weighted mean of embeddings and word scores.",
     )
     mixture: MixtureParts | None = Field(
         None,
-        description="Several queries that attend each by itself; a document's weight is the "
-        "weighted mean of what they give it, and `explain` tells how much each part gave.",
+        description="Several queries, each with its own attention; a document's weight is the "
+        "weighted mean of its weights, and `explain` adds the share of each part.",
     )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Query:
-        _check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+        check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
         for name in ("blend", "mixture"):
             parts = getattr(self, name)
             if parts is not None and not any(part.weight for part in parts):
@@ -108,7 +107,7 @@ class Query(Request):
         return self
 
     def parts(self) -> Sequence[QueryPart]:
-        """What the query is made of; the absolute weights sum to one."""
+        """Return the parts of the query; their absolute weights sum to one."""
         weighed = self.blend or self.mixture
         if weighed is not None:
             total = math.fsum(abs(part.weight) for part in weighed)
@@ -118,14 +117,6 @@ class Query(Request):
             share = 1 / len(self.ids)
             return [QueryPart(id=id, weight=share) for id in self.ids]
         return [QueryPart.model_construct(text=self.text, vector=self.vector, id=self.id)]
-
-
-def _check_one(given: Query | QueryPart, what: str, names: tuple[str, ...]) -> None:
-    found = [name for name in names if getattr(given, name) is not None]
-    if len(found) != 1:
-        known = f"{', '.join(names[:-1])} and {names[-1]}"
-        named = " and ".join(found) or "none of them"
-        raise ValueError(f"{what} has exactly one of {known}; {named} was given")
 
 
 AnyQuery = Annotated[

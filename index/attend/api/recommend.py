@@ -18,6 +18,7 @@ from attend.api.base import (
     Time,
     UserId,
     Vector,
+    check_one,
 )
 from attend.api.queries import Query
 
@@ -39,14 +40,14 @@ HALF_LIFE = 36_500.0
 """Days, at most."""
 
 
-def _as_id(given: object) -> object:
-    """An id may stand for itself."""
-    is_id = isinstance(given, str | int) and not isinstance(given, bool)
-    return {"id": given} if is_id else given
+def _as_id(item: object) -> object:
+    """Return an item that is only an id as an object."""
+    is_id = isinstance(item, str | int) and not isinstance(item, bool)
+    return {"id": item} if is_id else item
 
 
-def _as_text(given: object) -> object:
-    return {"text": given} if isinstance(given, str) else given
+def _as_text(item: object) -> object:
+    return {"text": item} if isinstance(item, str) else item
 
 
 class HistoryItem(Request):
@@ -57,12 +58,12 @@ class HistoryItem(Request):
         1.0,
         ge=-1e6,
         le=1e6,
-        description="How much it counts, relative to the others; below zero it is a negative "
-        "example, and zero only keeps it out of the answer, as it is by default for what has a "
-        "value of 0 or below (but to predictions).",
+        description="Its weight relative to the others. Below zero it is a negative example; zero "
+        "only keeps it out of the answer, which is the default for documents with a value of 0 or "
+        "below (but not in predictions).",
     )
     value: JsonValue = Field(
-        None, description="What the user gave it; predictions (`target`) are made of these."
+        None, description="The user's own value; predictions (`target`) are made of these."
     )
     time: Time | None = None
 
@@ -77,17 +78,12 @@ class ExampleItem(Request):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ExampleItem:
-        found = [name for name in ("id", "text", "vector") if getattr(self, name) is not None]
-        if len(found) != 1:
-            named = " and ".join(found) or "none of them"
-            raise ValueError(
-                f"an example has exactly one of id, text and vector; {named} was given"
-            )
+        check_one(self, "an example", ("id", "text", "vector"))
         return self
 
 
 class ProfileItem(Request):
-    """Something known of the user: a text, or a field with its value."""
+    """An entry of a user's profile: a text, or a field with its value."""
 
     text: Text | None = None
     field: Path | None = Field(None, description="A field of value or payload (dotted).")
@@ -116,17 +112,17 @@ AnyProfileItem = Annotated[
 ]
 
 
-def _listed(given: object) -> object:
-    return given if isinstance(given, list | tuple) or given is None else [given]
+def _listed(target: object) -> object:
+    return target if isinstance(target, list | tuple) or target is None else [target]
 
 
 class RecommendRequest(Request):
-    """What a user might want next, or would think of some documents (`target`)."""
+    """A user, for whom to recommend documents, or to predict a value of some (`target`)."""
 
     history: list[AnyHistoryItem] = Field(
         default_factory=list,
         max_length=MAX_HISTORY,
-        description="Documents that the user met, by id or with weight, value and time. Of more "
+        description="The user's documents, by id or with weight, value and time. Of more "
         f"than {MAX_USED}, the heaviest are used, and of equals the latest.",
     )
     user: UserId | None = Field(
@@ -153,20 +149,20 @@ class RecommendRequest(Request):
         None,
         min_length=1,
         max_length=MAX_TARGETS,
-        description="What the user would think of these, instead of what comes next.",
+        description="Predict the user's value of these, instead of recommending.",
     )
-    k: int = Field(10, ge=1, le=MAX_K, description="How many are listed.")
-    offset: int = Field(0, ge=0, le=MAX_K, description="How many are passed over first.")
+    k: int = Field(10, ge=1, le=MAX_K, description="The number of documents to list.")
+    offset: int = Field(0, ge=0, le=MAX_K, description="The number of them to skip first.")
     attend: AttendSize = Field(
         "all", description="The number of documents over which weights sum to one."
     )
     filter: dict[str, JsonValue] | None = Field(
         None, description='Conditions on payload and value, such as {"genre": "sea"}.'
     )
-    exclude_seen: bool = Field(True, description="Leave out what the user met.")
+    exclude_seen: bool = Field(True, description="Leave out documents of the history.")
     on_missing: Literal["error", "skip"] = Field(
         "error",
-        description="Ids that nothing has: refuse, or go on without. `missing` lists them.",
+        description="Unknown ids: refuse the request, or skip them. `missing` lists them.",
     )
     half_life: FiniteFloat | None = Field(
         None,
@@ -178,14 +174,14 @@ class RecommendRequest(Request):
         0.0,
         ge=0,
         le=1,
-        description="0 lists by score alone, 1 by how much a document differs from those before "
-        "it: one less the λ of maximal marginal relevance.",
+        description="0 ranks by score alone, 1 by the difference to the documents before: one "
+        "minus the λ of maximal marginal relevance.",
     )
     reserve: FiniteFloat = Field(
         0.0,
         ge=0,
         le=1,
-        description="The share of the list that goes at least to documents without interactions.",
+        description="The least share of the list for documents without interactions.",
     )
     fields: list[Path] | None = Field(
         None,
@@ -194,14 +190,12 @@ class RecommendRequest(Request):
     )
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
         None,
-        description="The share of its nearest that each part of the history is to find, where keys "
+        description="The share of its nearest keys that each part of the history finds, where keys "
         "are quantised; 1 is exact.",
     )
-    title: bool = Field(
-        False, description="Add to each hit what to call it before people, as a search has it."
-    )
+    title: bool = Field(False, description="Add a display title to each hit, as in a search.")
     explain: bool = Field(
-        False, description="Add to each hit what of the history put it there, and how much."
+        False, description="Add to each hit the share of each part of the history."
     )
     projection: int | None = Field(
         None, ge=1, le=MAX_ROW, description="A version instead of the active one."
@@ -223,8 +217,8 @@ class RecommendRequest(Request):
         return self
 
 
-def query_of(given: ExampleItem) -> Query:
-    """An example as the query that it is."""
+def query_of(example: ExampleItem) -> Query:
+    """Return an example as a query."""
     return Query.model_construct(
-        text=given.text, vector=given.vector, id=given.id, ids=None, blend=None, mixture=None
+        text=example.text, vector=example.vector, id=example.id, ids=None, blend=None, mixture=None
     )

@@ -31,12 +31,12 @@ MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
 
-def _lexical(given: object) -> object:
-    """Checked before the union is tried, as `attend_size`; on an address line all is text."""
+def _lexical(weight: object) -> object:
+    """Check the weight before the union is tried; in an address line everything is text."""
     words = {"true": True, "on": True, "false": False, "off": False}
-    known = words.get(given.lower(), given) if isinstance(given, str) else given
+    value = words.get(weight.lower(), weight) if isinstance(weight, str) else weight
     try:
-        number = known if isinstance(known, bool) else float(known)  # type: ignore[arg-type]
+        number = value if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = -1.0
     if 0 <= number <= MAX_LEXICAL:
@@ -54,8 +54,8 @@ class Mask(Request):
 class SearchOptions(Request):
     """Everything about a search except its query."""
 
-    k: int = Field(10, ge=1, le=MAX_K, description="How many of the attended documents to list.")
-    offset: int = Field(0, ge=0, le=MAX_K, description="How many of them to pass over first.")
+    k: int = Field(10, ge=1, le=MAX_K, description="The number of attended documents to list.")
+    offset: int = Field(0, ge=0, le=MAX_K, description="The number of them to skip first.")
     attend: AttendSize = Field(
         100, description="The size of the attended set, over which weights sum to one."
     )
@@ -91,8 +91,8 @@ class SearchOptions(Request):
     )
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
         None,
-        description="The share of the ten nearest that is to be found, where keys are quantised: "
-        "more takes longer, and 1 is exact; the collection's own if absent.",
+        description="The share of the ten nearest keys to find, where keys are quantised: a larger "
+        "share takes longer, and 1 is exact; the collection's own if absent.",
     )
     lexical: (
         Annotated[
@@ -101,14 +101,14 @@ class SearchOptions(Request):
         | None
     ) = Field(
         None,
-        description="How much words shared with a document count beside its keys: a factor on "
+        description="The BM25 (hybrid) weight of words shared with a document: a factor on "
         "BM25 (as a share of the query's largest) on the scorer's scale, true for the default "
         "one, false for none; the projection version's own if absent.",
     )
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
         None,
-        description="Below this confidence, if it is calibrated, the answer is that nothing here "
-        "answers; 0 always answers. The projection version's own if absent.",
+        description="Give no answer below this confidence, if it is calibrated; 0 always answers. "
+        "The projection version's own if absent.",
     )
     projection: int | None = Field(
         None,
@@ -120,19 +120,19 @@ class SearchOptions(Request):
     cursor: str | None = Field(
         None,
         max_length=MAX_CURSOR,
-        description="`next` of the page before: what ranks after it is listed, and nothing twice, "
-        "even where documents came or went meanwhile. All else must be asked as before, but k.",
+        description="`next` of the previous page, unchanged; writes between two pages do not shift "
+        "them. All other fields must be as before, except k.",
     )
     min_score: FiniteFloat | None = Field(
         None,
-        description="List nothing of a lower score. As k, it changes neither weights nor answer.",
+        description="List no hit with a lower score; as with k, weights and answer stay.",
     )
     group_by: str | None = Field(
         None,
         min_length=1,
         max_length=256,
-        description="List only the best of the documents that have the same in this field of value "
-        "or payload (dotted), with the group's size and its weight among the attended. A document "
+        description="List only the best document of each group, with the group's size and weight "
+        "among the attended; a group has one value in this field of value or payload. A document "
         "without the field is a group of its own.",
     )
     fields: list[Path] | None = Field(
@@ -154,35 +154,35 @@ class SearchOptions(Request):
     )
     exclude_self: bool = Field(
         True,
-        description="Whether documents that are the query (or part of it) are masked; those that "
-        "`mask.only` names are not.",
+        description="Mask documents that are the query (or part of it), except those that "
+        "`mask.only` names.",
     )
     title: bool = Field(
         False,
-        description="Add what to call a document before people: a title, name, headline or "
-        "question of payload, value or texts, else the first line of a text, else the id.",
+        description="Add a display title: a title, name, headline or question of payload, value or "
+        "texts, else the first line of a text, else the id.",
     )
     highlight: bool = Field(
         False,
-        description="Add the passage that matched, where it lies in its text, and which parts of "
-        "it the query's words are, in characters.",
+        description="Add the passage that matched, its position in its text, and the positions of "
+        "the query's words in it, in characters.",
     )
     explain: bool = Field(
         False,
-        description="Add logits and weights by head, what words add, the rank before they were "
-        "added, and the passage that matched.",
+        description="Add logits and weights by head, the word scores, the rank without them, and "
+        "the passage that matched.",
     )
 
     @model_validator(mode="after")
     def _listed_are_attended(self) -> SearchOptions:
-        asked = {"k", "offset"} & self.model_fields_set
-        if asked and self.attend != "all" and self.k + self.offset > self.attend:
+        names_page = {"k", "offset"} & self.model_fields_set
+        if names_page and self.attend != "all" and self.k + self.offset > self.attend:
             raise ValueError(
                 f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
                 f"attended; lower k or raise attend"
             )
         if self.cursor is not None and self.offset:
-            raise ValueError("a cursor says where to go on; leave out offset, or the cursor")
+            raise ValueError("send a cursor or an offset, not both")
         if self.heads is not None and not math.fsum(self.heads) > 0:
             raise ValueError("heads must hold at least one weight above zero")
         return self
@@ -212,9 +212,9 @@ class AcrossRequest(SearchRequest):
         return self
 
     def of_each(self) -> SearchRequest:
-        """What every collection is asked: as many hits as the page may take from it alone.
+        """Return the search of each collection: as many hits as the page may take from it alone.
 
-        Of groups all there are: one that is last here may be first with another's part of it.
+        Of groups, all: one that is last here may be first together with another's part of it.
         """
         same = {name: getattr(self, name) for name in self.model_fields_set - {"collections"}}
         k = self.k + self.offset if self.group_by is None else int(self.attend)
@@ -243,7 +243,7 @@ class PlainSearch(SearchOptions):
     collection: str = Field(DEFAULT_COLLECTION, pattern=NAME_PATTERN)
 
     def request(self) -> dict[str, Any]:
-        """The same as a `SearchRequest` has it."""
+        """Return the fields of a `SearchRequest`."""
         return {"query": self.q, **self.model_dump(exclude={"q", "collection"})}
 
 

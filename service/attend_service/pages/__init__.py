@@ -18,7 +18,7 @@ from attend_service.replies import HTML, base_url
 from attend_service.security.access import visible
 
 
-class View(NamedTuple):
+class PageView(NamedTuple):
     """A page of its own, as the menu has it."""
 
     path: str
@@ -26,26 +26,26 @@ class View(NamedTuple):
     summary: str
 
 
-SEARCH = View("/search", "Search", "Ask, and see how the answer was weighed.")
+SEARCH = PageView("/search", "Search", "Search documents, and see the weights behind the answer.")
 VIEWS = (
     SEARCH,
-    View("/attention", "Attention", "Which documents several queries attend to, head by head."),
-    View("/compare", "Compare", "Two projections side by side, rank by rank."),
-    View("/recommend", "Recommend", "Pick what is liked, and see what of it led to what."),
-    View("/teach", "Teach", "Say what is relevant, train on it, promote or roll back."),
-    View("/map", "Map", "The keys in two dimensions, and where a query falls among them."),
-    View("/add", "Add data", "Drop a file, choose its fields, search it."),
-    View("/operate", "Operate", "Collections, jobs, and where the time goes."),
+    PageView("/attention", "Attention", "Which documents several queries attend to, head by head."),
+    PageView("/compare", "Compare", "Compare two versions, rank by rank."),
+    PageView("/recommend", "Recommend", "Pick what you like; each recommendation has its reasons."),
+    PageView("/teach", "Teach", "Label documents, train on the labels, promote or roll back."),
+    PageView("/map", "Map", "The keys in two dimensions, with the place of a query."),
+    PageView("/add", "Add data", "Drop a file, choose its fields, search it."),
+    PageView("/operate", "Operate", "Collections, jobs, and latency."),
 )
 
 
-def page(view: View) -> Response:
+def page(view: PageView) -> Response:
     """Render a view with the names of the collections; scripts fetch the rest."""
     return _rendered(f"pages/{view.path[1:]}.html", view, request.args.get("collection"))
 
 
 def search_page(query: PlainSearch, answer: Answer | None) -> Response:
-    """The first page: what was found is on it, so that it works without scripts."""
+    """Render the search page with its answer, so that it works without scripts."""
     start = request.path == "/"
     return _rendered(
         "pages/search.html",
@@ -59,11 +59,11 @@ def search_page(query: PlainSearch, answer: Answer | None) -> Response:
 
 
 def first_collection(names: list[str]) -> str:
-    """The one that is meant where none is named."""
+    """Return the collection to use if none is named."""
     return DEFAULT_COLLECTION if DEFAULT_COLLECTION in names or not names else names[0]
 
 
-def _rendered(template: str, view: View, collection: str | None, **more: Any) -> Response:
+def _rendered(template: str, view: PageView, collection: str | None, **more: Any) -> Response:
     names = visible(context().data.names())
     text = render_template(
         template,

@@ -58,11 +58,11 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
     if is_new:
         check_new_collection(data, collection, context().settings.max_collections)
     try:
-        made = data.create(collection, **_settings(collection, body, is_new=is_new))
+        created = data.create(collection, **_settings(collection, body, is_new=is_new))
     # Here the client chose the encoder; elsewhere one that fails is the server's own trouble.
     except EncoderError as error:
         raise InvalidRequest(str(error), field="encoder") from error
-    return reply(made.info(), 201 if is_new else 200)
+    return reply(created.info(), 201 if is_new else 200)
 
 
 @operations.add("GET", BY_NAME, returns={200: CollectionInfo})
@@ -84,7 +84,7 @@ def drop_collection(collection: str) -> Response:
 
 @aliases.add("GET", ALIASES, returns={200: AliasList}, own=True)
 def list_aliases() -> Response:
-    """List the aliases and what they stand for."""
+    """List the aliases and their collections."""
     names = context().data.aliases().items()
     return reply(AliasList([AliasInfo(*pair) for pair in names if is_allowed(pair[1])]))
 
@@ -98,7 +98,7 @@ def list_aliases() -> Response:
     also=(404, 409),
 )
 def set_alias(alias: str, body: AliasRequest) -> Response:
-    """Let a name stand for a collection, everywhere and from the next request on.
+    """Point an alias at a collection, everywhere and from the next request on.
 
     201 if the alias is new, 200 if it was switched, which takes one step: every search is
     answered by one collection or by the other. A collection and an alias cannot share a name.
@@ -110,7 +110,7 @@ def set_alias(alias: str, body: AliasRequest) -> Response:
 
 @aliases.add("GET", ALIAS, returns={200: AliasInfo}, also=(404,), own=True)
 def show_alias(alias: str) -> Response:
-    """Show what an alias stands for."""
+    """Show the collection of an alias."""
     name = context().data.aliases().get(alias)
     if name is None or not is_allowed(name):
         raise UnknownAlias(f"There is no alias {alias[:80]!r}.", field="alias")
@@ -125,8 +125,8 @@ def delete_alias(alias: str) -> Response:
 
 
 def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str, Any]:
-    """What a client says, and of the index, where it says nothing, what the server or the
-    collection has: a repeated request is no conflict."""
+    """Return the requested settings; for the index, the server's or the collection's fill gaps, so
+    that a repeated request is no conflict."""
     has = context().settings if is_new else context().data.collection(name).settings
     index = {"recall": has.recall, "exact_below": has.exact_below}
     return {**index, **body.model_dump(exclude_unset=True)}

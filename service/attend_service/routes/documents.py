@@ -64,7 +64,7 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
     is not encoded again. The next search finds what was written. A bare list is taken too.
     """
-    written = _collection(collection).upsert([each.document() for each in body.documents])
+    written = _collection(collection).upsert([item.document() for item in body.documents])
     return reply(written)
 
 

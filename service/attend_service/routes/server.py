@@ -23,7 +23,7 @@ from attend_service import openapi
 from attend_service.context import EXTENSION, context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
 from attend_service.operations import Operation, Operations
-from attend_service.pages import VIEWS, View, first_collection, page, search_page
+from attend_service.pages import VIEWS, PageView, first_collection, page, search_page
 from attend_service.problems import KINDS
 from attend_service.replies import HTML, reply
 from attend_service.security.access import visible
@@ -84,8 +84,8 @@ def take_snapshot(collection: str) -> Response:
 def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 
-    It is seen once all of it was read and checked; its index is made anew. What exceeds the limit
-    on bodies is restored by `attend import --snapshot`, beside a running server.
+    It appears once all of it is read and checked; its index is built again. A snapshot above the
+    limit on bodies is restored by `attend import --snapshot`, beside a running server.
     """
     if request.mimetype != TAR:
         raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")
@@ -129,9 +129,9 @@ def openapi_document() -> Response:
 @operations.add("GET", "/docs", returns={200: None}, html=True, own=True)
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
-    known = _operations()
+    operations = _operations()
     text = render_template(
-        "docs.html", document=openapi.document(known), operations=known, problems=KINDS
+        "docs.html", document=openapi.document(operations), operations=operations, problems=KINDS
     )
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
@@ -143,7 +143,7 @@ def home() -> Response:
     return search_page(parse(PlainSearch, {"collection": first_collection(names)}), None)
 
 
-def _show(view: View) -> None:
+def _show(view: PageView) -> None:
     """Make an operation of a view that is a page and nothing else."""
 
     def show() -> Response:

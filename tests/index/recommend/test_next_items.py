@@ -436,7 +436,7 @@ def test_ids_that_are_missing_are_refused_or_listed(collection):
         ({"history": ["d1"], "half_life": 0}, "greater than 0"),
         ({"history": ["d1"], "k": 2000, "diversity": 0.5}, "at most 1000 places"),
         ({"history": ["d1"], "projection": 99}, "no projection 99"),
-        ({"history": ["d1"], "unknown": 1}, "not known here"),
+        ({"history": ["d1"], "unknown": 1}, "unknown field"),
         ({"history": ["d1"] * 100_001}, "at most 100000"),
         ({"positive": [{"id": "d1", "vector": [1]}]}, "id and vector was given"),
         ({"positive": [{"vector": [1, 2]}]}, "has 2 dimensions"),

@@ -91,7 +91,7 @@ def test_the_scale_of_weights_does_not_matter(weights):
     [
         ({"ids": []}, InvalidRequest, "at least 1 item"),
         ({"ids": ["a", "z"]}, UnknownDocument, "'z'"),
-        ({"id": "a", "ids": ["b"]}, InvalidRequest, "id and ids was given"),
+        ({"id": "a", "ids": ["b"]}, InvalidRequest, "id and ids were given"),
         ({"blend": []}, InvalidRequest, "at least 1 item"),
         ({"blend": [{"id": "a", "weight": 0}]}, InvalidRequest, "every weight of the blend"),
         ({"blend": [{"weight": 1}]}, InvalidRequest, "a part of a blend has exactly one"),

@@ -182,7 +182,7 @@ def test_vectors_beside_an_encoder_have_length_one(collection):
         ({"query": "q", "id": "d0", "label": float("nan")}, "finite number"),
         ({"query": "q", "id": "d0", "label": 1e300}, "less than or equal to"),
         ({"query": "q", "id": "d0", "position": 0}, "greater than or equal to 1"),
-        ({"query": "q", "id": "d0", "score": 1}, "this field is not known here"),
+        ({"query": "q", "id": "d0", "score": 1}, "unknown field"),
         ({"query": [float("nan")] * 32, "id": "d0"}, "finite number"),
     ],
 )

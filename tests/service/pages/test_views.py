@@ -254,7 +254,7 @@ def test_teaching_by_keyboard(tab: Tab) -> None:
     assert hits[0]["payload"]["title"] in tab.text("#examples tbody tr:last-child")
     tab.page.keyboard.press("n")  # again: it is taken back
     tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 1")
-    tab.page.click("#examples button:has-text('Forget')")
+    tab.page.click("#examples button:has-text('Delete')")
     tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 0")
     assert tab.ask(f"{BOOKS}/feedback")["examples"] == 0
 

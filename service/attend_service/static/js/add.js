@@ -126,7 +126,7 @@ function progress(done, total, name) {
 function finished(name, done, empty) {
   const problems = [...done.problems, ...(empty.length ? [`${plural(empty.length, "row")} had no text: ${empty.slice(0, 5).join(", ")}${empty.length > 5 ? " …" : ""}`] : [])];
   byId("built").replaceChildren(
-    h("p", {}, h("strong", {}, `${plural(done.written, "document")} in ${name}. `), stopped ? "Stopped; the same file goes on from what is there." : ""),
+    h("p", {}, h("strong", {}, `${plural(done.written, "document")} in ${name}. `), stopped ? "Stopped; add the same file again to resume." : ""),
     h("p", {}, h("a", { class: "button main", href: `/search?collection=${encodeURIComponent(name)}` }, `Search ${name}`)),
     problems.length ? h("ul", {}, problems.slice(0, TOLD).map((each) => h("li", { class: "bad" }, each))) : null,
   );

@@ -82,7 +82,7 @@ const weights = () =>
 
 function paint() {
   const place = byId("picture");
-  if (!found) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query on each line."));
+  if (!found) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query per line."));
   const draw = field("as").value === "lines" ? lines : cells;
   place.replaceChildren(draw(found.rows, found.columns, weights(), place.clientWidth - PADDING));
   table();

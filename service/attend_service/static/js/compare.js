@@ -73,7 +73,7 @@ async function measure() {
   byId("measure").disabled = true;
   try {
     gains = await post(of(field("collection").value, "compare"), { before, after, ...(items.length ? { items } : {}) });
-    byId("source").textContent = items.length ? "On the judgements written beside." : "On the newest examples gathered, which a version may have learned from: the gate's report below is on questions that were held out.";
+    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the gate's report below is on questions that were held out.";
     tell(byId("status"), null);
     paintGains();
   } catch (error) {
@@ -99,7 +99,7 @@ async function ranked(queries, projection) {
 function paint() {
   const place = byId("picture");
   byId("tools").hidden = !found.length;
-  if (!found.length) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query on each line."));
+  if (!found.length) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query per line."));
   const names = ["before", "after"].map((name) => `Version ${field(name).value}`);
   const { query, before, after } = found[chosen];
   place.replaceChildren(slopes(before, after, names, place.clientWidth - PADDING));

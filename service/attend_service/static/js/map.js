@@ -77,8 +77,8 @@ function paint() {
 
 function told() {
   const shown = `${plural(map.points.length, "document")} of ${count(map.documents)} shown`;
-  const axes = map.explained ? `; the axes tell ${percent(map.explained[0])} and ${percent(map.explained[1])} of how keys differ` : "";
-  const moved = map.before ? `; lines begin where version ${map.before} had them` : "";
+  const axes = map.explained ? `; the axes show ${percent(map.explained[0])} and ${percent(map.explained[1])} of the variance of the keys` : "";
+  const moved = map.before ? `; lines begin at the places of version ${map.before}` : "";
   return `${shown}${axes}${moved}.`;
 }
 
@@ -89,7 +89,7 @@ function list() {
   const items = attended.slice(0, LISTED).map((each) =>
     h("li", {}, h("span", { class: "name", dir: "auto" }, short(each.title, 60)), bar(each.weight / most), h("span", { class: "number" }, percent(each.weight))),
   );
-  byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "Attends to"), h("ol", { class: "shares" }, items)] : []));
+  byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "Attended documents"), h("ol", { class: "shares" }, items)] : []));
 }
 
 function hover(event) {

@@ -18,7 +18,7 @@ async function look() {
     const infos = await Promise.all(collections.slice(0, 50).map(info));
     tell(byId("status"), null);
     drawCollections(infos, metrics);
-    byId("jobs").replaceChildren(...(jobs.length ? jobs.slice(0, 10).map((job) => drawJob(job, (error) => tell(byId("status"), error))) : [h("p", { class: "quiet" }, "No training was asked for yet.")]));
+    byId("jobs").replaceChildren(...(jobs.length ? jobs.slice(0, 10).map((job) => drawJob(job, (error) => tell(byId("status"), error))) : [h("p", { class: "quiet" }, "No trainings yet.")]));
     if (metrics) drawLatency(metrics);
   } catch (error) {
     tell(byId("status"), error);
@@ -81,8 +81,8 @@ function drawLatency(now) {
     "Collections": number(figure(now, "attend_collections") ?? 0),
     "Searches in the last minute": then ? number(recent) : "…",
     "Requests waiting": number(figure(now, "attend_queue_length") ?? 0),
-    "Requests refused": number(figure(now, "attend_queue_refused_total") ?? 0),
-    "Queries known already": percent(hits / Math.max(1, hits + (figure(now, "attend_cache_misses_total") ?? 0))),
+    "Requests rejected": number(figure(now, "attend_queue_refused_total") ?? 0),
+    "Answered from cache": percent(hits / Math.max(1, hits + (figure(now, "attend_cache_misses_total") ?? 0))),
     "Memory": bytes(figure(now, "process_resident_memory_bytes") ?? 0),
   };
   byId("figures").replaceChildren(...Object.entries(told).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
@@ -93,7 +93,7 @@ function stagesOf(now, then) {
   const of_ = (earlier) => quantiles(now, "attend_stage_seconds", "stage", [0.5, 0.95], earlier).filter((each) => each.total);
   const recent = then ? of_(then) : [];
   if (recent.length) return [recent, "In the last minute."];
-  return [of_(null), `Since the server started${then ? "; nothing was searched in the last minute" : ""}.`];
+  return [of_(null), `Since the server started${then ? "; no searches in the last minute" : ""}.`];
 }
 
 async function go() {

@@ -15,8 +15,8 @@ export function panel(found, weighed, heat, hard, served) {
   return h(
     "section",
     { class: "answer", "aria-label": "Answer" },
-    h("h2", {}, hard ? "The best document says" : "Together they say"),
-    answered ? body(found, weighed, heat, hard, served) : nothing(found.attended ? "Nothing here answers that." : "Nothing was attended."),
+    h("h2", {}, hard ? "Answer of the best document" : "Blended answer"),
+    answered ? body(found, weighed, heat, hard, served) : nothing(found.attended ? "Nothing here answers that." : "No document passes these filters."),
     facts(found, heat, weighed.nothing),
   );
 }
@@ -73,7 +73,7 @@ export function tail(found, { weights, nothing: none }, rest, full) {
     lines.push(
       h("li", { class: "null" },
         h("div", { class: "weight" }, h("div", { class: "share" }, percent(none)), bar(none / full, "null")),
-        h("div", { class: "hit quiet" }, "The weight of “nothing here answers that”.")),
+        h("div", { class: "hit quiet" }, "No answer.")),
     );
   }
   const said = rest.length ? `${plural(rest.length, "more document")} share ${percent(share)}. ` : "";

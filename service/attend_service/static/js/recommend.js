@@ -67,7 +67,7 @@ const ask = latest(async () => {
     const full = fullBar(hits.map((hit) => hit.weight));
     const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, full, because(hit)));
     byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Recommended" }, items));
-    if (missing.length) throw new Error(`${missing.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document here has this id. The list is without.`);
+    if (missing.length) throw new Error(`${missing.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document has this id; the list is made without.`);
   });
 });
 

@@ -1,10 +1,10 @@
-// What the gate said of a version: before and after on what was held out, with intervals.
+// Promotion test result of a version: before and after on held-out questions, with intervals.
 
 import { h, s, scrolled } from "./dom.js";
 import { number, plural } from "./format.js";
 import { colours, frame } from "./pictures.js";
 
-const WORDS = { random: "Random questions", unseen: "Unseen documents", mix: "Mixed as in use" };
+const WORDS = { random: "Random questions", unseen: "Unseen documents", mix: "Mixed, as in use" };
 const [WIDTH, ROW, LEFT] = [620, 46, 170];
 const NARROW = 460; // names stand above their lines
 

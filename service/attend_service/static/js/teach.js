@@ -140,7 +140,7 @@ function row(example, title) {
   };
   const query = example.query ?? "a vector";
   const word = example.label > 0 ? `relevant${example.label === 1 ? "" : ` (${number(example.label)})`}` : "not relevant";
-  const gone = h("button", { type: "button", class: "plain", "aria-label": `Forget ${short(query, 40)}, ${short(title, 40)}`, on: { click: remove } }, "Forget");
+  const gone = h("button", { type: "button", class: "plain", "aria-label": `Delete ${short(query, 40)}, ${short(title, 40)}`, on: { click: remove } }, "Delete");
   return h("tr", {}, h("td", { dir: "auto" }, short(query, 80)), h("td", { dir: "auto" }, short(title, 60)), h("td", { class: example.label > 0 ? "good" : "bad" }, word), h("td", {}, gone));
 }
 
@@ -161,7 +161,7 @@ function version(each, active) {
     "li",
     {},
     h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${each.kind}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
-    isActive ? h("span", { class: "chip" }, "answers") : h("button", { type: "button", on: { click: promote } }, "Promote"),
+    isActive ? h("span", { class: "chip" }, "in use") : h("button", { type: "button", on: { click: promote } }, "Promote"),
   );
 }
 
