@@ -1,9 +1,69 @@
 """The command line: `attend build | search | evaluate | info | …`.
 
-Results go to stdout, progress and warnings to stderr. Exit status: 0 done, 1 failed,
-2 called wrongly, 130 interrupted.
+Results go to stdout, progress and warnings to stderr. Exit status: 0 success, 1 failure,
+2 usage error, 130 interrupted.
 """
 
-from attend.cli.main import main
+from __future__ import annotations
+
+import logging
+import sqlite3
+from typing import Any
+
+import click
+
+from attend import __version__
+from attend.cli.build import build_command
+from attend.cli.evaluate import evaluate_command
+from attend.cli.exchange import export_command, import_command
+from attend.cli.feedback import teach_command
+from attend.cli.library import alias_command, info_command, projections_group, verify_command
+from attend.cli.options import fail, interrupted
+from attend.cli.recommend import recommend_command
+from attend.cli.search import search_command
+from attend.cli.train import train_command
+from attend.errors import AttendError
 
 __all__ = ["main"]
+
+
+class Commands(click.Group):
+    """A group whose commands fail with a sentence instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AttendError, OSError, sqlite3.Error) as error:
+            fail(error)
+        except KeyboardInterrupt:
+            interrupted("completed steps are stored, and everything else is unchanged.")
+
+
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
+@click.version_option(__version__, prog_name="attend")
+def main() -> None:
+    """Attend: a database as an attention layer.
+
+    \b
+    Example:
+      attend build books.csv --data library
+      attend search "a whale hunt" --data library
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+
+
+for command in (
+    build_command,
+    search_command,
+    recommend_command,
+    alias_command,
+    evaluate_command,
+    teach_command,
+    train_command,
+    info_command,
+    verify_command,
+    projections_group,
+    export_command,
+    import_command,
+):
+    main.add_command(command)

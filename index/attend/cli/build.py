@@ -6,64 +6,55 @@ import sys
 from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 from tqdm import tqdm
 
+from attend.api.documents import CollectionSettings
 from attend.build import Built, Mapped, Shard, build, check_ids
-from attend.cli.common import Bar, Problems, interrupted, on_collection, open_data, show
+from attend.cli.options import Bar, Problems, Target, interrupted, model_options, on_collection
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
-from attend.source import (
-    LOOKAHEAD_ROWS,
-    Row,
-    describe,
-    guess,
-    open_source,
-    sample,
-)
+from attend.source import LOOKAHEAD_ROWS, Row, describe, guess, open_source, sample
 from attend.source.cells import as_vector
+
+
+def _shard(_context: click.Context, _option: click.Parameter, written: str | None) -> Shard | None:
+    try:
+        return None if written is None else Shard.of(written)
+    except InvalidRequest as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command("build")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @on_collection
-@click.option("--id", "id_field", metavar="F", help="The field that holds the id.")
-@click.option("--text", "text_fields", multiple=True, metavar="F", help="A key field; repeatable.")
-@click.option("--vector", "vector_field", metavar="F", help="The field that holds an embedding.")
+@click.option("--id", metavar="F", help="The field that holds the id.")
+@click.option("--text", multiple=True, metavar="F", help="A key field; repeatable.")
+@click.option("--vector", metavar="F", help="The field that holds an embedding.")
 @click.option(
-    "--value",
-    "value_fields",
-    multiple=True,
-    metavar="F",
-    help="What is returned; several make an object.",
+    "--value", multiple=True, metavar="F", help="A field to return; several make an object."
 )
-@click.option("--encoder", metavar="NAME", help="Model name or folder; the packaged MiniLM if new.")
+@model_options(CollectionSettings, "encoder")
 @click.option(
     "--passages/--no-passages",
     default=None,
-    help="Split texts longer than the encoder's window (default), or let it cut them off.",
+    help="Split texts longer than the encoder's window (default), or cut them off.",
 )
 @click.option("--overlap", type=click.IntRange(0), help="Tokens that neighbouring passages share.")
 @click.option("--normalize", is_flag=True, default=None, help="Scale brought vectors to length 1.")
-@click.option(
-    "--scorer",
-    type=click.Choice(["dot", "cosine", "laplace"]),
-    default=None,
-    help="How queries and keys are compared by default.",
-)
-@click.option("--scale", type=float, default=None, help="The default factor on the scorer.")
+@model_options(CollectionSettings, "scorer", "scale")
 @click.option(
     "--recall",
     type=click.FloatRange(0, 1, min_open=True),
-    help="The share of the ten nearest to find where keys are too many for exact search (0.95).",
+    help="The share of the ten nearest to find where keys are too many for exact search.  "
+    "[default: 0.95]",
 )
 @click.option(
     "--exact-below",
     type=click.IntRange(0),
-    help="Search exactly below so many keys; as many as take 10 ms if absent.",
+    help="Search exactly below this number of keys.  [default: the number that takes 10 ms]",
 )
 @click.option(
     "--sync",
@@ -73,62 +64,47 @@ from attend.source.cells import as_vector
 @click.option(
     "--shard",
     metavar="I/N",
-    callback=lambda _context, _option, given: _shard(given),
+    callback=_shard,
     help="Take only the I-th of N parts of the documents: for N processes at once.",
 )
 @click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used.")
-def build_command(
-    sources: tuple[str, ...],
-    folder: Path,
-    collection: str,
-    precision: str,
-    as_json: bool,
-    id_field: str | None,
-    text_fields: tuple[str, ...],
-    vector_field: str | None,
-    value_fields: tuple[str, ...],
-    sync: bool,
-    shard: Shard | None,
-    strict: bool,
-    recall: float | None,
-    exact_below: int | None,
-    **settings: Any,
-) -> None:
+def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
 
     A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown or
     text, a folder in BEIR's layout, a SQLite table (file.db:table), or - for JSON lines on
-    stdin. The rest of each row becomes payload. A build may be interrupted: the same
-    command goes on where it stopped.
+    stdin. The rest of each row becomes payload. If a build is interrupted, rerun the command to
+    resume it.
 
     \b
     Example:
       attend build books.csv --data library --text title --text blurb --value price
     """
-    mapped = [
-        _mapped(name, id=id_field, text=text_fields, vector=vector_field, value=value_fields)
-        for name in sources
-    ]
+    fields = {name: options.pop(name) for name in ("id", "text", "vector", "value")}
+    mapped = [_mapped(name, **fields) for name in sources]
     check_ids(mapped)
-    wanted = {name: given for name, given in settings.items() if given is not None}
-    wanted |= _width(mapped)
-    target = open_data(folder, precision).ensure(collection, **wanted)
-    tuned, problems = target.tune(recall, exact_below), Problems()
-    built = _built(target, mapped, problems, sync=sync, strict=strict, publish=tuned, shard=shard)
+    run = {name: options.pop(name) for name in ("sync", "shard", "strict")}
+    tuning = options.pop("recall"), options.pop("exact_below")
+    settings = {name: value for name, value in options.items() if value is not None}
+    collection = target.library().ensure(target.name, **settings, **_width(mapped))
+    problems = Problems()
+    built = _build(collection, mapped, problems, publish=collection.tune(*tuning), **run)
     problems.summary()
-    if sync and built.refused:
+    if run["sync"] and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
-    show(as_json, asdict(built) | {"collection": collection}, _sentence(built, collection))
+    target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
 
 
-def _built(target: Collection, mapped: list[Mapped], problems: Problems, **options: Any) -> Built:
-    """Build with bars, and say what is stored by then if it is interrupted."""
-    sizes = [each.source.size_hint() for each in mapped]
+def _build(
+    collection: Collection, mapped: list[Mapped], problems: Problems, **options: Any
+) -> Built:
+    """Build with bars; if it is interrupted, print the number of stored documents."""
+    sizes = [source.source.size_hint() for source in mapped]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    with closing(_Bars(target.name, total)) as bars:
+    with closing(_Bars(collection.name, total)) as bars:
         try:
             return build(
-                target,
+                collection,
                 mapped,
                 on_problem=problems,
                 on_progress=bars.rows,
@@ -137,19 +113,12 @@ def _built(target: Collection, mapped: list[Mapped], problems: Problems, **optio
             )
         except KeyboardInterrupt:
             bars.close()
-            stored, _ = target.store.counts()
+            stored, _ = collection.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
-def _shard(given: str | None) -> Shard | None:
-    try:
-        return None if given is None else Shard.of(given)
-    except InvalidRequest as error:
-        raise click.BadParameter(str(error)) from None
-
-
 class _Bars:
-    """A bar of documents, and another once what follows them takes long."""
+    """A bar of documents, and another one for the stages that follow them."""
 
     def __init__(self, name: str, total: int | None) -> None:
         self._documents = tqdm(total=total, unit="doc", desc=name, file=sys.stderr)
@@ -158,11 +127,11 @@ class _Bars:
     def rows(self, count: int) -> None:
         self._documents.update(count)
 
-    def stage(self, stage: str, done: float) -> None:
+    def stage(self, stage: str, fraction: float) -> None:
         if self._stages is None:
             self._documents.close()
             self._stages = Bar()
-        self._stages(stage, done)
+        self._stages(stage, fraction)
 
     def close(self) -> None:
         self._documents.close()
@@ -173,15 +142,14 @@ class _Bars:
 def _mapped(name: str, **fields: Any) -> Mapped:
     source = open_source(name)
     rows = sample(source)
-    found = guess(rows, source=source, **fields)
-    click.echo(f"{source.name}: {describe(found, rows)}", err=True)
-    return Mapped(source, found)
+    map = guess(rows, source=source, **fields)
+    click.echo(f"{source.name}: {describe(map, rows)}", err=True)
+    return Mapped(source, map)
 
 
 def _width(mapped: list[Mapped]) -> dict[str, int]:
-    """The dimension of the vectors that the sources bring, if they do."""
-    found = [_first_width(each) for each in mapped]
-    widths = sorted({width for width in found if width is not None})
+    """Return the dimension of the vectors that the sources bring, if they do."""
+    widths = sorted({width for source in mapped if (width := _first_width(source)) is not None})
     if len(widths) > 1:
         raise SourceError(
             f"The sources bring vectors of {' and '.join(map(str, widths))} dimensions, but a "

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from tqdm import tqdm
 
-from attend.api.base import MAX_ATTEND
-from attend.cli.common import on_collection, open_collection, show, table
-from attend.cli.evaluate_interactions import evaluate_interactions
-from attend.cli.interactions import InteractionFile, with_interactions
+from attend.api.answers import Recommended
+from attend.api.search import SearchOptions
+from attend.cli.feedback import InteractionFile, with_interactions
+from attend.cli.options import (
+    FILE,
+    VERSION,
+    Target,
+    check_fields,
+    model_options,
+    on_collection,
+    present,
+    table,
+)
 from attend.collection import Collection
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
+from attend.measure.interactions import (
+    CUT,
+    UserHistory,
+    numbers_by_user,
+    protocol_of,
+    rating_errors,
+    read_ids,
+)
+from attend.measure.interactions import evaluate as evaluate_recommendations
 from attend.measure.plots import draw
 from attend.measure.rankings import (
     MEASURES,
     Evaluation,
-    Qrels,
     evaluate,
     judged_queries,
     read_qrels,
@@ -27,12 +45,17 @@ from attend.measure.rankings import (
 )
 from attend.measure.report import as_json as comparison_json
 from attend.measure.report import as_text, bounds, span
-from attend.types import QueryInput
+from attend.measure.statistics import Interval
+from attend.store import Interaction
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+PAGE = 10_000
+"""Stored interactions read at once."""
+
+_OPTIONS = ("attend", "scorer", "pool", "lexical", "projection")
+"""Options of the searches whose rankings are measured."""
 
 _WITH_COMPARE = ("plots", "measure", "examples")
-"""Options that say something of a comparison alone."""
+"""Options of a comparison alone."""
 
 
 class VersionType(click.ParamType[VersionName]):
@@ -43,40 +66,24 @@ class VersionType(click.ParamType[VersionName]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> VersionName:
-        if value == "active":
-            return "active"
-        return click.IntRange(1, 2**63 - 1).convert(value, param, ctx)
-
-
-class AttendType(click.ParamType[int | str]):
-    """A number of documents, or `all`."""
-
-    name = "attend"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        return "all" if value == "all" else click.IntRange(1, MAX_ATTEND).convert(value, param, ctx)
+        return "active" if value == "active" else VERSION.convert(value, param, ctx)
 
 
 @click.command("evaluate")
 @on_collection
-@click.option("--queries", type=_FILE, help="JSON lines: _id, and text or vector.")
-@click.option("--qrels", type=_FILE, help="query id, document id, grade (any number).")
+@click.option("--queries", type=FILE, help="JSON lines: _id, and text or vector.")
+@click.option("--qrels", type=FILE, help="query id, document id, grade (any number).")
 @with_interactions
 @click.option(
     "--history",
     metavar="FILE",
-    help="With --interactions: what the users met before; what is stored of them if absent.",
+    help="With --interactions: earlier interactions of the users.  [default: the stored ones]",
 )
 @click.option(
     "--cold",
-    type=_FILE,
-    help="With --interactions: ids of withheld documents, one in a line; they alone are ranked "
-    "and right, and no history holds them.",
-)
-@click.option(
-    "--projection", type=click.IntRange(1, 2**63 - 1), help="A version other than the active one."
+    type=FILE,
+    help="With --interactions: ids of withheld documents, one in a line; only these are ranked, "
+    "and they are removed from histories.",
 )
 @click.option(
     "--compare",
@@ -84,7 +91,7 @@ class AttendType(click.ParamType[int | str]):
     nargs=2,
     type=VersionType(),
     metavar="A B",
-    help="Two versions (numbers, or 'active'): what changed from A to B, for which queries.",
+    help="Two versions (numbers, or 'active'): the changes from A to B, and their queries.",
 )
 @click.option(
     "--plots",
@@ -95,42 +102,28 @@ class AttendType(click.ParamType[int | str]):
 @click.option(
     "--measure",
     type=click.Choice(list(MEASURES)),
-    help=f"With --compare: by which queries gain and lose.  [default: {MEASURE}]",
+    help=f"With --compare: the measure by which queries gain and lose.  [default: {MEASURE}]",
 )
 @click.option(
     "--examples",
     type=click.IntRange(0),
-    help=f"With --compare: queries told of those that changed most.  [default: {EXAMPLES}]",
+    help=f"With --compare: the number of most changed queries to list.  [default: {EXAMPLES}]",
 )
-@click.option("--attend", type=AttendType(), metavar="N", help="A number of documents, or all.")
-@click.option("--scorer", metavar="NAME", help="dot, cosine, laplace or additive.")
-@click.option("--pool", metavar="NAME", help="max or sum: how a document's keys make its logit.")
-@click.option("--lexical", metavar="X", help="The weight of shared words: a number, on or off.")
-def evaluate_command(
-    folder: Path,
-    collection: str,
-    precision: str,
-    as_json: bool,
-    queries: Path | None,
-    qrels: Path | None,
-    versions: tuple[VersionName, VersionName] | None,
-    history: str | None,
-    cold: Path | None,
-    **given: Any,
-) -> None:
+@model_options(SearchOptions, *_OPTIONS)
+def evaluate_command(target: Target, **options: Any) -> None:
     """Measure rankings against judgements, as trec_eval does; or recommendations.
 
     With --compare, two versions side by side: every measure with its interval, the difference
-    and whether it could be chance, the queries that gained and lost most, and how true the
-    confidence is.
+    and its significance, the queries that gained and lost most, and the calibration of the
+    confidence.
 
     Queries are read as `teach` reads them. A grade above 0 is relevant, to nDCG by its size; one
     of 0 or below is not.
 
-    With --interactions, what is recommended to its users against what they met there: nDCG and
+    With --interactions, recommendations to its users against their interactions there: nDCG and
     recall of the first ten of all documents but those of the history, and the share of all
-    documents (coverage) and the surprise (novelty) in these lists. Where they gave numbers, the
-    errors (rmse, mae) of what is predicted from their history.
+    documents (coverage) and the surprise (novelty) in these lists. If the interactions have
+    numbers, also the errors (rmse, mae) of predictions from the users' histories.
 
     \b
     Example:
@@ -139,102 +132,173 @@ def evaluate_command(
         --compare 1 active --plots pictures
       attend evaluate --data library --interactions test.tsv --history train.tsv
     """
-    met = InteractionFile.taken_from(given)
-    options = {name: value for name, value in given.items() if value is not None}
-    _check_options(options, versions)
-    _check_what(met is not None, queries, qrels, (history, cold))
-    if met is not None and (versions or options.keys() - {"projection"}):
-        raise click.UsageError("Beside --interactions, of the options only --projection applies.")
-    opened = open_collection(folder, collection, precision)
-    if met is not None:
-        evaluate_interactions(opened, met, history, cold, options.get("projection"), as_json)
-        return
-    assert queries is not None  # as was checked
-    assert qrels is not None
-    asked = read_queries(queries, vectors=opened.settings.encoder is None)
-    grades = read_qrels(qrels)
-    if versions is None:
-        _evaluate(opened, asked, grades, as_json, options)
+    interactions = InteractionFile.taken_from(options)
+    options = present(options)
+    _check_options(options, interactions)
+    if interactions is not None:
+        _evaluate_recommendations(target, interactions, options)
+    elif "versions" in options:
+        _compare(target, options)
     else:
-        _compare(opened, asked, grades, as_json, versions, options)
+        _evaluate(target, options)
 
 
-def _evaluate(
-    collection: Collection,
-    queries: dict[str, QueryInput],
-    qrels: Qrels,
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
+def _check_options(options: Mapping[str, Any], interactions: InteractionFile | None) -> None:
+    """Raises UsageError for options that do not go together."""
+    if "versions" in options and "projection" in options:
+        raise click.UsageError("--compare names its versions itself; leave --projection out.")
+    of_comparisons = [f"--{name}" for name in _WITH_COMPARE if name in options]
+    if "versions" not in options and of_comparisons:
+        raise click.UsageError(f"{' and '.join(of_comparisons)} need a comparison; add --compare.")
+    judgements = options.keys() & {"queries", "qrels"}
+    if interactions is not None and judgements:
+        raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
+    if interactions is None and options.keys() & {"history", "cold"}:
+        raise click.UsageError("--history and --cold go with --interactions; give it.")
+    if interactions is None and len(judgements) < 2:
+        raise click.UsageError("Give --queries with --qrels, or --interactions.")
+    check_fields(SearchOptions, {name: options[name] for name in _OPTIONS if name in options})
+    if interactions is not None and options.keys() - {"history", "cold", "projection"}:
+        raise click.UsageError("Beside --interactions, of the options only --projection applies.")
+
+
+def _evaluate(target: Target, options: dict[str, Any]) -> None:
+    collection = target.collection()
+    queries, qrels = _judgements(collection, options)
     with _progress(len(judged_queries(queries, qrels))) as progress:
-        found = evaluate(collection, queries, qrels, on_progress=progress.update, **options)
-    _tell_unknown(found)
-    intervals = found.intervals()
-    measures = {name: round(value, 5) for name, value in found.measures.items()}
-    result = {
-        **measures,
-        "intervals": {name: bounds(each) for name, each in intervals.items()},
-        "queries": found.queries,
-        "unknown_documents": found.unknown_documents,
+        evaluation = evaluate(collection, queries, qrels, on_progress=progress.update, **options)
+    _print_unknown(evaluation)
+    counts = {
+        "queries": evaluation.queries,
+        "unknown_documents": evaluation.unknown_documents,
     }
-    rows: list[tuple[str, object]] = [
-        (name, f"{value:.4f}  {span(intervals[name])}") for name, value in measures.items()
-    ]
-    show(as_json, result, f"{table(rows)}\nIn brackets: 95 % intervals.")
+    lines = _measure_lines(evaluation.measures, evaluation.intervals())
+    text = f"{table(lines)}\nIn brackets: 95 % intervals."
+    target.show(_measures(evaluation.measures, evaluation.intervals()) | counts, text)
 
 
-def _compare(
-    collection: Collection,
-    queries: dict[str, QueryInput],
-    qrels: Qrels,
-    as_json: bool,
-    versions: tuple[VersionName, VersionName],
-    options: dict[str, Any],
-) -> None:
+def _judgements(collection: Collection, options: dict[str, Any]) -> tuple[Any, Any]:
+    vectors = collection.settings.encoder is None
+    return read_queries(options.pop("queries"), vectors=vectors), read_qrels(options.pop("qrels"))
+
+
+def _compare(target: Target, options: dict[str, Any]) -> None:
     folder = options.pop("plots", None)
+    versions = tuple(options.pop("versions"))
     by = options.pop("measure", MEASURE)
+    collection = target.collection()
+    queries, qrels = _judgements(collection, options)
     with _progress(2 * len(judged_queries(queries, qrels))) as progress:
-        found = compare(
+        comparison = compare(
             collection, queries, qrels, versions, by=by, on_progress=progress.update, **options
         )
-    _tell_unknown(found.after.evaluation)
-    if found.disturbed:
+    _print_unknown(comparison.after.evaluation)
+    if comparison.disturbed:
         click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
-    plots = [] if folder is None else draw(found, folder)
+    plots = [] if folder is None else draw(comparison, folder)
     written = [f"Written: {', '.join(map(str, plots))}"] if plots else []
-    show(as_json, comparison_json(found, plots).json(), "\n\n".join([as_text(found), *written]))
+    text = "\n\n".join([as_text(comparison), *written])
+    target.show(comparison_json(comparison, plots).json(), text)
 
 
-def _check_options(
-    options: dict[str, Any], versions: tuple[VersionName, VersionName] | None
+def _evaluate_recommendations(
+    target: Target, test: InteractionFile, options: dict[str, Any]
 ) -> None:
-    if versions is not None and "projection" in options:
-        raise click.UsageError("--compare names its versions itself; leave --projection out.")
-    alone = [f"--{name}" for name in _WITH_COMPARE if name in options]
-    if versions is None and alone:
-        raise click.UsageError(f"{' and '.join(alone)} speak of a comparison; add --compare A B.")
+    """Recommend to the users of a test, and compare with their interactions there."""
+    collection = target.collection()
+    later = test.read(collection).entries
+    if "history" in options:
+        earlier = test.read(collection, options["history"]).entries
+    else:
+        earlier = _stored(collection)
+    withheld = _withheld(collection, options["cold"]) if "cold" in options else None
+    protocol = protocol_of(later, earlier, withheld)
+    catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
+    fields: dict[str, Any] = (
+        {"k": CUT}
+        if withheld is None
+        else {
+            "k": CUT,
+            "filter": {"@id": {"in": withheld}},
+        }
+    )
+    fields |= {name: options[name] for name in ("projection",) if name in options}
+
+    def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
+        history = [{"id": entry.document, "value": entry.value} for entry in interactions]
+        answer = collection.recommend(history=history, **fields)
+        assert isinstance(answer, Recommended)  # as no target was named
+        return [hit.id for hit in answer.hits]
+
+    with tqdm(total=len(protocol.relevant), unit="user", file=sys.stderr) as progress:
+        evaluation = evaluate_recommendations(protocol, recommend, catalogue, progress.update)
+    tested = [entry for entry in later if withheld is None or entry.document in withheld]
+    raters = numbers_by_user(tested)
+    # Interactions without numbers have no predictions to show the progress of.
+    with tqdm(
+        total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=not raters
+    ) as progress:
+        ratings = rating_errors(collection, protocol.histories, raters, progress.update)
+    measures, intervals = dict(evaluation.measures), dict(evaluation.intervals())
+    if ratings is not None:
+        measures |= ratings.measures
+        intervals |= ratings.intervals()
+    counts = {
+        "users": len(evaluation.by_user),
+        "users_without_history": protocol.without_history,
+        "left_out": protocol.left_out,
+        "ratings": 0 if ratings is None else len(ratings.errors),
+    }
+    lists = {"coverage": round(evaluation.coverage, 5), "novelty": round(evaluation.novelty, 5)}
+    lines = [
+        *_measure_lines(measures, intervals),
+        ("coverage", f"{evaluation.coverage:.4f}"),
+        ("novelty", f"{evaluation.novelty:.2f} bits"),
+        *((name.replace("_", " "), count) for name, count in counts.items()),
+    ]
+    text = f"{table(lines)}\nIn brackets: 95 % intervals over users."
+    target.show(_measures(measures, intervals) | lists | counts, text)
 
 
-def _check_what(
-    met: bool, queries: Path | None, qrels: Path | None, beside: tuple[object, ...]
-) -> None:
-    """Raises UsageError unless it is queries with qrels, or interactions."""
-    if met and (queries or qrels):
-        raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
-    if not met and any(beside):
-        raise click.UsageError("--history and --cold go with --interactions; give it.")
-    if not met and not (queries and qrels):
-        raise click.UsageError("Give --queries with --qrels, or --interactions.")
+def _withheld(collection: Collection, cold: Path) -> list[str]:
+    """Return the withheld documents that the collection has."""
+    ids = read_ids(cold)
+    rows = collection.store.rows_of(ids)
+    if len(rows) < len(ids):
+        click.echo(f"{len(ids) - len(rows)} ids of {cold} are not in the collection.", err=True)
+    return list(rows)
+
+
+def _stored(collection: Collection) -> list[Interaction]:
+    interactions: list[Interaction] = []
+    after: tuple[int, int] | None = (0, 0)
+    while after is not None:
+        page = collection.store.interaction_page(after, PAGE)
+        interactions += page.interactions
+        after = page.next
+    return interactions
+
+
+def _measures(measures: Mapping[str, float], intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Return measures as --json has them."""
+    rounded = {name: round(value, 5) for name, value in measures.items()}
+    return {**rounded, "intervals": {name: bounds(span) for name, span in intervals.items()}}
+
+
+def _measure_lines(
+    measures: Mapping[str, float], intervals: Mapping[str, Interval]
+) -> list[tuple[str, object]]:
+    return [(name, f"{value:.4f}  {span(intervals[name])}") for name, value in measures.items()]
 
 
 def _progress(queries: int) -> tqdm[Any]:
     return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr)
 
 
-def _tell_unknown(found: Evaluation) -> None:
-    if found.unknown_documents:
+def _print_unknown(evaluation: Evaluation) -> None:
+    if evaluation.unknown_documents:
         click.echo(
-            f"{found.unknown_documents} relevant documents are not in the collection; they count "
-            f"as not found.",
+            f"{evaluation.unknown_documents} relevant documents are not in the collection; they "
+            f"count as not retrieved.",
             err=True,
         )

@@ -10,14 +10,15 @@ from typing import Any
 import click
 
 from attend.api.answers import Predicted, Recommendation, Recommended
-from attend.cli.common import on_collection, open_collection, show
+from attend.api.recommend import RecommendRequest
+from attend.cli.options import Target, model_options, on_collection, present, shortened
 from attend.store import StoredDocument
 from attend.types import Json
 
-WIDEST = 100
-"""Characters that are shown of a text."""
+SNIPPET = 100
+"""Characters of a text that are printed."""
 
-_BELOW = " " * 13
+_INDENT = " " * 13
 
 
 class RequestType(click.ParamType[dict[str, Any]]):
@@ -31,19 +32,19 @@ class RequestType(click.ParamType[dict[str, Any]]):
         if isinstance(value, dict):
             return value
         try:
-            written = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
-            found = json.loads(written)
+            text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
+            request = json.loads(text)
         except (OSError, ValueError) as error:
-            self.fail(f"{value[:40]!r} is no JSON object and no file ({error}).", param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f"{value[:40]!r} holds no JSON object.", param, ctx)
-        return found
+            self.fail(f"{shortened(value)} is no JSON object and no file ({error}).", param, ctx)
+        if not isinstance(request, dict):
+            self.fail(f"{shortened(value)} holds no JSON object.", param, ctx)
+        return request
 
 
 @click.command("recommend")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @on_collection
-@click.option("--user", metavar="ID", help="A user whose stored interactions join the history.")
+@model_options(RecommendRequest, "user")
 @click.option("--like", "positive", multiple=True, metavar="ID", help="More like it; repeatable.")
 @click.option("--unlike", "negative", multiple=True, metavar="ID", help="Less like it; repeatable.")
 @click.option(
@@ -51,24 +52,19 @@ class RequestType(click.ParamType[dict[str, Any]]):
     "facts",
     multiple=True,
     metavar="TEXT|F=V",
-    help="Known of the user: a text, or a field with its value; repeatable.",
+    help="A part of the user's profile: a text, or a field with its value; repeatable.",
 )
 @click.option(
     "--target",
     "targets",
     multiple=True,
     metavar="ID",
-    help="What the user would think of it, by the values of the history; repeatable.",
+    help="Predict the user's value of it from the values of the history; repeatable.",
 )
-@click.option("-k", type=int, help="How many documents to list.  [default: 10]")
-@click.option("--filter", "filter", metavar="JSON", help="Conditions on payload and value.")
-@click.option("--with-seen", is_flag=True, help="List what the user met, too.")
-@click.option("--on-missing", type=click.Choice(["error", "skip"]), help="Ids that nothing has.")
-@click.option("--half-life", type=float, metavar="DAYS", help="Older history counts less.")
-@click.option("--diversity", type=float, help="0 by score alone, to 1 by difference alone.")
-@click.option("--reserve", type=float, help="The share of the list for what nobody met.")
-@click.option("--explain", is_flag=True, help="Say because of what each is there, or predicted.")
-@click.option("--projection", type=int, help="A version other than the active one.")
+@model_options(RecommendRequest, "k", "filter")
+@click.option("--with-seen", is_flag=True, help="Also list documents of the user's history.")
+@model_options(RecommendRequest, "on_missing", "half_life", "diversity", "reserve", "explain")
+@model_options(RecommendRequest, "projection")
 @click.option(
     "--request",
     type=RequestType(),
@@ -77,13 +73,7 @@ class RequestType(click.ParamType[dict[str, Any]]):
     help="The whole request as HTTP takes it (weights, values, times, vectors), or a file of it.",
 )
 def recommend_command(
-    ids: tuple[str, ...],
-    folder: Path,
-    collection: str,
-    precision: str,
-    as_json: bool,
-    request: dict[str, Any],
-    **options: Any,
+    target: Target, ids: tuple[str, ...], request: dict[str, Any], **options: Any
 ) -> None:
     """Recommend what may come next after the documents IDs.
 
@@ -93,113 +83,96 @@ def recommend_command(
       attend recommend --user ann --data library --diversity 0.3
       attend recommend --user ann --target dune --data library
     """
-    opened = open_collection(folder, collection, precision)
-    found = opened.recommend(**_asked(ids, options, request))
-    if isinstance(found, Predicted):
-        text = _predictions(found, options["explain"])
+    collection = target.collection()
+    answer = collection.recommend(**request | _fields(ids, options, request))
+    if isinstance(answer, Predicted):
+        text = _predictions(answer, options["explain"])
     else:
-        text = _list(found, opened.store.find([hit.id for hit in found.hits]))
-    show(as_json, found.json(), text)
+        text = _list(answer, collection.store.find([hit.id for hit in answer.hits]))
+    target.show(answer.json(), text)
 
 
-def _asked(
+def _fields(
     ids: tuple[str, ...], options: dict[str, Any], request: dict[str, Any]
 ) -> dict[str, Any]:
-    """What was given, over what the request says."""
-    # By identity: 0 equals False, and is a number that was given.
-    given = {
-        name: value
-        for name, value in options.items()
-        if value is not None and value is not False and value != ()
-    }
-    if given.pop("with_seen", False):
-        given["exclude_seen"] = False
-    if "filter" in given:
-        given["filter"] = _parsed(given["filter"])
-    if "targets" in given:
-        given["target"] = list(given.pop("targets"))
-    for name in ("positive", "negative"):
-        if name in given:
-            given[name] = list(given[name])
-    if "facts" in given:
-        given["facts"] = [_fact(each) for each in given["facts"]]
+    """Return the fields that the command line has, which go before those of --request."""
+    fields = present(options)
+    if fields.pop("with_seen", False):
+        fields["exclude_seen"] = False
+    if "targets" in fields:
+        fields["target"] = fields.pop("targets")
+    if "facts" in fields:
+        fields["facts"] = [_fact(fact) for fact in fields["facts"]]
     if ids:
-        given["history"] = [*request.get("history", []), *ids]
-    return {**request, **given}
+        fields["history"] = [*request.get("history", []), *ids]
+    return fields
 
 
-def _fact(given: str) -> dict[str, Json]:
-    """`field=value`, or a text. A value that is a number or truth value is one."""
-    field, equals, value = given.partition("=")
+def _fact(text: str) -> dict[str, Json]:
+    """Parse `field=value`, or a text. A value that reads as a number or boolean is one."""
+    field, equals, value = text.partition("=")
     if not equals or not field.strip() or " " in field.strip():
-        return {"text": given}
+        return {"text": text}
     try:
-        read = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
-        read = value
-    plain = isinstance(read, str | int | float | bool)
-    return {"field": field.strip(), "value": read if plain else value}
+        parsed = value
+    plain = isinstance(parsed, str | int | float | bool)
+    return {"field": field.strip(), "value": parsed if plain else value}
 
 
-def _parsed(given: str) -> Any:
-    try:
-        return json.loads(given)
-    except ValueError as error:
-        raise click.BadParameter(f"--filter takes JSON, but {given!r} is none ({error}).") from None
-
-
-def _list(found: Recommended, documents: Mapping[str, StoredDocument]) -> str:
+def _list(answer: Recommended, documents: Mapping[str, StoredDocument]) -> str:
     lines = [
         line
-        for rank, hit in enumerate(found.hits, start=1)
+        for rank, hit in enumerate(answer.hits, start=1)
         for line in _lines(rank, hit, documents.get(hit.id))
     ]
     if not lines:
-        lines = ["Nothing is left to recommend: all is seen, or filtered out."]
-    return "\n".join([*lines, *_left_out(found)])
+        lines = ["Nothing is left to recommend: every document is seen or filtered out."]
+    return "\n".join([*lines, *_omissions(answer)])
 
 
 def _lines(rank: int, hit: Recommendation, document: StoredDocument | None) -> Iterator[str]:
-    """A hit with its value, the text by which people know it, and why it is there."""
+    """Yield a hit with its value, the beginning of its text, and its explanation."""
     value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
     yield f"{rank:>3}  {hit.weight:.4f}  {hit.id}{value}"
     if document is not None and document.fields:  # one of vectors has no text
         text = " ".join(next(iter(document.fields.values())).split())
-        yield f"{_BELOW}{text[:WIDEST]}"
+        yield f"{_INDENT}{text[:SNIPPET]}"
     if hit.because is not None:
-        yield f"{_BELOW}because of {_shares(hit.because)}"
+        yield f"{_INDENT}because of {_shares(hit.because)}"
 
 
 def _shares(because: Any) -> str:
-    return ", ".join(f"{_name(each)} {each['weight']:.2f}" for each in because[:3])
+    return ", ".join(f"{_name(part)} {part['weight']:.2f}" for part in because[:3])
 
 
-def _predictions(found: Predicted, explain: bool) -> str:
+def _predictions(answer: Predicted, explain: bool) -> str:
     lines = []
-    for each in found.predictions:
-        said = each.get("mean", each.get("value"))
-        shown = f"{said:.3f}" if isinstance(said, float) else json.dumps(said, ensure_ascii=False)
-        spread = f" ± {each['std']:.3f}" if isinstance(each.get("std"), float) else ""
-        lines.append(f"{_name(each)}  {shown}{spread}  (confidence {each['confidence']:.3f})")
+    for prediction in answer.predictions:
+        value = prediction.get("mean", prediction.get("value"))
+        text = f"{value:.3f}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        std = prediction.get("std")
+        spread = f" ± {std:.3f}" if isinstance(std, float) else ""
+        confidence = f"(confidence {prediction['confidence']:.3f})"
+        lines.append(f"{_name(prediction)}  {text}{spread}  {confidence}")
         if explain:
-            nothing = f"nothing in the history {each['null']:.2f}"  # the null key's weight
-            lines.append(f"   because of {_shares(each['because'])}, {nothing}")
-    return "\n".join([*lines, *_left_out(found)])
+            nothing = f"nothing in the history {prediction['null']:.2f}"  # the no-answer weight
+            lines.append(f"   because of {_shares(prediction['because'])}, {nothing}")
+    return "\n".join([*lines, *_omissions(answer)])
 
 
-def _left_out(found: Recommended | Predicted) -> list[str]:
+def _omissions(answer: Recommended | Predicted) -> list[str]:
     lines = []
-    if found.history["used"] < found.history["given"]:
-        lines.append(f"{found.history['used']} of {found.history['given']} parts were used.")
-    if found.missing:
-        lines.append(f"Missing: {', '.join(_name(each) for each in found.missing)}.")
+    if answer.history["used"] < answer.history["given"]:
+        lines.append(f"{answer.history['used']} of {answer.history['given']} parts were used.")
+    if answer.missing:
+        lines.append(f"Missing: {', '.join(_name(part) for part in answer.missing)}.")
     return lines
 
 
-def _name(each: Any) -> str:
-    named = next(name for name in ("id", "text", "fact", "user", "vector") if name in each)
-    return (
-        f"{each['fact']}={each['value']}"
-        if "value" in each and named == "fact"
-        else ("a vector" if named == "vector" else str(each[named]))
-    )
+def _name(part: Any) -> str:
+    kind = next(name for name in ("id", "text", "fact", "user", "vector") if name in part)
+    if kind == "fact" and "value" in part:
+        return f"{part['fact']}={part['value']}"
+    return "a vector" if kind == "vector" else str(part[kind])

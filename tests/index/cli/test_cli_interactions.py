@@ -31,7 +31,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library")
     rng = np.random.default_rng(0)
     memory, met, _ = communities(rng)
-    rows = [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(memory.embeddings)]
+    rows = [{"id": f"d{at}", "vector": each.tolist()} for at, each in enumerate(memory.vectors)]
     built = invoke("build", write_jsonl(folder / "rows.jsonl", rows), "--data", folder)
     assert built.exit_code == 0, built.stderr
     later = rng.random(met.nnz) < 0.25
@@ -114,8 +114,11 @@ def test_ratings_are_predicted_where_there_are_any(library, tmp_path):
             ["teach", "--interactions", "x.tsv", "--negatives"],
             "--negatives applies to clicks alone",
         ),
-        (["train", "--value", "stars"], "--value says which value --answers learns from"),
-        (["train", "--interactions", "x.tsv", "--answers"], "by interactions and ratings alone"),
+        (["train", "--value", "stars"], "--value names the value that --answers learns from"),
+        (
+            ["train", "--interactions", "x.tsv", "--answers"],
+            "the objectives interactions and ratings alone",
+        ),
         (["train", "--interactions", "x.tsv", "--clicks", "y.csv"], "teach different things"),
     ],
 )

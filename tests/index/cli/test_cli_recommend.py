@@ -8,7 +8,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from attend.cli.main import main
+from attend.cli import main
 from attend.feedback import add_interactions
 from tests.index.helpers import vector_data
 
@@ -76,4 +76,4 @@ def test_what_is_wrong_is_a_sentence(folder):
     assert "Nothing is known of the user" in run(folder, status=1).stderr
     assert "is no JSON object" in run(folder, "--request", "nowhere", status=2).stderr
     assert "k: Input should be greater" in run(folder, "d1", "-k", "0", status=1).stderr
-    assert "--filter takes JSON" in run(folder, "d1", "--filter", "x", status=2).stderr
+    assert "'x' is not valid JSON" in run(folder, "d1", "--filter", "x", status=2).stderr

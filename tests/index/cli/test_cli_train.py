@@ -175,7 +175,7 @@ def test_forget_deletes_what_was_there_but_not_for_nothing(library, judged, tmp_
     again = ["teach", "--data", library, "--json", "--forget", "--examples", table]
     failed = invoke(*again)
     assert failed.exit_code == 1
-    assert "No row of the files can be taught, and nothing was changed." in failed.stderr
+    assert "No row can be used, and nothing was changed." in failed.stderr
     assert len(examples_of(library)) == 2
     table.write_text("query,id\nanother,d3\n")
     assert one_object(invoke(*again))["forgotten"] == 2
@@ -196,12 +196,12 @@ def test_strict_stops_and_stores_nothing(library, judged, training):
         (["teach"], "Give examples"),
         (["teach", "--qrels", __file__], "--queries and --qrels belong together"),
         (["train", "--queries", __file__], "--queries and --qrels belong together"),
-        (["train", "--forget"], "--forget would leave nothing to learn from"),
-        (["train", "--value", "price"], "--value says which value --answers learns from"),
+        (["train", "--forget"], "--delete-stored would leave nothing to learn from"),
+        (["train", "--value", "price"], "--value names the value that --answers learns from"),
         (["train", "--answers", "--objective", "ranking"], "--answers is --objective answers"),
         (["train", "--objective", "fame"], "'fame' is not one of 'ranking', 'answers'"),
-        (["train", "--error-rate", "1"], "1.0 is not in the range"),
-        (["train", "--share-seen", "2"], "2.0 is not in the range"),
+        (["train", "--error-rate", "1"], "error_rate: Input should be less than 1"),
+        (["train", "--share-seen", "2"], "share_seen: Input should be less"),
         (["teach", "--clicks", "x.csv", "--clip", "0"], "0.0 is not in the range"),
     ],
 )
@@ -255,8 +255,8 @@ def test_train_passes_on_what_was_asked(library, training):
 
 def test_a_wrong_field_stops_before_anything_is_stored(library, judged, training):
     result = invoke("train", "--data", library, "--dimensions", 65_537, *judged)
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: dimensions: ")
+    assert result.exit_code == 2
+    assert "Error: dimensions: " in result.stderr
     assert examples_of(library) == []
 
 

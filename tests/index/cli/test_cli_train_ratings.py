@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from attend.cli.main import main
+from attend.cli import main
 from attend.learn.rating_net import RECIPES, Shape
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
@@ -54,7 +54,7 @@ def test_ratings_alone_where_that_is_the_objective(library: Path) -> None:
 
 def test_both_where_none_is_named(library: Path) -> None:
     said = trained(library)
-    next_items, ratings = said.split("What users would give documents:\n")
+    next_items, ratings = said.split("Ratings of documents by users:\n")
     assert "ndcg@10" in next_items
     assert "answers from now on" in ratings
     assert "rmse" in ratings

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.api.feedback import InteractionsAdded
-from attend.cli.main import main
+from attend.cli import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
 from attend.source import RowItem, guess_columns, open_source
@@ -213,6 +213,6 @@ def test_the_command_stores_a_file(collection, tmp_path):
     command = ["teach", "--data", str(tmp_path / "data"), "--interactions", str(other)]
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 1
-    assert "No row of other.tsv can be used, and nothing was changed." in run.stderr
+    assert "No row can be used, and nothing was changed." in run.stderr
     both = ["teach", "--data", str(tmp_path / "data"), "--value", "rating", "--clicks", str(path)]
     assert CliRunner().invoke(main, both).exit_code == 2

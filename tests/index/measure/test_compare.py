@@ -427,16 +427,16 @@ def test_a_plain_evaluation_has_intervals_and_takes_options(shelf):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("--plots", "x"), 2, "--plots speak of a comparison"),
-        (("--measure", "mrr@10", "--examples", 3), 2, "--measure and --examples speak"),
+        (("--plots", "x"), 2, "--plots need a comparison"),
+        (("--measure", "mrr@10", "--examples", 3), 2, "--measure and --examples need"),
         (("--compare", 1, 2, "--projection", 1), 2, "leave --projection out"),
         (("--compare", 1), 2, "requires 2 arguments"),
         (("--compare", 1, "best"), 2, "'best' is not a valid"),
         (("--compare", 0, 1), 2, "0 is not in the range"),
         (("--compare", 1, 2, "--measure", "ndcg"), 2, "'ndcg' is not one of"),
-        (("--attend", 0), 2, "0 is not in the range"),
+        (("--attend", 0), 2, "attend: Send a whole number from 1"),
         (("--compare", 1, 77), 1, "77"),
-        (("--scorer", "none"), 1, "scorer: "),
+        (("--scorer", "none"), 2, "'none' is not one of"),
     ],
 )
 def test_wrong_usage_is_told(shelf, arguments, status, said):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from attend.cli.main import main
+from attend.cli import main
 from attend.collection import Collection
 from attend.measure.interactions import numbers_by_user, rating_errors
 from attend.measure.statistics import by_group

@@ -1,0 +1,193 @@
+"""`attend export` and `import`: a version for other libraries, or a backup of everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attend.cli.options import VERSION, Bar, Target, on_collection
+from attend.exchange import (
+    BackupContents,
+    Imported,
+    MissingPart,
+    Sides,
+    export_model,
+    export_weights,
+    import_projection,
+    restore_backup,
+    save_backup,
+)
+
+FORMS = ("sentence_transformers", "safetensors", "snapshot")
+"""The formats of an export; a command writes exactly one."""
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("export")
+@on_collection
+@click.option("--projection", type=VERSION, help="Version to export.  [default: the active one]")
+@click.option(
+    "--sentence-transformers",
+    type=click.Path(path_type=Path),
+    help="Folder for a model of that library: the encoder, then W_Q and W_K.",
+)
+@click.option(
+    "--safetensors", type=click.Path(path_type=Path), help="File for the projection's own bytes."
+)
+@click.option(
+    "--snapshot",
+    type=_FILE,
+    help="File for everything: all collections, or the one that --collection names.",
+)
+@click.option("--without-index", is_flag=True, help="Write a smaller backup, slower to restore.")
+@click.option("--force", is_flag=True, help="Replace an existing file or folder.")
+def export_command(
+    target: Target, projection: int | None, without_index: bool, force: bool, **paths: Path | None
+) -> None:
+    """Write a version's matrices for other libraries, or a backup of everything.
+
+    A backup is of one moment, and a server may write meanwhile. Key offsets, example keys,
+    the BM25 weight, the scale and the no-answer score of a version cannot be exported: they are
+    listed with their figures.
+
+    \b
+    Example:
+      attend export --data library --sentence-transformers pair
+      attend export --data library --projection 3 --safetensors pair.safetensors
+      attend export --data library --snapshot library.tar
+    """
+    forms = {form: path for form in FORMS if (path := paths[form]) is not None}
+    if len(forms) != 1:
+        flags = ", ".join(f"--{form.replace('_', '-')}" for form in FORMS)
+        raise click.UsageError(f"Give one of {flags}: the form to write.")
+    ((form, path),) = forms.items()
+    if form == "snapshot":
+        _save(target, path, indexes=not without_index, force=force)
+    elif form == "safetensors":
+        weights = export_weights(target.collection(), path, version=projection, force=force)
+        result: dict[str, Any] = {
+            "projection": weights.version,
+            "safetensors": str(weights.file),
+            "fingerprint": weights.fingerprint,
+        }
+        text = f"Projection {weights.version} is in {weights.file}."
+        _show_export(target, result, text, weights.cannot_travel)
+    else:
+        model = export_model(target.collection(), path, version=projection, force=force)
+        result = {
+            "projection": model.version,
+            "sentence_transformers": str(model.folder),
+            "dimensions": model.dimensions,
+            "similarity": model.similarity,
+            "difference": model.difference,
+        }
+        text = (
+            f"Projection {model.version} is a sentence-transformers model in {model.folder}; its "
+            f"scores differ by at most {model.difference:.1e} from float32 here."
+        )
+        _show_export(target, result, text, model.cannot_travel)
+
+
+def _show_export(
+    target: Target, result: dict[str, Any], text: str, leftovers: list[MissingPart]
+) -> None:
+    result["cannot_travel"] = [leftover._asdict() for leftover in leftovers]
+    lines = [f"  {'*' if leftover.in_use else ' '} {leftover.sentence()}" for leftover in leftovers]
+    target.show(result, "\n".join([text, "Not exported (* is in use here):", *lines]))
+
+
+def _save(target: Target, path: Path, *, indexes: bool, force: bool) -> None:
+    with Bar() as bar:
+        library, names = target.library(), _named_collections(target)
+        contents = save_backup(library, path, names, indexes=indexes, force=force, on_progress=bar)
+    text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
+    target.show({"snapshot": str(path), **contents.json()}, text)
+
+
+def _named_collections(target: Target) -> list[str] | None:
+    """Return the collection if --collection names it, else None for all collections."""
+    source = click.get_current_context().get_parameter_source("name")
+    return None if source is None or source.name == "DEFAULT" else [target.name]
+
+
+def _counted(contents: BackupContents) -> str:
+    listed = ", ".join(
+        f"{name} ({figures['documents']} documents)"
+        for name, figures in contents.collections.items()
+    )
+    return f"{len(contents.collections)} collections, {listed or 'none'},"
+
+
+@click.command("import")
+@on_collection
+@click.argument("source", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--snapshot",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A backup to restore: all its collections, or the one that --collection names.",
+)
+@click.option("--query-only", is_flag=True, help="Import as W_Q alone; keys stay the embeddings.")
+@click.option(
+    "--document-only", is_flag=True, help="Import as W_K alone; queries stay the embeddings."
+)
+@click.option("--activate", is_flag=True, help="Answer with it from now on.")
+def import_command(
+    target: Target,
+    source: Path | None,
+    snapshot: Path | None,
+    query_only: bool,
+    document_only: bool,
+    activate: bool,
+) -> None:
+    """Store W_Q and W_K from SOURCE as a version, or restore a backup.
+
+    A version answers only with --activate. A backup is read and checked before any of it
+    is visible, and replaces no existing collection.
+
+    SOURCE is the folder of a sentence-transformers Dense layer, of its Router or of a whole model
+    with one of them after its encoder, or a projection's safetensors. Pickles are not read.
+
+    \b
+    Example:
+      attend import --data library pair.safetensors
+      attend import --data library model/2_Dense --query-only --activate
+      attend import --data other --snapshot library.tar
+    """
+    if (source is None) == (snapshot is None):
+        raise click.UsageError("Give either SOURCE or --snapshot: the file or folder to read.")
+    if snapshot is not None:
+        _restore(target, snapshot)
+        return
+    if query_only and document_only:
+        raise click.UsageError("--query-only and --document-only leave nothing to import together.")
+    assert source is not None  # as was checked
+    sides: Sides = "query" if query_only else "document" if document_only else "both"
+    imported = import_projection(target.collection(), source, sides=sides, activate=activate)
+    if imported.encoder_checked is False:
+        click.echo("Its encoder could not be compared with the collection's.", err=True)
+    result = imported._asdict()
+    target.show({"projection": result.pop("version"), **result}, _imported_text(imported))
+
+
+def _restore(target: Target, source: Path) -> None:
+    names, library = _named_collections(target), target.library()
+    with open(source, "rb") as file, Bar() as bar:
+        contents = restore_backup(file, library, names, on_progress=bar)
+    selected = {name: contents.collections[name] for name in names or contents.collections}
+    contents = replace(contents, collections=selected)
+    text = f"{_counted(contents)} are in {library.folder}, as of {contents.created}."
+    target.show({"data": str(library.folder), **contents.json()}, text)
+
+
+def _imported_text(imported: Imported) -> str:
+    described = f"({imported.source}, {imported.dimensions} dimensions)"
+    if imported.active:
+        return f"Projection {imported.version} is active {described}."
+    return (
+        f"Projection {imported.version} is stored {described}; "
+        f"'projections activate {imported.version}' makes it answer."
+    )

@@ -1,0 +1,301 @@
+"""Options that commands share, each declared once: here, or by the field of a request's model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+from tqdm import tqdm
+
+from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, parse
+from attend.collection import Collection
+from attend.data import Data
+from attend.encoder import load
+from attend.engines import SCHEME
+from attend.errors import InvalidRequest
+from attend.source import RowProblem
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SHOWN_PROBLEMS = 20
+"""Problems printed one by one; a file of an unexpected kind has one in every row."""
+
+INTERRUPTED = 130
+"""128 and the number of SIGINT: the exit status of a program that Ctrl-C ended."""
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+VERSION = click.IntRange(1, MAX_ROW)
+
+
+# -- the library or collection of a command --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """The library and the collection that a command's options name, and how it prints."""
+
+    folder: Path | None
+    engine: str | None
+    as_json: bool
+    name: str = DEFAULT_COLLECTION
+    precision: str = "auto"
+
+    def check(self) -> None:
+        """Raises UsageError if neither a folder nor an engine is named."""
+        if self.folder is None and self.engine is None:
+            raise click.UsageError("Missing option '--data'.")
+
+    def library(self) -> Data:
+        self.check()
+        loader = partial(load, precision=self.precision)  # type: ignore[arg-type]
+        return Data(self.folder or self.engine or "", load_encoder=loader, engine=self.engine)
+
+    def collection(self) -> Collection:
+        return self.library().collection(self.name)
+
+    def show(self, result: Mapping[str, Any], text: str) -> None:
+        """Print the result, for a program or for a person."""
+        click.echo(json.dumps(result, ensure_ascii=False) if self.as_json else text)
+
+
+def _check_engine(
+    _context: click.Context, _option: click.Parameter, address: str | None
+) -> str | None:
+    if address is not None and not address.startswith(SCHEME):
+        raise click.BadParameter(f"{address!r} is no address such as {SCHEME}127.0.0.1:19530.")
+    return address
+
+
+_LIBRARY = (
+    click.option(
+        "--data",
+        "folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="The data folder.",
+    ),
+    click.option(
+        "--engine",
+        metavar="URL",
+        envvar="ATTEND_ENGINE",
+        show_envvar=True,
+        callback=_check_engine,
+        help="Where collections live instead: milvus://HOST:PORT/LIBRARY.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
+)
+_COLLECTION = (
+    click.option(
+        "--collection",
+        "name",
+        default=DEFAULT_COLLECTION,
+        show_default=True,
+        help="Collection name.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "bfloat16", "float32"]),
+        default="auto",
+        help="Encoder precision; auto uses bfloat16 if the CPU supports it.",
+    ),
+)
+
+
+def with_options(command: Command, options: Iterable[Callable[[Command], Command]]) -> Command:
+    """Decorate a command with options, in the order of its help."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
+
+
+def on_library(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of a library, and pass them as the command's first argument."""
+
+    @wraps(command)
+    def run(*arguments: Any, folder: Path | None, engine: str | None, as_json: bool, **rest: Any):  # type: ignore[no-untyped-def]
+        names = {field: rest.pop(field) for field in ("name", "precision") if field in rest}
+        target = Target(folder, engine, as_json, **names)
+        # The commands of a group may only print their help: they check when they open it.
+        if click.get_current_context().invoked_subcommand is None:
+            target.check()
+        return command(target, *arguments, **rest)
+
+    return with_options(run, _LIBRARY)
+
+
+def on_collection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of a collection, and pass them as the command's first argument."""
+    return on_library(with_options(command, _COLLECTION))
+
+
+# -- options generated from the fields of requests -------------------------------------------------
+
+
+class JsonType(click.ParamType[Any]):
+    """A JSON value."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"{shortened(value)} is not valid JSON ({error}).", param, ctx)
+
+
+class NumberOrWord(click.ParamType[int | str]):
+    """A whole number, or a word that the request checks."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def model_options(model: type[Request], *names: str) -> Callable[[Command], Command]:
+    """Declare an option for each field: its type, choices, default and help are the model's.
+
+    An option that is absent is None (a flag False, a list empty), and `present` leaves it out.
+    """
+    options = [_option(name, model.model_fields[name]) for name in names]
+    return lambda command: with_options(command, options)
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+    kinds = list(_plain_types(field.annotation))
+    is_list = any(get_origin(kind) is list for kind in kinds)
+    flag = name.removesuffix("s") if is_list else name
+    help = field.description
+    if field.default is not None and not is_list and kinds != [bool]:
+        help = f"{help}  [default: {field.default}]"
+    settings: dict[str, Any] = {"help": help, "multiple": is_list}
+    if kinds == [bool]:
+        settings["is_flag"] = True
+    elif any(get_origin(kind) is dict for kind in kinds):
+        settings["type"], settings["metavar"] = JsonType(), "JSON"
+    elif int in kinds and len(kinds) > 1:
+        settings["type"] = NumberOrWord()
+    elif len(kinds) == 1:
+        kind = next(iter(get_args(kinds[0])), kinds[0]) if is_list else kinds[0]
+        choices = [item for item in _plain_types(kind) if get_origin(item) is Literal]
+        settings["type"] = click.Choice(get_args(choices[0])) if choices else None
+        if kind in (int, float):
+            settings["type"] = kind
+    dashed = f"-{flag}" if len(flag) == 1 else f"--{flag.replace('_', '-')}"
+    return click.option(dashed, name, **settings)
+
+
+def _plain_types(annotation: Any) -> Iterator[Any]:
+    """Yield the alternatives of a type without None and without annotations."""
+    if get_origin(annotation) is Annotated:
+        yield from _plain_types(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for alternative in get_args(annotation):
+            yield from _plain_types(alternative)
+    elif annotation is not NoneType:
+        yield annotation
+
+
+def present(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the command line has; of several values a list."""
+    # By identity: 0 equals False, and is a number that was given.
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    }
+
+
+def check_fields(model: type[Request], fields: Mapping[str, Any]) -> None:
+    """Raises UsageError if the fields are no valid request."""
+    try:
+        parse(model, fields)
+    except InvalidRequest as error:
+        raise click.UsageError(str(error)) from None
+
+
+# -- output ----------------------------------------------------------------------------------------
+
+
+def shortened(text: str) -> str:
+    """Quote the beginning of a text for an error.
+
+    >>> shortened("[1, 2")
+    "'[1, 2'"
+    """
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
+
+
+def fail(error: Exception) -> NoReturn:
+    """Print an error's sentence and exit with status 1."""
+    click.echo(f"Error: {error}", err=True)
+    sys.exit(1)
+
+
+def interrupted(state: str) -> NoReturn:
+    """Print the state after Ctrl-C and exit."""
+    click.echo(f"Interrupted: {state}", err=True)
+    sys.exit(INTERRUPTED)
+
+
+class Problems:
+    """Prints the first rows that cannot be used and every notice, and counts the rows."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: RowProblem) -> None:
+        self._count += problem.rejects
+        if self._count <= SHOWN_PROBLEMS or not problem.rejects:
+            tqdm.write(str(problem), file=sys.stderr)
+
+    def summary(self) -> None:
+        if self._count:
+            click.echo(f"{self._count} rows could not be used.", err=True)
+
+
+class Bar:
+    """A progress bar on stderr, called with the stage and the fraction done, 0 to 1."""
+
+    def __init__(self) -> None:
+        # Stages have no common unit: a share is all there is to count.
+        shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
+        self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
+        self._last: tuple[str, int] | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        done = min(max(fraction, 0.0), 1.0)
+        state = stage, int(100 * done)
+        if state == self._last:  # a training reports thousands of steps, and a log has every line
+            return
+        self._last = state
+        self._bar.set_description(stage, refresh=False)
+        self._bar.n = done
+        self._bar.refresh()
+
+
+def table(rows: Iterable[tuple[str, object]]) -> str:
+    """Align names and figures."""
+    rows = list(rows)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
