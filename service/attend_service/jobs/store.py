@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import orjson
 from sqlite_utils import Database, Migrations
@@ -58,14 +58,6 @@ class QueueFull(Exception):
     """As many jobs wait as the limit allows."""
 
 
-class JobProgress(NamedTuple):
-    """The progress of a job; `fraction` is the share of the whole, 0 to 1."""
-
-    stage: str
-    fraction: float
-    message: str
-
-
 @dataclass(frozen=True)
 class Job:
     """A training, from the request to its report.
@@ -93,10 +85,7 @@ class Job:
     problem: Mapping[str, Any] | None
 
     @property
-    def progress(self) -> JobProgress:
-        return JobProgress(self.stage, self.fraction, self._message())
-
-    def _message(self) -> str:
+    def message(self) -> str:
         """Return one sentence for whoever waits."""
         if self.problem is not None:
             return str(self.problem["detail"])

@@ -279,7 +279,9 @@ def _collection(name: str) -> Collection:
 
 def _summary(job: Job) -> dict[str, Any]:
     names = ("id", "collection", "state", "created", "started", "finished")
-    return {"progress": JobProgress(*job.progress)} | {name: getattr(job, name) for name in names}
+    return {"progress": JobProgress(job.stage, job.fraction, job.message)} | {
+        name: getattr(job, name) for name in names
+    }
 
 
 def _job(job: Job) -> JobAnswer:
