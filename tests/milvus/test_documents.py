@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data, Document
-from attend.engines.milvus import retired, schema
+from attend.engines.milvus import schema, writing
 from attend.engines.milvus.tables import Tables
 from attend.errors import (
     Conflict,
@@ -51,7 +51,7 @@ def made(data: Data) -> Collection:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody searches meanwhile."""
-    monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(writing, "GRACE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.engines.milvus.facts import facts_of
+from attend.engines.milvus.filters import filter_fields
 from attend.errors import Unsupported
 from tests.milvus.server import MilvusServer
 
@@ -166,7 +166,9 @@ def test_ranges_over_long_lists_are_refused(remote: Collection) -> None:
 
 
 def test_facts_are_fields_by_the_names_that_filters_give_them() -> None:
-    assert facts_of({"a": {"b": 1.0}, "n": None}, {"n": 1, "a.b": 5, "t": ["x", None, [1]]}) == {
+    assert filter_fields(
+        {"a": {"b": 1.0}, "n": None}, {"n": 1, "a.b": 5, "t": ["x", None, [1]]}
+    ) == {
         "@value": [],
         "a": [],
         "a.b": [1],

@@ -15,7 +15,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.api.answers import Answer
-from attend.engines.milvus.graph import Graph, Point
+from attend.engines.milvus.graphs import EfPoint, KeyGraph
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.tables import Tables
 from attend.projection import Projection
@@ -290,13 +290,15 @@ def test_other_processes_and_later_ones_search_by_it(
 
 
 def test_a_search_takes_the_least_ef_that_found_enough() -> None:
-    points = (Point(24, 0.9), Point(32, 0.96), Point(64, 0.99))
-    graph = Graph("raw_hnsw", points, 0.95, {})
+    points = (EfPoint(24, 0.9), EfPoint(32, 0.96), EfPoint(64, 0.99), EfPoint(96, 1.0))
+    graph = KeyGraph("raw_hnsw", points, 0.95, {})
     assert graph.point() == points[1]
     assert graph.point(0.9) == points[0]
     assert graph.point(0.97) == points[2]
-    assert graph.point(0.999) is None
-    assert [graph.promises(each) for each in (None, 0.9, 0.97, 0.999)] == [0.95, 0.9, 0.97, 1.0]
+    assert graph.point(0.999) == points[3]
+    assert graph.point(1.0) is None  # a sample that found all is no proof
+    assert KeyGraph("raw_hnsw", points[:3], 0.95, {}).point(0.999) is None
+    assert [graph.promises(each) for each in (None, 0.9, 0.97, 1.0)] == [0.95, 0.9, 0.97, 1.0]
 
 
 def test_collections_of_before_have_no_graphs() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.engines.milvus import retired
+from attend.engines.milvus import writing
 from attend.engines.milvus.keys import RemoteKeys
 from attend.engines.milvus.tables import Tables
 from tests.milvus.load import BOUND_SECONDS
@@ -123,16 +123,16 @@ def test_the_key_before_is_found_until_no_search_can_need_it(
 
 
 def test_keys_go_some_time_after_they_are_retired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retired, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "GRACE_SECONDS", 0.2)
     deleted: list[tuple[float, list[int]]] = []
-    made = retired.Retired(lambda keys: deleted.append((time.monotonic(), list(keys))))
+    made = writing.ExpiredKeys(lambda keys: deleted.append((time.monotonic(), list(keys))))
     began = time.monotonic()
     for keys in ([1, 2], [], [3]):
         made.add(keys)
     assert wait_until(lambda: sum(len(keys) for _, keys in deleted) == 3, 60)
     assert [key for _, keys in deleted for key in keys] == [1, 2, 3]
     assert all(when - began >= 0.2 for when, _ in deleted)
-    monkeypatch.setattr(retired, "GRACE_SECONDS", 1000.0)
+    monkeypatch.setattr(writing, "GRACE_SECONDS", 1000.0)
     made.add([4])
     made.close()  # at once
     assert len([key for _, keys in deleted for key in keys]) == 3

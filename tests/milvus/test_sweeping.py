@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.engines.milvus import retired, schema
+from attend.engines.milvus import schema, writing
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at, version_now
 from attend.verify import verify
@@ -32,7 +32,7 @@ def collection(milvus_server: MilvusServer) -> Iterator[Collection]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody searches meanwhile."""
-    monkeypatch.setattr(retired, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "GRACE_SECONDS", 0.2)
 
 
 def vector(seed: int) -> list[float]:

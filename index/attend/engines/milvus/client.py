@@ -40,7 +40,7 @@ TRY_SECONDS = 10.0
 
 MOMENT_SECONDS = 10.0
 """For so long the reads of a request share the moment that they wait for. A search that began
-with it is over within twice `TRY_SECONDS` (see `attend.engines.milvus.retired`)."""
+with it is over within twice `TRY_SECONDS` (see `attend.engines.milvus.writing`)."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 

@@ -1,27 +1,145 @@
-"""A library on a Milvus server."""
+"""A library on a Milvus server, and its collections as searches see them."""
 
 from __future__ import annotations
 
 import secrets
+import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from attend.engines.engine import OpenedCollection
+from attend.api.search import Mask, SearchOptions
+from attend.consistency import reading
+from attend.engines.engine import UNSUPPORTED, OpenedCollection
 from attend.engines.milvus import schema, tables
 from attend.engines.milvus.address import Address
-from attend.engines.milvus.capabilities import CAPABILITIES
+from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
+from attend.engines.milvus.checks import RemoteChecks
 from attend.engines.milvus.client import Client
-from attend.engines.milvus.registry import Aliases, Known, Registry
+from attend.engines.milvus.keys import RemoteKeys, Size
+from attend.engines.milvus.registry import Known, Registry, RemoteAliases
 from attend.engines.milvus.store import RemoteStore
-from attend.engines.milvus.sweeping import RemoteChecks
 from attend.engines.milvus.tables import Tables
-from attend.engines.milvus.versions import Versions
-from attend.engines.milvus.views import RemoteViews
+from attend.engines.milvus.versions import RemoteVersions
+from attend.engines.milvus.writing import GRACE_SECONDS
+from attend.errors import InvalidRequest
+from attend.keys import Wanted
 from attend.projection import RAW_KEYS, identity
+from attend.search.encode import rows_by_id
 from attend.settings import Settings
+from attend.store import Role, compile_filter
+from attend.types import Float32, OnStage
 from attend.versions import Version
+from attend.view import Selected, View
+
+COUNTED_SECONDS = 10.0
+"""For so long a count of documents and keys is good enough to plan a search with."""
+
+
+class RemoteSnapshots:
+    """As `attend.views.Views`, over a server's tables: there is nothing to bring up to date."""
+
+    def __init__(self, tables: Tables, store: RemoteStore, versions: RemoteVersions) -> None:
+        self.wanted = Wanted()
+        self._tables = tables
+        self._store = store
+        self._versions = versions
+        self._size: tuple[float, Size] | None = None
+        self._sizing = threading.Lock()
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """Return the view of a version, or of the active one; write its keys first if need be."""
+        if role != "search":
+            CAPABILITIES.check("recommend")
+        number = version or self._tables.known().version
+        self._versions.prepare(number)
+        made = self._versions.of(number)
+        return View(made, self._keys(made), self._store.generation)
+
+    def _keys(self, made: Version, **passing: Any) -> RemoteKeys:
+        """Return the keys of a version that pass; see `RemoteKeys` for the arguments."""
+        size = self.size()
+        graph = self._versions.graphs.of(made, size.keys)
+        return RemoteKeys(self._tables, made.layout, made.width, size, graph=graph, **passing)
+
+    def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
+        """What a search looks at; see `attend.view`."""
+        _check(options)
+        there = self._tables.known()
+        made = self._versions.of(options.projection or there.version)
+        if not self._versions.is_ready(made, there):
+            raise InvalidRequest(
+                f"Projection {made.number} has keys of its own, which are not written yet; "
+                f"activate it first.",
+                field="projection",
+            )
+        mask = options.mask or Mask()
+        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
+        exclude = {named[id] for id in mask.exclude} | (set(own) if mask.only is None else set())
+        only = None if mask.only is None else [named[id] for id in mask.only]
+        given = options.filter
+        passing = self._store.passing(compile_filter(given)) if given else ""
+        keys = self._keys(made, passing=passing, exclude=sorted(exclude), only=only)
+        view = View(made, keys, self._store.generation)
+        return Selected(view, None, self._store.with_documents(keys.documents_read))
+
+    def size(self) -> Size:
+        """How large the collection is, as counted some seconds ago at most."""
+        counted = self._size
+        if counted is None or time.monotonic() - counted[0] > COUNTED_SECONDS:
+            with self._sizing, reading("bounded"):
+                self._size = counted = time.monotonic(), Size(*self._store.counts())
+        return counted[1]
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write what is in memory to the server's storage, which it does by itself in time; and
+        wait until the keys of versions before are gone, for a process that ends leaves them."""
+        for table in (self._tables.documents, *self._tables.of_keys()):
+            self._tables.client.flush(table)
+        began = time.monotonic()
+        while self._store.retires:
+            on_stage("keys before", min(1.0, (time.monotonic() - began) / GRACE_SECONDS))
+            time.sleep(0.5)
+        self._versions.graphs.ensure(self._active(), on_stage)
+        return self.current()
+
+    def merge_if_due(self) -> None:
+        """Begin to make an HNSW table in the background, where the keys have become so many."""
+        made = self._active()
+        if self._versions.graphs.is_due(made, self.size().keys):
+            self._versions.graphs.start(made)
+
+    def has_fresh(self) -> bool:
+        """Whether something is to be waited for before the process ends."""
+        keys = self._store.counts()[1]
+        return self._store.retires or self._versions.graphs.is_due(self._active(), keys)
+
+    def _active(self) -> Version:
+        return self._versions.of(self._tables.known().version)
+
+    def mean(self) -> Float32:
+        raise CAPABILITIES.unsupported(*UNSUPPORTED["train"])
+
+
+def _check(options: SearchOptions) -> None:
+    """Raises Unsupported for what a search cannot ask here."""
+    if options.attend == "all":
+        CAPABILITIES.check("attend_all", field="attend")
+    elif options.attend > MAX_ATTENDED:
+        raise CAPABILITIES.unsupported(
+            f"Attended sets of {options.attend:,} documents",
+            f"attend to at most {MAX_ATTENDED:,}",
+            field="attend",
+        )
+    if options.decode:
+        CAPABILITIES.check("attend_all", field="decode")
+    if options.lexical:
+        CAPABILITIES.check("lexical", field="lexical")
+    if options.facets is not None:
+        CAPABILITIES.check("facets", field="facets")
+
 
 SHARDS = 2
 """Of each table: as many write in parallel, and a cluster searches them side by side."""
@@ -37,7 +155,7 @@ class Milvus:
         self._read_only = read_only
         self._client = Client(address)
         self._registry = Registry(self._client)
-        self.aliases = Aliases(self._registry)
+        self.aliases = RemoteAliases(self._registry)
 
     @classmethod
     def at(cls, written: str, *, read_only: bool = False) -> Milvus:
@@ -54,9 +172,9 @@ class Milvus:
     def open(self, name: str) -> OpenedCollection:
         opened = Tables(self._client, self._registry, name)
         settings = Settings.of(opened.known().settings)
-        versions = Versions(opened, settings.scorer)
+        versions = RemoteVersions(opened, settings.scorer)
         store = RemoteStore(opened, versions, read_only=self._read_only)
-        views = RemoteViews(opened, store, versions)
+        views = RemoteSnapshots(opened, store, versions)
         return OpenedCollection(
             Path("milvus") / opened.uuid,
             settings,

@@ -33,7 +33,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-class Examples:
+class RemoteExamples:
     """The examples of one collection; their table is made with the first of them."""
 
     def __init__(self, tables: Tables, width: int) -> None:
@@ -44,8 +44,8 @@ class Examples:
     def _table(self) -> str:
         return f"{self._tables.client.address.library}_{self._tables.uuid}_examples"
 
-    def add(
-        self, questions: Sequence[Question], given: Sequence[NewExample], *, forget: bool
+    def add_examples(
+        self, questions: Sequence[Question], examples: Sequence[NewExample], *, forget: bool = False
     ) -> tuple[int, int]:
         """As `attend.store.Store.add_examples`, one by one. Returns (added, replaced).
 
@@ -53,9 +53,9 @@ class Examples:
             UnknownDocument: naming the ids that no document has; nothing was stored.
             InvalidRequest: a weight, place or embedding that is none.
         """
-        check_examples(questions, given, self._width)
-        heads = self._tables.heads(list({each.document for each in given}), "strong")
-        unknown = sorted({each.document for each in given} - heads.keys())
+        check_examples(questions, examples, self._width)
+        heads = self._tables.heads(list({each.document for each in examples}), "strong")
+        unknown = sorted({each.document for each in examples} - heads.keys())
         if unknown:
             raise UnknownDocument(
                 f"The examples name {', '.join(map(repr, unknown[:10]))}, and no document has that "
@@ -65,18 +65,18 @@ class Examples:
         schema.make_examples(self._tables.client, self._table, self._width)
         before = {} if forget else {row["example"]: row["id"] for row in self._rows(["id"])}
         if forget:
-            self.delete()
+            self.delete_examples()
         rows = {
             row["example"]: row
-            for each in given
+            for each in examples
             for row in [_row(questions[each.question], each, heads[each.document])]
         }
         rows = {key: {**row, "id": before.get(key, row["id"])} for key, row in rows.items()}
         self._tables.client.upsert(self._table, list(rows.values()))
-        replaced = len(rows.keys() & before.keys()) + len(given) - len(rows)
-        return len(given) - replaced, replaced
+        replaced = len(rows.keys() & before.keys()) + len(examples) - len(rows)
+        return len(examples) - replaced, replaced
 
-    def latest(self, limit: int, before: int | None = None) -> list[StoredExample]:
+    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
         """The newest first, or those older than the one of that id."""
         found = [row for row in self._true() if before is None or row["id"] < before]
         found.sort(key=lambda row: -int(row["id"]))
@@ -93,7 +93,7 @@ class Examples:
             for row in found[:limit]
         ]
 
-    def learned(self) -> ExampleSet:
+    def examples(self) -> ExampleSet:
         """All of them, to learn from."""
         rows = sorted(self._true("vector"), key=lambda row: int(row["id"]))
         places: dict[int, int] = {}
@@ -111,13 +111,13 @@ class Examples:
             ids=np.array([row["id"] for row in rows], dtype=np.int64),
         )
 
-    def count(self) -> int:
+    def example_count(self) -> int:
         return len(self._true())
 
     def question_count(self) -> int:
         return len({row["question"] for row in self._true()})
 
-    def delete(
+    def delete_examples(
         self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
     ) -> int:
         """Those of some ids, and those of some documents; all if neither is given."""
@@ -129,7 +129,7 @@ class Examples:
         self._tables.client.delete(self._table, [row["example"] for row in rows])
         return len(rows)
 
-    def forget(self, rows: Sequence[int]) -> None:
+    def _forget_examples(self, rows: Sequence[int]) -> None:
         """Those of documents that are gone, or have another text."""
         client = self._tables.client
         try:

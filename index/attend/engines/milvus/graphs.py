@@ -11,26 +11,121 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.consistency import reading
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import MESSAGE_BYTES
-from attend.engines.milvus.claims import Claim
-from attend.engines.milvus.examples import Examples
-from attend.engines.milvus.graph import Graph, Point, measured
-from attend.engines.milvus.layouts import Layouts
+from attend.engines.milvus.client import Client
+from attend.engines.milvus.examples import RemoteExamples
+from attend.engines.milvus.key_tables import KeyTables
+from attend.engines.milvus.registry import Lease
 from attend.engines.milvus.tables import Tables
 from attend.errors import AttendError, Unavailable
 from attend.index_files import QUESTIONS
-from attend.keys.measuring import AMID, QUERIES, held_out
+from attend.keys.measuring import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend.settings import Settings
-from attend.types import Float32, Json, OnStage
+from attend.types import Float32, Int64, Json, OnStage
 from attend.versions import Version
 
 log = logging.getLogger("attend")
+
+EFS = (24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+"""Candidates that HNSW keeps while it searches (Malkov and Yashunin 2016), from `FETCHED` on:
+Milvus refuses fewer than are fetched."""
+
+TOGETHER = 16
+"""Queries of one call: exact ones of a large table take a tenth of a second each."""
+
+
+class EfPoint(NamedTuple):
+    """A search parameter, and the share of the ten nearest that is to be relied on with it."""
+
+    ef: int
+    recall: float
+
+
+class KeyGraph(NamedTuple):
+    """An HNSW table of keys, as it answers one version.
+
+    Attributes:
+        layout: that names the table.
+        points: the fastest first.
+        target: the share to find where a search asks for none.
+        told: how it was chosen and measured.
+    """
+
+    layout: str
+    points: tuple[EfPoint, ...]
+    target: float
+    told: Mapping[str, Json]
+
+    def point(self, recall: float | None = None) -> EfPoint | None:
+        """Return the fastest point of a recall; None without one: then the exact table is searched.
+
+        For a recall of 1 there is none: 256 queries that found all do not prove it of others.
+        """
+        target = self.target if recall is None else recall
+        if target >= 1:
+            return None
+        return next((point for point in self.points if point.recall >= target), None)
+
+    def promises(self, recall: float | None = None) -> float:
+        """What was asked for, and no more: what was measured beyond it, other queries may lack."""
+        asked = self.target if recall is None else recall
+        return 1.0 if self.point(recall) is None else asked
+
+
+def measured(
+    client: Client, exact: str, graph: str, queries: Float32, recall: float, on_stage: OnStage
+) -> list[EfPoint]:
+    """What each `ef` finds of the nearest keys of queries (q, d).
+
+    Args:
+        exact, graph: tables of the same keys.
+        recall: beyond it, and beyond `ENOUGH`, nothing is measured.
+    """
+    points: list[EfPoint] = []
+    with reading("strong"):
+        truth = _ids(client, exact, queries, NEAREST, {})
+        for number, ef in enumerate(EFS):
+            on_stage("measuring", number / len(EFS))
+            points.append(
+                EfPoint(ef, _relied(_ids(client, graph, queries, FETCHED, {"ef": ef}), truth))
+            )
+            if points[-1].recall >= max(ENOUGH, recall):
+                break
+    return points
+
+
+def _relied(found: Int64, truth: Int64) -> float:
+    """One standard error less than the mean share: what is promised is to be found."""
+    shares = share_found(found, truth)
+    return round(float(shares.mean() - shares.std() / np.sqrt(len(shares))), 4)
+
+
+def _ids(
+    client: Client,
+    table: str,
+    queries: Float32,
+    limit: int,
+    params: Mapping[str, int],
+) -> Int64:
+    """(q, limit) primary keys, -1 where there are no more."""
+    found = np.full((len(queries), limit), -1, dtype=np.int64)
+    for at in range(0, len(queries), TOGETHER):
+        part = list(queries[at : at + TOGETHER])
+        hits: Sequence[Sequence[Mapping[str, int]]] = client.search(
+            table, part, limit, "", [], params
+        )
+        for row, each in enumerate(hits, at):
+            found[row, : len(each)] = [hit["id"] for hit in each]
+    return found
+
 
 EXACT_BELOW = 100_000
 """Keys that a scan of a FLAT table takes some 10 ms for, of 384 numbers; fewer are searched
@@ -52,29 +147,29 @@ WAITING_SECONDS = 1.0
 """Between two looks at what another process does."""
 
 
-class Stopped(Exception):
+class Interrupted(Exception):
     """The collection is closed meanwhile; whoever is next goes on."""
 
 
 class Graphs:
     """The HNSW tables of one collection; any thread may use it."""
 
-    def __init__(self, tables: Tables, layouts: Layouts) -> None:
+    def __init__(self, tables: Tables, layouts: KeyTables) -> None:
         self._tables = tables
         self._layouts = layouts
         self._making = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def of(self, made: Version, keys: int) -> Graph | None:
+    def of(self, made: Version, keys: int) -> KeyGraph | None:
         """What a version is searched by; None for the exact table."""
         known = self._tables.known()
         told = known.graphs.get(str(made.number))
         settings = Settings.of(known.settings)
         if told is None or keys < _least(settings):
             return None
-        points = tuple(Point(*each) for each in told["points"])
-        return Graph(_layout(made), points, settings.recall, told)
+        points = tuple(EfPoint(*each) for each in told["points"])
+        return KeyGraph(_layout(made), points, settings.recall, told)
 
     def is_due(self, made: Version, keys: int) -> bool:
         """Whether a version is to be searched by a table that is not there, or was measured for
@@ -98,15 +193,15 @@ class Graphs:
         Raises:
             Unavailable: Milvus does not answer, or indexes nothing.
         """
-        claim = Claim(self._tables.registry, self._tables.uuid)
+        lease = Lease(self._tables.registry, self._tables.uuid)
 
         def keep(stage: str, done: float) -> None:
             on_stage(stage, done)
-            claim.keep()
+            lease.keep()
 
-        with self._making, claim:
+        with self._making, lease:
             while self.is_due(made, self._count()):
-                if claim.take():
+                if lease.take():
                     self._make(made, keep)
                     return
                 on_stage("another process", 0.0)
@@ -116,7 +211,7 @@ class Graphs:
         """The same; where it fails searches stay exact, and the next who writes tries again."""
         try:
             self.ensure(made, on_stage)
-        except Stopped:
+        except Interrupted:
             log.info("An HNSW table is filled in part; who writes next goes on.")
         except AttendError as error:
             log.warning("Searches stay exact, as no HNSW table could be made: %s", error)
@@ -128,7 +223,7 @@ class Graphs:
 
         def go_on(stage: str, done: float) -> None:
             if self._stopping.is_set():
-                raise Stopped
+                raise Interrupted
 
         self._thread = threading.Thread(target=self.attempt, args=[made, go_on], daemon=True)
         self._thread.start()
@@ -188,7 +283,7 @@ class Graphs:
     def _queries(self, made: Version) -> tuple[Float32, str]:
         """Held-out queries (q, d) as the version asks, and what they are."""
         dimension = int(self._tables.known().settings["dimension"])
-        questions = Examples(self._tables, dimension).learned().embeddings
+        questions = RemoteExamples(self._tables, dimension).examples().embeddings
         if len(questions) >= QUESTIONS:
             asked, of_what = held_out(questions, questions), "questions"
         else:

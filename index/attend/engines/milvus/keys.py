@@ -10,8 +10,8 @@ import numpy as np
 from attend.consistency import reading
 from attend.engines.engine import UNSUPPORTED
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
-from attend.engines.milvus.expressions import both
-from attend.engines.milvus.graph import EFS, Graph
+from attend.engines.milvus.filters import both
+from attend.engines.milvus.graphs import EFS, KeyGraph
 from attend.engines.milvus.tables import Read, Tables
 from attend.errors import Unsupported
 from attend.key_table import KeyTable
@@ -65,7 +65,7 @@ class RemoteKeys:
         passing: str = "",
         exclude: Sequence[int] = (),
         only: Sequence[int] | None = None,
-        graph: Graph | None = None,
+        graph: KeyGraph | None = None,
     ) -> None:
         self._tables = tables
         self._layout = layout

@@ -1,7 +1,7 @@
-"""What a library knows of its collections: one small table of named texts.
+"""The collections of a library: one small table of named texts.
 
 ```
-collection/NAME         uuid, settings, the active version and those before it, layouts
+collection/NAME         uuid, settings, the active version and those before it, key tables
 claim/UUID              who is making a table for it, and until when nobody else is to
 alias/NAME              the collection that it stands for
 version/UUID/N          a projection: kind, tuning, note, …
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import TracebackType
 from typing import Any
 
 from attend.aliases import MAX_ALIASES, name_taken
@@ -121,10 +123,10 @@ class Registry:
         holder, until = json.loads(found) if found else ("", 0.0)
         return holder, until
 
-    def put_claim(self, uuid: str, holder: str, until: float) -> None:
+    def put_lease(self, uuid: str, holder: str, until: float) -> None:
         self._put({f"claim/{uuid}": json.dumps([holder, until])})
 
-    def disclaim(self, uuid: str) -> None:
+    def release(self, uuid: str) -> None:
         self._client.delete(self.table, [f"claim/{uuid}"])
 
     # -- versions ---------------------------------------------------------------------------
@@ -231,7 +233,7 @@ class Registry:
                 self._made = True
 
 
-class Aliases:
+class RemoteAliases:
     """The aliases of a library, as `attend.engines.Names`."""
 
     def __init__(self, registry: Registry) -> None:
@@ -248,3 +250,52 @@ class Aliases:
 
     def remove(self, name: str) -> None:
         self._registry.remove(name)
+
+
+LEASE_SECONDS = 120.0
+"""After which the work of a process that says nothing of it is anybody's; by their clocks."""
+
+SETTLED_SECONDS = 0.5
+"""Two that claim at the same moment have both written by then, and read who was last."""
+
+
+class Lease:
+    """A claim to a piece of work, held from `take` until the `with` is left."""
+
+    def __init__(self, registry: Registry, name: str) -> None:
+        self._registry = registry
+        self._name = name
+        self._holder = secrets.token_hex(8)
+        self._told = 0.0
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._told:
+            self._registry.release(self._name)
+
+    def take(self) -> bool:
+        """Whether the work is this holder's."""
+        holder, until = self._registry.claim(self._name)
+        if holder not in ("", self._holder) and until > time.time():
+            return False
+        self._tell()
+        time.sleep(SETTLED_SECONDS)
+        mine = self._registry.claim(self._name)[0] == self._holder
+        self._told = self._told if mine else 0.0
+        return mine
+
+    def keep(self) -> None:
+        """To be called again and again by who holds it."""
+        if time.monotonic() - self._told > LEASE_SECONDS / 4:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._registry.put_lease(self._name, self._holder, time.time() + LEASE_SECONDS)
+        self._told = time.monotonic()

@@ -8,7 +8,7 @@ LIBRARY_UUID_examples        a row for each question that a document answers
 ```
 Milvus has no transaction over several rows. So keys are written first, under a version of their
 own; then the document's row, which names that version: with it the document is another. The keys
-of the version before go later (`attend.engines.milvus.retired`), so that every search that was
+of the version before go later (`attend.engines.milvus.writing`), so that every search that was
 asked meanwhile finds the document, by these keys or by those. A reader passes over keys whose
 version is not their document's, and reads the document's own.
 """

@@ -14,32 +14,27 @@ import numpy as np
 
 from attend.consistency import reading
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import CAPABILITIES
-from attend.engines.milvus.examples import Examples
-from attend.engines.milvus.expressions import (
+from attend.engines.milvus.capabilities import CAPABILITIES, NotSupported
+from attend.engines.milvus.examples import RemoteExamples
+from attend.engines.milvus.filters import (
     ELEMENTS,
     Expression,
     expression,
     has_element,
 )
-from attend.engines.milvus.refused import Refused
 from attend.engines.milvus.tables import Head, Read, Tables
-from attend.engines.milvus.versions import Versions
+from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import Writer
 from attend.store import (
     CollectionStore,
     Entry,
-    ExampleSet,
     Hashes,
     KeyBatch,
-    NewExample,
     Predicate,
-    Question,
     Role,
     StaleEntries,
     State,
     StoredDocument,
-    StoredExample,
     StoredKey,
     StoredProjection,
     StoredVersion,
@@ -56,18 +51,17 @@ REVISIONS = 5
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
-class RemoteStore(Refused, CollectionStore):
+class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
     """Documents, keys and versions; any thread may use it.
 
     Every document is written whole or not at all, a batch document by document. What `Store` has
     and this does not is refused with `Unsupported`.
     """
 
-    def __init__(self, tables: Tables, versions: Versions, *, read_only: bool) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, versions: RemoteVersions, *, read_only: bool) -> None:
+        super().__init__(tables, int(tables.known().settings["dimension"]))
         self._versions = versions
         self._writer = Writer(tables, versions.of)
-        self._examples = Examples(tables, int(tables.known().settings["dimension"]))
         self._planned = threading.local()
         self._wrote = 0
         self._search_read: Mapping[int, Read] | None = None
@@ -240,7 +234,7 @@ class RemoteStore(Refused, CollectionStore):
         self._writer.write(entries, heads)
         # What was taught of a text is not true of another.
         other = [entry.document.id for entry in entries if entry.keys is not None]
-        self._examples.forget([heads[id].row for id in other if id in heads])
+        self._forget_examples([heads[id].row for id in other if id in heads])
         self._written()
 
     def _heads(self, ids: Sequence[str]) -> Mapping[str, Head]:
@@ -279,7 +273,7 @@ class RemoteStore(Refused, CollectionStore):
     def delete(self, ids: Sequence[str]) -> int:
         heads = list(self._tables.heads(list(dict.fromkeys(ids)), "strong").values())
         self._writer.delete(heads)
-        self._examples.forget([head.row for head in heads])
+        self._forget_examples([head.row for head in heads])
         self._written()
         return len(heads)
 
@@ -321,36 +315,3 @@ class RemoteStore(Refused, CollectionStore):
 
     def version(self, version: int) -> StoredVersion:
         return self._versions.stored(version)
-
-    # -- examples ---------------------------------------------------------------------------
-
-    def add_examples(
-        self,
-        questions: Sequence[Question],
-        examples: Sequence[NewExample],
-        *,
-        forget: bool = False,
-    ) -> tuple[int, int]:
-        return self._examples.add(questions, examples, forget=forget)
-
-    def examples(self) -> ExampleSet:
-        return self._examples.learned()
-
-    def example_count(self) -> int:
-        return self._examples.count()
-
-    def question_count(self) -> int:
-        return self._examples.question_count()
-
-    def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
-        return self._examples.latest(limit, before)
-
-    def delete_examples(
-        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
-    ) -> int:
-        return self._examples.delete(ids, documents)
-
-    # -- what there is none of --------------------------------------------------------------
-
-    def interaction_counts(self) -> tuple[int, int]:
-        return 0, 0

@@ -13,8 +13,7 @@ from attend.consistency import Consistency
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import MAX_TEXT_BYTES
 from attend.engines.milvus.client import LOOKED_AGAIN, Client, Row
-from attend.engines.milvus.expressions import both
-from attend.engines.milvus.facts import facts_of
+from attend.engines.milvus.filters import both, filter_fields
 from attend.engines.milvus.registry import Known, Registry
 from attend.errors import Conflict, LimitExceeded
 from attend.store import StoredDocument
@@ -206,7 +205,7 @@ def read_of(row: Row) -> Read:
     return Read(document, row["version"], row["keys"])
 
 
-class Contents(NamedTuple):
+class DocumentContents(NamedTuple):
     """A document as its row has it."""
 
     texts: str
@@ -214,12 +213,12 @@ class Contents(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def contents_of(document: Document) -> Contents:
+def contents_of(document: Document) -> DocumentContents:
     """Raises LimitExceeded for a document that no row can hold."""
-    made = Contents(
+    made = DocumentContents(
         _text(document.fields),
         _text([document.value, document.payload]),
-        facts_of(document.value, document.payload),
+        filter_fields(document.value, document.payload),
     )
     _check_size(document.id, "texts", len(made.texts.encode()))
     # The facts say the same with every way to a field written out.

@@ -1,7 +1,7 @@
 """Versions of a collection's projection: stored, made active, and their keys rewritten.
 
 Where W_K folds into the query, keys stay the embeddings as they are and a promotion moves none.
-Otherwise all keys are written again under the layout of the version, into a table of their own:
+Otherwise all keys are written again into a key table of the version:
 what is written meanwhile enters both; the version answers once the table is complete.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.graphs import Graphs
-from attend.engines.milvus.layouts import Layouts
+from attend.engines.milvus.key_tables import KeyTables
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.tables import Tables
 from attend.errors import Conflict
@@ -32,12 +32,12 @@ NO_OFFSETS: tuple[Int64, Float32] = (
 )
 
 
-class Versions:
+class RemoteVersions:
     """The versions of one collection."""
 
     def __init__(self, tables: Tables, scorer: str) -> None:
         self._tables = tables
-        self.layouts = Layouts(tables)
+        self.layouts = KeyTables(tables)
         self.graphs = Graphs(tables, self.layouts)
         self._scorer = scorer
         self._made: dict[int, Version] = {}  # a version never changes

@@ -1,10 +1,26 @@
-"""Writing documents: keys first, then the document that names them; the keys before go later."""
+"""Writing documents: keys first, then the document that names them; the old keys expire later.
+
+The shards of a table are read at moments of their own, each between the moment that the search
+requested and its end. Were the keys of a document's old version deleted as soon as the new one is
+written, a search could read the shard of the new key before the insertion and that of the old key
+after the deletion, and miss a document that was there all the time. So old keys are deleted
+`GRACE_SECONDS` after the document names others, which is longer than any search lasts
+(`client.MOMENT_SECONDS` and twice `client.TRY_SECONDS`). Then, if a search read an old key's shard
+without it, each of its moments lies after the new version, and it saw the new key. Only durations
+are compared, each on one machine's monotonic clock, and no two clocks.
+
+A reader that finds an old key reads the document, which names its own keys, and asks for those by
+their ids (`keys.RemoteKeys`).
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import random
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,12 +28,80 @@ import numpy as np
 
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import Row
-from attend.engines.milvus.retired import Retired
-from attend.engines.milvus.tables import Contents, Head, Tables, contents_of
-from attend.errors import Unavailable
+from attend.engines.milvus.tables import DocumentContents, Head, Tables, contents_of
+from attend.errors import AttendError, Unavailable
 from attend.store import Entry, KeyBatch, KeyRow, StaleEntries
 from attend.types import Float32
 from attend.versions import Version
+
+log = logging.getLogger("attend")
+
+GRACE_SECONDS = 35.0
+
+TOGETHER_SECONDS = 1.0
+"""What falls due within it is deleted at once."""
+
+
+class ExpiredKeys:
+    """Deletes keys some time after it was given them, in a thread of its own.
+
+    What it still holds when its process is killed stays: readers pass over it, and a sweep finds
+    it (`attend.engines.milvus.checks`).
+
+    Args:
+        delete: deletes keys by their ids.
+    """
+
+    def __init__(self, delete: Callable[[Sequence[int]], None]) -> None:
+        self._delete = delete
+        self._waiting: deque[tuple[float, Sequence[int]]] = deque()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    def add(self, keys: Sequence[int]) -> None:
+        """Keys whose documents name others by now."""
+        if keys:
+            with self._lock:
+                self._waiting.append((time.monotonic() + GRACE_SECONDS, keys))
+                if self._timer is None:
+                    self._wait()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is still to be deleted."""
+        return self._timer is not None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+
+    def _wait(self) -> None:
+        """Until the first of what waits is due; within the lock."""
+        if self._waiting and not self._closed:
+            seconds = max(0.0, self._waiting[0][0] - time.monotonic()) + TOGETHER_SECONDS
+            self._timer = threading.Timer(seconds, self._delete_due)
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            self._timer = None
+
+    def _delete_due(self) -> None:
+        with self._lock:
+            due: list[int] = []
+            while self._waiting and self._waiting[0][0] <= time.monotonic():
+                due += self._waiting.popleft()[1]
+        try:
+            self._delete(due)
+        except AttendError as error:  # the collection was dropped, or the server is away
+            log.info("%d keys that no document names were left: %s", len(due), error)
+        with self._lock:
+            self._wait()
+
 
 UNFINISHED_SECONDS = 7200.0
 """After which nobody can still be writing a document whose keys are there: half of it for the keys,
@@ -28,7 +112,7 @@ class _Written(NamedTuple):
     """One document on its way."""
 
     entry: Entry
-    contents: Contents
+    contents: DocumentContents
     row: int
     keys: Sequence[KeyRow]
 
@@ -43,15 +127,15 @@ class Writer:
     def __init__(self, tables: Tables, version: Callable[[int], Version]) -> None:
         self._tables = tables
         self._version = version
-        self._retired = Retired(self.delete_keys)
+        self._expired = ExpiredKeys(self.delete_keys)
 
     def close(self) -> None:
-        self._retired.close()
+        self._expired.close()
 
     @property
     def waits(self) -> bool:
         """Whether keys before are still to go."""
-        return self._retired.waits
+        return self._expired.waits
 
     def write(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> None:
         """Insert or replace documents, one by one: each is the one before or the new one.
@@ -86,7 +170,7 @@ class Writer:
             self._tables.documents, [_document_row(each, version) for each in written]
         )
         old = [heads[each.id] for entry in entries if (each := entry.document).id in heads]
-        self._retired.add([key for head in old for key in head.key_ids()])
+        self._expired.add([key for head in old for key in head.key_ids()])
 
     def delete(self, heads: Sequence[Head]) -> None:
         """The documents first: keys without one are passed over."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attend.engines.engine import Finding
-from attend.engines.milvus import retired
+from attend.engines.milvus import writing
 from attend.engines.milvus.tables import Head, Tables
 from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at
 
@@ -57,7 +57,7 @@ class RemoteChecks:
         found = {table: list(self._unnamed(table)) for table in self._tables.of_keys()}
         if any(found.values()):
             # Some may just have been retired: those go by themselves.
-            time.sleep(retired.GRACE_SECONDS + retired.TOGETHER_SECONDS)
+            time.sleep(writing.GRACE_SECONDS + writing.TOGETHER_SECONDS)
             found = {table: sorted(self._there(table, keys)) for table, keys in found.items()}
         return found
 

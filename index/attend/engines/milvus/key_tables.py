@@ -1,4 +1,4 @@
-"""Tables of keys besides the raw one: filled beside searches and writes, complete when told so."""
+"""Key tables besides the raw one: filled beside searches and writes, then marked as complete."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CHECKED = 10_000
 FIELDS = ["key", "document", "version", "id", "place", "facts", "vector"]
 
 
-class Layouts:
-    """The tables of keys of one collection. Any process may fill one, or go on where it stopped."""
+class KeyTables:
+    """The key tables of one collection. Any process may fill one, or continue where one stopped."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
