@@ -9,7 +9,6 @@ from attend.api.answers import Answer, Matrix, Predicted, Recommended
 from attend.api.base import parse
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchRequest
-from attend.consistency import reading
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.recommend.history import Histories
@@ -53,7 +52,7 @@ class Collection(StoredCollection):
         self._select = opened.select
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
         self._types = ValueTypes(self.store, self.settings)
-        self._scheduler = Scheduler(self._answer, self._queries)
+        self._scheduler = Scheduler(self._answer, self._queries, self.store)
         histories = Histories(self.store, self._queries)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
@@ -84,7 +83,7 @@ class Collection(StoredCollection):
         """Answer searches of one set of options, of any number of callers, over one snapshot."""
         searches = [search for group in groups for search in group]
         options = searches[0].request
-        with reading(options.consistency):
+        with self.store.consistent(options.consistency):
             encode_searches(searches, self._queries)
             with timed("search"):
                 view, rows, contents = self._select(options, made_of(searches))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ Float64: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Int64: TypeAlias = NDArray[np.int64]
 Bool: TypeAlias = NDArray[np.bool_]
+
+Consistency: TypeAlias = Literal["bounded", "strong"]
+"""Freshness of reads. bounded: what others wrote in the last seconds may be missing; strong:
+nothing acknowledged is missing. A data folder is always strong."""
 
 OnStage: TypeAlias = Callable[[str, float], object]
 """Progress callback: the stage, and its fraction from 0 to 1."""

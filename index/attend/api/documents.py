@@ -24,9 +24,8 @@ from attend.api.base import (
     Vector,
     check_one,
 )
-from attend.consistency import Consistency
 from attend.store.selection import MAX_FACETS, MAX_VALUES
-from attend.types import Document
+from attend.types import Consistency, Document
 
 
 class DocumentRequest(Request):

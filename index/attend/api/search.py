@@ -22,9 +22,9 @@ from attend.api.base import (
     Text,
 )
 from attend.api.queries import AnyQuery
-from attend.consistency import Consistency
 from attend.store.selection import MAX_FACETS
 from attend.tuning import MAX_LEXICAL
+from attend.types import Consistency
 
 MAX_BATCH = 256
 MAX_COLLECTIONS = 32

@@ -15,13 +15,14 @@ from attend.api.answers import Answer
 from attend.api.queries import QueryPart
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
-from attend.consistency import Consistency, reading
 from attend.errors import Conflict, InvalidRequest
 from attend.search.attend import Attention
 from attend.search.encode import EncodedQuery, QueryEncoder
 from attend.search.scoring import Queries
 from attend.search.words import WordScores
+from attend.store import CollectionStore
 from attend.timings import collecting, tell
+from attend.types import Consistency
 from attend.versions import Version
 
 CHARACTERS = 100
@@ -87,12 +88,14 @@ class Scheduler:
         self,
         answer: Callable[[Sequence[Sequence[Search]]], list[list[Answered]]],
         encoder: QueryEncoder,
+        store: CollectionStore,
     ) -> None:
         """
         Args:
             answer: answers searches of one set of options, by caller.
         """
         self._encoder = encoder
+        self._store = store
         self._coalescer = Coalescer(answer, _cost, TOGETHER)
 
     def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]:
@@ -110,7 +113,7 @@ class Scheduler:
         answers: dict[int, Answered] = {}
         with collecting() as spent:
             if len(groups) > 1:  # one call of the encoder for all
-                with reading(_strictest(requests)):
+                with self._store.consistent(_strictest(requests)):
                     encode_searches(searches, self._encoder)
             for key, places in groups.items():
                 results = self._coalescer.join(key, [searches[place] for place in places])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from attend.store.records import State
 from attend.store.selection import Selection
 from attend.store.versions import StoredVersions, insert_version
 from attend.store.words import TOKENIZER, Lexical, WordMatches
-from attend.types import Json
+from attend.types import Consistency, Json
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
@@ -60,6 +60,9 @@ class Store(
 
     def reading(self) -> AbstractContextManager[Database]:
         return self.connections.reading()
+
+    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def settings(self) -> dict[str, Any]:
         rows = self._read().execute("SELECT name, value FROM settings")

@@ -30,7 +30,7 @@ from attend.store.records import (
     UserHistory,
 )
 from attend.store.words import Lexical
-from attend.types import Float32, Int64, Json
+from attend.types import Consistency, Float32, Int64, Json
 
 
 class CollectionStore(Protocol):
@@ -50,6 +50,12 @@ class CollectionStore(Protocol):
 
     def reading(self) -> AbstractContextManager[object]:
         """Let the reads within the block see one moment, or as nearly as the engine can."""
+
+    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
+        """Let the reads of this thread within the block have a consistency; None changes nothing.
+
+        An engine with one consistency ignores it.
+        """
 
     # -- documents --------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from attend.api.documents import (
     UpsertRequest,
     Written,
 )
-from attend.consistency import reading
 from attend.errors import UnknownDocument
 from attend.store import StoredDocument
 from attend_service.context import context
@@ -71,8 +70,9 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
 @operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})
 def list_documents(collection: str, query: ListingRequest) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
-    with reading(query.consistency):
-        page = _collection(collection).page(query.filter, cursor=query.cursor, limit=query.limit)
+    opened = _collection(collection)
+    with opened.store.consistent(query.consistency):
+        page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
     return reply(DocumentPage(documents, page.next, page.total))
 
@@ -80,8 +80,9 @@ def list_documents(collection: str, query: ListingRequest) -> Response:
 @operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentAnswer})
 def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     """Show a document."""
-    with reading(query.consistency):
-        return reply(_document(_collection(collection).document(id)))
+    opened = _collection(collection)
+    with opened.store.consistent(query.consistency):
+        return reply(_document(opened.document(id)))
 
 
 @operations.add(

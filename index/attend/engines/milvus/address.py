@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple, cast, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from attend.consistency import Consistency
 from attend.errors import InvalidRequest
+from attend.types import Consistency
 
 DEFAULT_PORT = 19530
 DEFAULT_LIBRARY = "attend"

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from attend.consistency import Consistency, Moment, ReadBlock, present_block
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import MESSAGE_BYTES
+from attend.engines.milvus.consistency import Moment, ReadBlock, read_block
 from attend.errors import InvalidRequest, Unavailable, UnknownCollection
+from attend.types import Consistency
 
 try:
     import grpc
@@ -228,9 +230,9 @@ class Client:
         said = None if consistency else present_block()
         level = consistency or (said.consistency if said else self.address.consistency)
         if level == "strong":
-            if said is None:
+            if block is None:
                 return {"consistency_level": "Strong"}
-            moment = self._moment(client, said)
+            moment = self._moment(client, block)
             return {"consistency_level": "Customized", "guarantee_timestamp": moment.mark}
         wrote = self._wrote.get(collection)
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
@@ -238,9 +240,9 @@ class Client:
 
     def _moment(self, client: MilvusClient, said: ReadBlock) -> Moment:
         """That of a block of reads, or one anew where it is too long ago."""
-        moment, began = said.moments.get(self), time.monotonic()
+        moment, began = block.moments.get(self), time.monotonic()
         if moment is None or began - moment.began > MOMENT_SECONDS:
-            said.moments[self] = moment = Moment(_now(client), began)
+            block.moments[self] = moment = Moment(_now(client), began)
         return moment
 
     def _connected(self) -> MilvusClient:

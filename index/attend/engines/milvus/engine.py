@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from attend.api.search import Mask, SearchOptions
-from attend.consistency import reading
 from attend.engines.engine import UNSUPPORTED, OpenedCollection
 from attend.engines.milvus import schema, tables
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from attend.engines.milvus.checks import RemoteChecks
 from attend.engines.milvus.client import Client
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.keys import RemoteKeys, Size
 from attend.engines.milvus.registry import Known, Registry, RemoteAliases
 from attend.engines.milvus.store import RemoteStore

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from attend.consistency import reading
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import Gone, Row
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.tables import Head, Tables
 from attend.engines.milvus.writing import version_now
 from attend.errors import UnknownDocument

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.consistency import reading
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import MESSAGE_BYTES
 from attend.engines.milvus.client import Client
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.examples import RemoteExamples
 from attend.engines.milvus.key_tables import KeyTables
 from attend.engines.milvus.registry import Lease

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from attend.consistency import reading
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.writing import projected
 from attend.types import OnStage

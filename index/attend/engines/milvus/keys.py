@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.consistency import reading
 from attend.engines.engine import UNSUPPORTED
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.filters import both
 from attend.engines.milvus.graphs import EFS, KeyGraph
 from attend.engines.milvus.tables import Read, Tables

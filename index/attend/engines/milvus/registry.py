@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Any
 
 from attend.aliases import MAX_ALIASES, name_taken
-from attend.consistency import Consistency
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import LOOKED_AGAIN, Client
 from attend.errors import LimitExceeded, UnknownAlias, UnknownProjection
+from attend.types import Consistency
 
 PART_BYTES = 48_000
 """Of matrices in one row: 64,000 letters of base64."""

@@ -6,15 +6,15 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attend.consistency import reading
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES, NotSupported
+from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.examples import RemoteExamples
 from attend.engines.milvus.filters import (
     ELEMENTS,
@@ -39,7 +39,7 @@ from attend.store import (
     StoredProjection,
     StoredVersion,
 )
-from attend.types import Document, Float32, Int64, Json
+from attend.types import Consistency, Document, Float32, Int64, Json
 
 DELETED = 10_000
 """Documents deleted at once by a filter."""
@@ -88,6 +88,9 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         """Let the reads within the block be strong, though not of one moment."""
         with reading("strong"):
             yield
+
+    def consistent(self, consistency: Consistency | None) -> AbstractContextManager[object]:
+        return reading(consistency)
 
     def with_documents(self, read: Mapping[int, Read]) -> RemoteStore:
         """Return this store with the documents of a search as the search has read them."""

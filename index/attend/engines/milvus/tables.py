@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.consistency import Consistency
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import MAX_TEXT_BYTES
 from attend.engines.milvus.client import LOOKED_AGAIN, Client, Row
@@ -17,7 +16,7 @@ from attend.engines.milvus.filters import both, filter_fields
 from attend.engines.milvus.registry import Known, Registry
 from attend.errors import Conflict, LimitExceeded
 from attend.store import StoredDocument
-from attend.types import Document, Float32, Int64
+from attend.types import Consistency, Document, Float32, Int64
 
 ENTRY_BYTES = 3 * MAX_TEXT_BYTES
 """The most that a document's row takes in a message, but for what Milvus adds."""
