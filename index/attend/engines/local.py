@@ -54,8 +54,8 @@ class Folder:
 
     def names(self) -> list[str]:
         """The collections, without aliases, in alphabetical order."""
-        found = (self.folder / "collections").glob("*/documents.db")
-        names = (path.parent.name for path in found)
+        results = (self.folder / "collections").glob("*/documents.db")
+        names = (path.parent.name for path in results)
         return sorted(name for name in names if self.aliases.target(name) is None)
 
     def identity(self, name: str) -> object | None:
@@ -160,8 +160,8 @@ def _sweep(folder: Path) -> None:
     """
     made_before = time.time() - MAKING_SECONDS
     for path in folder.glob("*-*"):
-        found = LEFT_BEHIND.fullmatch(path.name)
-        if found and path.is_dir() and not path.is_symlink():
-            if found[1] == "making" and path.stat().st_mtime > made_before:
+        results = LEFT_BEHIND.fullmatch(path.name)
+        if results and path.is_dir() and not path.is_symlink():
+            if results[1] == "making" and path.stat().st_mtime > made_before:
                 continue
             shutil.rmtree(path, ignore_errors=True)

@@ -16,8 +16,9 @@ from attend.projection import Projection
 from attend.recommend.predictor import read_model
 from attend.settings import Settings
 from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument
-from attend.store.checks import CHECKS, RESEND, RESTORE, Check, own_keys
+from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.connections import count_change
+from attend.store.keys import own_key_rows
 from attend.tuning import Tuning
 from attend.types import Int64
 from attend.views import LocalView, Views
@@ -52,9 +53,9 @@ class LocalChecks:
         if {finding.check for finding in findings} & {"file", "settings", "json", "embeddings"}:
             return findings
         try:
-            findings += [Finding(DOCUMENTS, each, False, RESEND) for each in self._documents()]
-            findings += [Finding(PROJECTIONS, each, False, RESTORE) for each in self._versions()]
-            findings += [Finding(INDEX, each, True, REBUILT) for each in self._indexes()]
+            findings += [Finding(DOCUMENTS, item, False, RESEND) for item in self._documents()]
+            findings += [Finding(PROJECTIONS, item, False, RESTORE) for item in self._versions()]
+            findings += [Finding(INDEX, item, True, REBUILT) for item in self._indexes()]
         except sqlite3.DatabaseError as error:
             findings.append(_unreadable("file", error))
         return findings
@@ -97,7 +98,7 @@ class LocalChecks:
             with self._store.connections.reading() as db:
                 page = self._store.scroll(after, PAGE)
                 after = page[-1].row if page else None
-                keys = own_keys(db, page[0].row, page[-1].row) if page else {}
+                keys = own_key_rows(db, page[0].row, page[-1].row) if page else {}
                 hashes = self._store.hashes([document.id for document in page])
             for document in page:
                 stored = hashes.get(document.id)

@@ -6,11 +6,9 @@ Nothing here runs while the collection is used; a check may read everything.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 
 import numpy as np
 from sqlite_utils import Database
@@ -18,7 +16,7 @@ from sqlite_utils import Database
 from attend.store import field_index
 from attend.store.connections import dimension
 from attend.store.migrations import FILL_LEXICAL, TEXTS, migrations
-from attend.store.records import KeyRow
+from attend.store.words import index_problems
 
 READ_ROWS = 8192
 """Embeddings read at a time."""
@@ -45,19 +43,6 @@ class Check:
     find: Find
     repair: Repair | None
     advice: str
-
-
-def own_keys(db: Database, first: int, last: int) -> dict[int, list[KeyRow]]:
-    """Return the documents' own keys by row, from one row to another, texts without embeddings."""
-    keys: dict[int, list[KeyRow]] = {}
-    for row, field, start, stop, blob in db.execute(
-        "SELECT document, field, start, stop, CASE WHEN stop = 0 THEN embedding ELSE x'' END "
-        "FROM keys WHERE example IS NULL AND document BETWEEN ? AND ? ORDER BY id",
-        [first, last],
-    ):
-        embedding = np.frombuffer(blob, dtype=np.float32)
-        keys.setdefault(row, []).append(KeyRow(field, start, stop, embedding))
-    return keys
 
 
 def schema_problems(db: Database) -> list[str]:
@@ -112,7 +97,7 @@ _NUMBERED = {
     "projections": "version",
     "users": "id",
 }
-"""Tables whose numbers are never reused: a reused one would be taken for the row before."""
+"""DatabasePart whose numbers are never reused: a reused one would be taken for the row before."""
 
 _COUNTERS = [
     (
@@ -262,50 +247,6 @@ def _terms(db: Database) -> Iterator[str]:
             yield f"The term {name!r} of projection {projection} for document {row} is damaged."
 
 
-def _words(db: Database) -> Iterator[str]:
-    """Compare the index of words with a fresh one of the same texts, in a file of its own."""
-    path = Path(
-        db.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]
-    )
-    fresh = sqlite3.connect("", uri=True)
-    try:
-        fresh.execute("ATTACH ? AS stored", [f"{path.as_uri()}?mode=ro"])
-        yield from _word_differences(fresh)
-    except sqlite3.DatabaseError as error:
-        yield f"The index of words cannot be read ({error})."
-    finally:
-        fresh.close()
-
-
-def _word_differences(fresh: sqlite3.Connection) -> Iterator[str]:
-    sql = fresh.execute("SELECT sql FROM stored.sqlite_master WHERE name = 'lexical'").fetchone()
-    fresh.execute(sql[0])
-    fresh.execute(
-        "INSERT INTO main.lexical (rowid, text) " + TEXTS.replace("documents", "stored.documents")
-    )
-    for name in ("main", "stored"):
-        fresh.execute(
-            f"CREATE VIRTUAL TABLE temp.of_{name} USING fts5vocab('{name}', 'lexical', 'row')"
-        )
-    lengths = _difference(fresh, "id, sz", "{}.lexical_docsize")
-    if lengths:
-        yield f"The index of words has other texts for {lengths} documents."
-    terms = _difference(fresh, "term, doc, cnt", "temp.of_{}")
-    if terms:
-        yield f"The index of words counts {terms} words otherwise than the texts do."
-
-
-def _difference(db: sqlite3.Connection, columns: str, table: str) -> int:
-    """Count the rows, by their first column, that only the fresh or only the stored table has."""
-    one, other = (f"SELECT {columns} FROM {table.format(name)}" for name in ("main", "stored"))
-    key = columns.split(",")[0]
-    row = db.execute(
-        f"SELECT count(DISTINCT {key}) FROM (SELECT * FROM ({one} EXCEPT {other}) "
-        f"UNION ALL SELECT * FROM ({other} EXCEPT {one}))"
-    ).fetchone()
-    return int(row[0])
-
-
 def _filters(db: Database) -> Iterator[str]:
     for name, count in field_index.check(db).items():
         yield f"The index of the field {name!r} is wrong about {count} documents."
@@ -393,7 +334,7 @@ CHECKS = (
     ),
     Check(
         "words",
-        _words,
+        partial(index_problems, texts=TEXTS),
         _run(
             "INSERT INTO lexical (lexical) VALUES ('delete-all')",
             FILL_LEXICAL,

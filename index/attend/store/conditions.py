@@ -114,7 +114,7 @@ def kind_of(type: str) -> str:
 
 
 def located(name: str) -> str:
-    """SQL for the JSON that a field holds in a row of `documents`; NULL where there is none."""
+    """SQL for the JSON that a field holds in a row of `documents`; NULL for a missing field."""
     if name == ID:
         return "json_quote(documents.id)"
     if name == VALUE:
@@ -129,8 +129,8 @@ def paths(name: str) -> tuple[str, str]:
 
     Escaped as stored JSON is, for SQLite before 3.45 compares names as they are written.
     """
-    whole, parts = json.dumps(name), [json.dumps(part) for part in name.split(".")]
-    return f"$.{whole}", "$" + "".join(f".{part}" for part in parts)
+    key, parts = json.dumps(name), [json.dumps(part) for part in name.split(".")]
+    return f"$.{key}", "$" + "".join(f".{part}" for part in parts)
 
 
 def is_null(name: str) -> Leaf:

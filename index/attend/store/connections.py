@@ -134,7 +134,7 @@ class Connections:
         if not same:
             raise UnknownCollection(
                 f"The collection {self.path.parent.name!r} was deleted while it was open; nothing "
-                f"was written. Make it again, and open it anew.",
+                f"was written. Make it again, and open it again.",
                 field="collection",
             )
 
@@ -187,8 +187,8 @@ def _opened(uri: str) -> sqlite3.Connection:
     return connection
 
 
-class Tables:
-    """The tables of one database: reads on this thread's connection, writes as transactions."""
+class DatabasePart:
+    """A part of a store: reads on this thread's connection, writes as transactions."""
 
     connections: Connections
 

@@ -10,7 +10,7 @@ from sqlite_utils import Database
 
 from attend.api.answers import Facet
 from attend.errors import UnknownDocument
-from attend.store.connections import Tables, count_change, id_list, to_json, value_json
+from attend.store.connections import DatabasePart, count_change, id_list, to_json, value_json
 from attend.store.filters import Predicate
 from attend.store.keys import replace_keys
 from attend.store.records import Entry, Hashes, StaleEntries, StoredDocument
@@ -26,7 +26,7 @@ _from_json = json.JSONDecoder().decode
 """As `json.loads`, which looks for other options at each call."""
 
 
-class StoredDocuments(Tables):
+class StoredDocuments(DatabasePart):
     """Reads and writes documents."""
 
     _selection: Selection

@@ -17,7 +17,7 @@ from sqlite_utils import Database
 
 from attend.errors import DimensionMismatch, InvalidRequest
 from attend.store.connections import (
-    Tables,
+    DatabasePart,
     columns_of,
     dimension,
     id_list,
@@ -33,7 +33,7 @@ SAME = 0.02
 moves MiniLM's by 0.012."""
 
 
-class StoredExamples(Tables):
+class StoredExamples(DatabasePart):
     """Reads and writes examples and their questions."""
 
     def add_examples(

@@ -16,7 +16,7 @@ from sqlite_utils import Database
 
 from attend.api.base import MAX_USER
 from attend.errors import InvalidRequest
-from attend.store.connections import Tables, columns_of, id_list, row_count, value_json
+from attend.store.connections import DatabasePart, columns_of, id_list, row_count, value_json
 from attend.store.documents import known_rows
 from attend.store.records import Interaction, InteractionPage, InteractionSet, UserHistory
 from attend.types import Int64, Json
@@ -27,7 +27,7 @@ READ_BLOCK = 8192
 _USER_ID = "(SELECT id FROM users WHERE name = CAST(? AS TEXT))"
 
 
-class StoredInteractions(Tables):
+class StoredInteractions(DatabasePart):
     """Reads and writes interactions: one of each user and document, the latest."""
 
     def add_interactions(

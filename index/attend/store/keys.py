@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 from sqlite_utils import Database
 
-from attend.store.connections import Tables, read_state, stacked
-from attend.store.records import Entry, KeyBatch, KeyChanges, State, StoredKey, TooFarBehind
+from attend.store.connections import DatabasePart, read_state, stacked
+from attend.store.records import Entry, KeyBatch, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
 from attend.types import Float32, Int64
 
 READ_BLOCK = 8192
@@ -32,7 +32,7 @@ _WITH_EXAMPLES = (
 )
 
 
-class StoredKeys(Tables):
+class StoredKeys(DatabasePart):
     """Reads keys, and their changes since an earlier state."""
 
     def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
@@ -134,3 +134,16 @@ def _key_batch(rows: Sequence[tuple[int, int, bytes, int]]) -> KeyBatch:
 def _forgotten(db: Database) -> int:
     row = db.execute("SELECT value FROM settings WHERE name = 'forgotten'").fetchone()
     return 0 if row is None else int(row[0])
+
+
+def own_key_rows(db: Database, first: int, last: int) -> dict[int, list[KeyRow]]:
+    """Return the documents' own keys by row, from one row to another, texts without embeddings."""
+    keys: dict[int, list[KeyRow]] = {}
+    for row, field, start, stop, blob in db.execute(
+        "SELECT document, field, start, stop, CASE WHEN stop = 0 THEN embedding ELSE x'' END "
+        "FROM keys WHERE example IS NULL AND document BETWEEN ? AND ? ORDER BY id",
+        [first, last],
+    ):
+        embedding = np.frombuffer(blob, dtype=np.float32)
+        keys.setdefault(row, []).append(KeyRow(field, start, stop, embedding))
+    return keys

@@ -1,7 +1,4 @@
-"""The schema, as functions that are only ever appended to.
-
-`sqlite_utils.Migrations` runs each once per database, in its own transaction.
-"""
+"""The schema, as functions that are only appended to; each runs once, in a transaction."""
 
 from __future__ import annotations
 
@@ -97,7 +94,6 @@ _M001 = (
     )
     """,
 )
-
 
 # FTS5 takes a document out by the very text that was put in: both come from here. ORDER BY:
 # the same order each time. The replacement: json_each ends a text at NUL (and a blank of the
@@ -223,7 +219,6 @@ _VERSIONS = (
     "CREATE INDEX offsets_by_key ON offsets (key)",
 )
 
-
 # What a document has under each indexed field: its own scalar, or the scalars of a list; where
 # the field is missing or null, one entry that says so.
 VALUES_OF = f"""
@@ -289,7 +284,6 @@ _FIELD_VALUES = (
     END
     """,
 )
-
 
 _ROLES = (
     "ALTER TABLE projections ADD COLUMN role TEXT NOT NULL DEFAULT 'search'",

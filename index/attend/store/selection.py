@@ -150,7 +150,7 @@ class _FilterReader:
         return all(_has_index(leaf, self._ready) for leaf in leaves_of(node))
 
     def _few(self, parts: Sequence[Node]) -> Int64 | None:
-        """Return the rows of a condition that few documents meet; None if there is none."""
+        """Return the rows of a condition that few documents meet, or None."""
         for part in parts:
             if isinstance(part, Leaf):
                 first = f"SELECT DISTINCT row FROM ({self._lookup_sql(part)}) LIMIT {FEW_ROWS + 1}"

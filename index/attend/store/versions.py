@@ -11,7 +11,7 @@ from sqlite_utils import Database
 
 from attend.errors import Conflict, InvalidRequest, UnknownProjection
 from attend.store.connections import (
-    Tables,
+    DatabasePart,
     count_change,
     dimension,
     put_settings,
@@ -30,7 +30,7 @@ _SETTING: Mapping[Role, str] = {
 """The setting that names the active version of a role."""
 
 
-class StoredVersions(Tables):
+class StoredVersions(DatabasePart):
     """Reads, stores and activates versions."""
 
     def add_projection(
@@ -110,7 +110,7 @@ class StoredVersions(Tables):
 
     def active(self, role: Role = "search") -> StoredProjection | None:
         versions = self.projections()
-        return next((each for each in versions if each.active and each.role == role), None)
+        return next((one for one in versions if one.active and one.role == role), None)
 
     def role_of(self, version: int) -> Role:
         return _role_of(self._read(), version)
@@ -154,7 +154,14 @@ def insert_version(
     row = db.execute(
         "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report, role) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING version",
-        [kind, weights, fingerprint, created, *(to_json(each or {}) for each in documents), role],
+        [
+            kind,
+            weights,
+            fingerprint,
+            created,
+            *(to_json(document or {}) for document in documents),
+            role,
+        ],
     ).fetchone()
     return int(row[0])
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,3 +290,51 @@ def _summed(matches: Sequence[WordMatch]) -> tuple[Int64, Float64]:
     sums = np.bincount(rows - first, weights=scores).astype(np.float64, copy=False)
     positions: Int64 = np.flatnonzero(sums).astype(np.int64)
     return positions + first, sums[positions]
+
+
+def index_problems(db: Database, texts: str) -> Iterator[str]:
+    """Compare the index of words with a fresh one of the same texts, in a file of its own.
+
+    Args:
+        texts: SQL of the row and text of each document.
+    """
+    path = Path(
+        db.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0]
+    )
+    fresh = sqlite3.connect("", uri=True)
+    try:
+        fresh.execute("ATTACH ? AS stored", [f"{path.as_uri()}?mode=ro"])
+        yield from _differences(fresh, texts)
+    except sqlite3.DatabaseError as error:
+        yield f"The index of words cannot be read ({error})."
+    finally:
+        fresh.close()
+
+
+def _differences(fresh: sqlite3.Connection, texts: str) -> Iterator[str]:
+    sql = fresh.execute("SELECT sql FROM stored.sqlite_master WHERE name = 'lexical'").fetchone()
+    fresh.execute(sql[0])
+    fresh.execute(
+        "INSERT INTO main.lexical (rowid, text) " + texts.replace("documents", "stored.documents")
+    )
+    for name in ("main", "stored"):
+        fresh.execute(
+            f"CREATE VIRTUAL TABLE temp.of_{name} USING fts5vocab('{name}', 'lexical', 'row')"
+        )
+    lengths = _difference(fresh, "id, sz", "{}.lexical_docsize")
+    if lengths:
+        yield f"The index of words has other texts for {lengths} documents."
+    terms = _difference(fresh, "term, doc, cnt", "temp.of_{}")
+    if terms:
+        yield f"The index of words counts {terms} words otherwise than the texts do."
+
+
+def _difference(db: sqlite3.Connection, columns: str, table: str) -> int:
+    """Count the rows, by their first column, that only the fresh or only the stored table has."""
+    one, other = (f"SELECT {columns} FROM {table.format(name)}" for name in ("main", "stored"))
+    key = columns.split(",")[0]
+    row = db.execute(
+        f"SELECT count(DISTINCT {key}) FROM (SELECT * FROM ({one} EXCEPT {other}) "
+        f"UNION ALL SELECT * FROM ({other} EXCEPT {one}))"
+    ).fetchone()
+    return int(row[0])

@@ -51,7 +51,7 @@ class Address(NamedTuple):
         try:
             parts = urlsplit(written)
             port = parts.port or DEFAULT_PORT
-            asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+            requested = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         except ValueError as error:
             raise _refused(written, str(error)) from None
         library = parts.path.strip("/") or DEFAULT_LIBRARY
@@ -59,18 +59,18 @@ class Address(NamedTuple):
             raise _refused(written, "it names no host")
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{0,31}", library):
             raise _refused(written, "a library's name is up to 32 letters and digits")
-        if unknown := asked.keys() - {"consistency", "patience", "replicas"}:
+        if unknown := requested.keys() - {"consistency", "patience", "replicas"}:
             raise _refused(written, f"{', '.join(sorted(unknown))} is not known")
-        consistency = asked.get("consistency", "bounded")
+        consistency = requested.get("consistency", "bounded")
         if consistency not in get_args(Consistency):
             raise _refused(written, "consistency is bounded or strong")
-        patience = asked.get("patience", str(PATIENCE))
+        patience = requested.get("patience", str(PATIENCE))
         if not re.fullmatch(r"\d{1,3}(\.\d+)?", patience):
             raise _refused(written, "patience is a number of seconds below 1000")
-        replicas = asked.get("replicas", "1")
+        replicas = requested.get("replicas", "1")
         if not re.fullmatch(r"[1-9]\d?", replicas):
             raise _refused(written, "replicas is a number from 1 to 99")
-        names = [unquote(each) for each in (parts.username, parts.password) if each]
+        names = [unquote(item) for item in (parts.username, parts.password) if item]
         return cls(
             parts.hostname,
             port,

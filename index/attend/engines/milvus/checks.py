@@ -36,16 +36,16 @@ class RemoteChecks:
 
     def find(self) -> list[Finding]:
         self._strays = self.strays()
-        found = [
+        results = [
             Finding(STRAYS, f"{len(keys)} keys of {table} are named by no document.", True, SWEPT)
             for table, keys in self._strays.items()
             if keys
         ]
         for table, ids in self.lacking().items():
             if ids:
-                told = f"{len(ids)} documents lack keys in {table}, {ids[0]!r} first."
-                found.append(Finding(LACKING, told, False, RESEND))
-        return found
+                details = f"{len(ids)} documents lack keys in {table}, {ids[0]!r} first."
+                results.append(Finding(LACKING, details, False, RESEND))
+        return results
 
     def repair(self, names: set[str]) -> None:
         if STRAYS in names:
@@ -54,31 +54,31 @@ class RemoteChecks:
 
     def strays(self) -> dict[str, list[int]]:
         """Keys that no document names, and that nobody needs, by table."""
-        found = {table: list(self._unnamed(table)) for table in self._tables.of_keys()}
-        if any(found.values()):
+        results = {table: list(self._unnamed(table)) for table in self._tables.of_keys()}
+        if any(results.values()):
             # Some may just have been retired: those go by themselves.
             time.sleep(writing.GRACE_SECONDS + writing.TOGETHER_SECONDS)
-            found = {table: sorted(self._there(table, keys)) for table, keys in found.items()}
-        return found
+            results = {table: sorted(self._there(table, keys)) for table, keys in results.items()}
+        return results
 
     def lacking(self) -> dict[str, list[str]]:
         """Ids of documents some of whose keys are not there, by table."""
         tables = self._tables.of_keys(complete=True)
-        found: dict[str, list[str]] = {table: [] for table in tables}
+        results: dict[str, list[str]] = {table: [] for table in tables}
         for rows in self._blocks(self._tables.documents, "row", ["id", "version", "keys"]):
             heads = [
                 Head(row["row"], row["id"], row["version"], row["keys"], "", "") for row in rows
             ]
-            for table, ids in found.items():
+            for table, ids in results.items():
                 ids += self._lacking(table, heads)
-        return found
+        return results
 
     def _lacking(self, table: str, heads: Sequence[Head]) -> list[str]:
         there = self._there(table, [key for head in heads for key in head.key_ids()])
-        found = {head.id: head for head in heads if not there.issuperset(head.key_ids())}
+        results = {head.id: head for head in heads if not there.issuperset(head.key_ids())}
         # Written again or deleted meanwhile, they have others.
-        now = self._tables.heads(list(found), "strong")
-        return [id for id in found if id in now and now[id].version == found[id].version]
+        now = self._tables.heads(list(results), "strong")
+        return [id for id in results if id in now and now[id].version == results[id].version]
 
     def _unnamed(self, table: str) -> Iterator[int]:
         """Keys of which no document's row has the version, older than a write may last."""
@@ -91,14 +91,14 @@ class RemoteChecks:
 
     def _versions(self, rows: Sequence[int]) -> Mapping[int, int]:
         tables, distinct = self._tables, list(dict.fromkeys(rows))
-        found = tables.client.by_keys(
+        results = tables.client.by_keys(
             tables.documents, "row", distinct, ["row", "version"], consistency="strong"
         )
-        return {row["row"]: row["version"] for row in found}
+        return {row["row"]: row["version"] for row in results}
 
     def _there(self, table: str, keys: Sequence[int]) -> set[int]:
-        found = self._tables.client.by_keys(table, "key", keys, ["key"], consistency="strong")
-        return {row["key"] for row in found}
+        results = self._tables.client.by_keys(table, "key", keys, ["key"], consistency="strong")
+        return {row["key"] for row in results}
 
     def _blocks(
         self, table: str, primary: str, fields: Sequence[str]

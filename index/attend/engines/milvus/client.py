@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from attend.consistency import Consistency, Moment, ReadBlock, present_block
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import MESSAGE_BYTES
 from attend.engines.milvus.consistency import Moment, ReadBlock, read_block
@@ -88,13 +87,13 @@ class Client:
 
     def upsert(self, collection: str, rows: Sequence[Row]) -> None:
         for batch in batches(rows):
-            given = [dict(row) for row in batch]
-            self._write(collection, partial(_upsert, collection=collection, rows=given))
+            value = [dict(row) for row in batch]
+            self._write(collection, partial(_upsert, collection=collection, rows=value))
 
     def delete(self, collection: str, keys: Sequence[int | str]) -> None:
         """Delete rows by their primary keys."""
-        for at in range(0, len(keys), 10_000):
-            ids = list(keys[at : at + 10_000])
+        for place in range(0, len(keys), 10_000):
+            ids = list(keys[place : place + 10_000])
             self._write(collection, partial(_delete, collection=collection, ids=ids))
 
     def query(
@@ -107,7 +106,7 @@ class Client:
     ) -> list[dict[str, Any]]:
         """Rows that pass; with a limit, those of the smallest primary keys."""
         bound = {} if limit is None else {"limit": limit}
-        found = self.call(
+        results = self.call(
             lambda client: client.query(
                 collection,
                 filter=filter,
@@ -117,7 +116,7 @@ class Client:
                 **bound,
             )
         )
-        return list(found)
+        return list(results)
 
     def by_keys(
         self,
@@ -135,8 +134,8 @@ class Client:
             row_bytes: the most that one may take in a message.
         """
         step = max(1, min(10_000, MESSAGE_BYTES // row_bytes))
-        for at in range(0, len(keys), step):
-            listed = ", ".join(map(str, keys[at : at + step]))
+        for place in range(0, len(keys), step):
+            listed = ", ".join(map(str, keys[place : place + step]))
             passing = f"{field} in [{listed}]" + (f" and ({also})" if also else "")
             yield from self.query(collection, passing, fields, None, consistency)
 
@@ -153,7 +152,7 @@ class Client:
         params: Mapping[str, Any],
     ) -> list[list[Any]]:
         """For each vector the rows of the largest inner products, best first."""
-        found = self.call(
+        results = self.call(
             lambda client: client.search(
                 collection,
                 data=list(vectors),
@@ -165,7 +164,7 @@ class Client:
                 **self._level(client, collection, None),
             )
         )
-        return [list(each) for each in found]
+        return [list(item) for item in results]
 
     # -- the server -------------------------------------------------------------------------
 
@@ -180,9 +179,9 @@ class Client:
         )
         # By their ids: each replica loads them all.
         rows = {
-            each.segment_id: each.num_rows
-            for each in loaded
-            if each.state_name == "Sealed" and each.index_name
+            item.segment_id: item.num_rows
+            for item in loaded
+            if item.state_name == "Sealed" and item.index_name
         }
         return min(1.0, float(sum(rows.values())) / max(1, self.count(collection)))
 
@@ -190,7 +189,7 @@ class Client:
         self.call(lambda client: client.drop_collection(collection, timeout=TRY_SECONDS))
 
     def call(self, action: Callable[[MilvusClient], Result]) -> Result:
-        """What an action returns, tried again with growing pauses while that may help.
+        """Call an action and return its result; retry with growing pauses while that may help.
 
         Raises:
             Unavailable: it did not succeed in time.
@@ -205,7 +204,7 @@ class Client:
                     raise Gone(
                         "The collection was dropped meanwhile; list those there are."
                     ) from error
-                if any(each in str(error) for each in HOPELESS):
+                if any(item in str(error) for item in HOPELESS):
                     raise
                 if time.monotonic() - started + pause > self.address.patience:
                     raise self._unavailable(error) from error
@@ -227,8 +226,8 @@ class Client:
         self, client: MilvusClient, collection: str, consistency: Consistency | None
     ) -> dict[str, Any]:
         """Milvus's names for a consistency. A process always sees its own writes."""
-        said = None if consistency else present_block()
-        level = consistency or (said.consistency if said else self.address.consistency)
+        block = None if consistency else read_block()
+        level = consistency or (block.consistency if block else self.address.consistency)
         if level == "strong":
             if block is None:
                 return {"consistency_level": "Strong"}
@@ -301,12 +300,12 @@ class _Insertion:
 def batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Rows in parts that fit into a message."""
     first, size = 0, 0
-    for at, row in enumerate(rows):
-        own = sum(_bytes(value) for value in row.values())
-        if size and size + own > MESSAGE_BYTES:
-            yield rows[first:at]
-            first, size = at, 0
-        size += own
+    for place, row in enumerate(rows):
+        key_ids = sum(_bytes(value) for value in row.values())
+        if size and size + key_ids > MESSAGE_BYTES:
+            yield rows[first:place]
+            first, size = place, 0
+        size += key_ids
     if first < len(rows):
         yield rows[first:]
 
@@ -321,5 +320,5 @@ def _bytes(value: Any) -> int:
 
 
 def _short(error: Exception) -> str:
-    told = getattr(error, "message", None) or str(error) or type(error).__name__
-    return str(told).splitlines()[0][:200]
+    details = getattr(error, "message", None) or str(error) or type(error).__name__
+    return str(details).splitlines()[0][:200]

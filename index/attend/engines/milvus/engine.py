@@ -55,38 +55,40 @@ class RemoteSnapshots:
             CAPABILITIES.check("recommend")
         number = version or self._tables.known().version
         self._versions.prepare(number)
-        made = self._versions.of(number)
-        return View(made, self._keys(made), self._store.generation)
+        prepared = self._versions.of(number)
+        return View(prepared, self._keys(prepared), self._store.generation)
 
-    def _keys(self, made: Version, **passing: Any) -> RemoteKeys:
+    def _keys(self, version: Version, **passing: Any) -> RemoteKeys:
         """Return the keys of a version that pass; see `RemoteKeys` for the arguments."""
         size = self.size()
-        graph = self._versions.graphs.of(made, size.keys)
-        return RemoteKeys(self._tables, made.layout, made.width, size, graph=graph, **passing)
+        graph = self._versions.graphs.of(version, size.keys)
+        return RemoteKeys(self._tables, version.layout, version.width, size, graph=graph, **passing)
 
     def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
         """What a search looks at; see `attend.view`."""
         _check(options)
         there = self._tables.known()
-        made = self._versions.of(options.projection or there.version)
-        if not self._versions.is_ready(made, there):
+        version = self._versions.of(options.projection or there.version)
+        if not self._versions.is_ready(version, there):
             raise InvalidRequest(
-                f"Projection {made.number} has keys of its own, which are not written yet; "
+                f"Projection {version.number} has keys of its own, which are not written yet; "
                 f"activate it first.",
                 field="projection",
             )
         mask = options.mask or Mask()
         named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        exclude = {named[id] for id in mask.exclude} | (set(own) if mask.only is None else set())
+        exclude = {named[id] for id in mask.exclude} | (
+            set(query_rows) if mask.only is None else set()
+        )
         only = None if mask.only is None else [named[id] for id in mask.only]
-        given = options.filter
-        passing = self._store.passing(compile_filter(given)) if given else ""
-        keys = self._keys(made, passing=passing, exclude=sorted(exclude), only=only)
-        view = View(made, keys, self._store.generation)
+        filter = options.filter
+        passing = self._store.passing(compile_filter(filter)) if filter else ""
+        keys = self._keys(version, passing=passing, exclude=sorted(exclude), only=only)
+        view = View(version, keys, self._store.generation)
         return Selected(view, None, self._store.with_documents(keys.documents_read))
 
     def size(self) -> Size:
-        """How large the collection is, as counted some seconds ago at most."""
+        """Return the size of the collection, counted at most some seconds ago."""
         counted = self._size
         if counted is None or time.monotonic() - counted[0] > COUNTED_SECONDS:
             with self._sizing, reading("bounded"):
@@ -106,13 +108,13 @@ class RemoteSnapshots:
         return self.current()
 
     def merge_if_due(self) -> None:
-        """Begin to make an HNSW table in the background, where the keys have become so many."""
-        made = self._active()
-        if self._versions.graphs.is_due(made, self.size().keys):
-            self._versions.graphs.start(made)
+        """Begin to make an HNSW table in the background if the keys are many enough."""
+        version = self._active()
+        if self._versions.graphs.is_due(version, self.size().keys):
+            self._versions.graphs.start(version)
 
     def has_fresh(self) -> bool:
-        """Whether something is to be waited for before the process ends."""
+        """Return whether the process has something to finish before it ends."""
         keys = self._store.counts()[1]
         return self._store.retires or self._versions.graphs.is_due(self._active(), keys)
 
@@ -166,8 +168,8 @@ class Milvus:
         return self._registry.names()
 
     def identity(self, name: str) -> object | None:
-        known = self._registry.known(name)
-        return None if known is None else known.uuid
+        record = self._registry.known(name)
+        return None if record is None else record.uuid
 
     def open(self, name: str) -> OpenedCollection:
         opened = Tables(self._client, self._registry, name)
@@ -193,13 +195,13 @@ class Milvus:
         documents = tables.documents_table(self._client, uuid)
         raw = tables.keys_table(self._client, uuid, schema.RAW)
         with ThreadPoolExecutor() as both:  # a table takes seconds, most of which are waiting
-            made = [
+            calls = [
                 both.submit(schema.make_documents, self._client, documents, SHARDS),
                 both.submit(schema.make_keys, self._client, raw, settings.dimension, SHARDS),
             ]
-            for each in made:
-                each.result()
-        told = {
+            for call in calls:
+                call.result()
+        details = {
             "kind": projection.kind,
             "fingerprint": projection.fingerprint,
             "created": "",
@@ -207,7 +209,7 @@ class Milvus:
             "tuning": {},
             "report": {},
         }
-        self._registry.add_version(uuid, 1, told, projection.to_bytes())
+        self._registry.add_version(uuid, 1, details, projection.to_bytes())
         layouts: Mapping[str, Any] = {}
         form = projection.form_for(settings.scorer)
         if form.key_fingerprint != RAW_KEYS:
@@ -218,17 +220,17 @@ class Milvus:
         self._registry.put(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
 
     def drop(self, name: str) -> None:
-        """What tells of it first: tables that are left behind are nobody's."""
-        known = self._registry.known(name, fresh=True)
-        if known is None:
+        """Delete the record first: tables that are left behind then belong to no collection."""
+        record = self._registry.known(name, fresh=True)
+        if record is None:
             return
-        self._registry.forget(known)
+        self._registry.forget(record)
         for table in (
-            tables.documents_table(self._client, known.uuid),
-            f"{self._client.address.library}_{known.uuid}_examples",
+            tables.documents_table(self._client, record.uuid),
+            f"{self._client.address.library}_{record.uuid}_examples",
             *(
-                tables.keys_table(self._client, known.uuid, layout)
-                for layout in (schema.RAW, *known.layouts)
+                tables.keys_table(self._client, record.uuid, layout)
+                for layout in (schema.RAW, *record.layouts)
             ),
         ):
             self._client.drop(table)

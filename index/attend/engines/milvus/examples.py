@@ -51,11 +51,11 @@ class RemoteExamples:
 
         Raises:
             UnknownDocument: naming the ids that no document has; nothing was stored.
-            InvalidRequest: a weight, place or embedding that is none.
+            InvalidRequest: a wrong weight, position or embedding.
         """
         check_examples(questions, examples, self._width)
-        heads = self._tables.heads(list({each.document for each in examples}), "strong")
-        unknown = sorted({each.document for each in examples} - heads.keys())
+        heads = self._tables.heads(list({item.document for item in examples}), "strong")
+        unknown = sorted({item.document for item in examples} - heads.keys())
         if unknown:
             raise UnknownDocument(
                 f"The examples name {', '.join(map(repr, unknown[:10]))}, and no document has that "
@@ -68,8 +68,8 @@ class RemoteExamples:
             self.delete_examples()
         rows = {
             row["example"]: row
-            for each in examples
-            for row in [_row(questions[each.question], each, heads[each.document])]
+            for item in examples
+            for row in [_row(questions[item.question], item, heads[item.document])]
         }
         rows = {key: {**row, "id": before.get(key, row["id"])} for key, row in rows.items()}
         self._tables.client.upsert(self._table, list(rows.values()))
@@ -78,8 +78,8 @@ class RemoteExamples:
 
     def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
         """The newest first, or those older than the one of that id."""
-        found = [row for row in self._true() if before is None or row["id"] < before]
-        found.sort(key=lambda row: -int(row["id"]))
+        results = [row for row in self._true() if before is None or row["id"] < before]
+        results.sort(key=lambda row: -int(row["id"]))
         return [
             StoredExample(
                 row["id"],
@@ -90,7 +90,7 @@ class RemoteExamples:
                 row["source"],
                 row["created"],
             )
-            for row in found[:limit]
+            for row in results[:limit]
         ]
 
     def examples(self) -> ExampleSet:
@@ -100,10 +100,10 @@ class RemoteExamples:
         for row in rows:
             places.setdefault(row["question"], len(places))
         first = {place: row for row in reversed(rows) for place in [places[row["question"]]]}
-        asked = [first[place] for place in range(len(places))]
+        requested = [first[place] for place in range(len(places))]
         return ExampleSet(
-            texts=[json.loads(row["text"]) for row in asked],
-            embeddings=_stacked([row["vector"] for row in asked]),
+            texts=[json.loads(row["text"]) for row in requested],
+            embeddings=_stacked([row["vector"] for row in requested]),
             questions=np.array([places[row["question"]] for row in rows], dtype=np.int64),
             rows=np.array([row["document"] for row in rows], dtype=np.int64),
             weights=np.array([row["weight"] for row in rows], dtype=np.float64),
@@ -133,10 +133,10 @@ class RemoteExamples:
         """Those of documents that are gone, or have another text."""
         client = self._tables.client
         try:
-            for at in range(0, len(rows), BLOCK):
-                about = f"document in [{', '.join(map(str, rows[at : at + BLOCK]))}]"
-                found = client.query(self._table, about, ["example"], None, "strong")
-                client.delete(self._table, [row["example"] for row in found])
+            for place in range(0, len(rows), BLOCK):
+                about = f"document in [{', '.join(map(str, rows[place : place + BLOCK]))}]"
+                results = client.query(self._table, about, ["example"], None, "strong")
+                client.delete(self._table, [row["example"] for row in results])
         except Gone:
             return
 
@@ -152,26 +152,26 @@ class RemoteExamples:
 
     def _rows(self, fields: Sequence[str]) -> list[dict[str, Any]]:
         """All rows, in blocks; none where there is no table yet."""
-        found: list[dict[str, Any]] = []
-        wanted, after = ["example", *fields], 0
+        results: list[dict[str, Any]] = []
+        target, after = ["example", *fields], 0
         try:
             while rows := self._tables.client.query(
-                self._table, f"example > {after}", wanted, BLOCK
+                self._table, f"example > {after}", target, BLOCK
             ):
-                found += rows
+                results += rows
                 after = max(row["example"] for row in rows)
         except Gone:
             return []
-        return found
+        return results
 
 
 def _row(question: Question, example: NewExample, head: Head) -> Row:
     embedding = np.asarray(question.embedding, dtype=np.float32)
-    asked = question_hash(question.text, embedding)
+    requested = question_hash(question.text, embedding)
     return {
-        "example": schema.hashed("example", asked.hex(), str(head.row)),
+        "example": schema.hashed("example", requested.hex(), str(head.row)),
         "id": version_now(),
-        "question": schema.hashed("question", asked.hex()),
+        "question": schema.hashed("question", requested.hex()),
         "text": json.dumps(question.text, ensure_ascii=False),
         "document": head.row,
         "name": head.id,

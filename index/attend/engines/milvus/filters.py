@@ -43,30 +43,30 @@ def filter_fields(value: Json, payload: Mapping[str, Json]) -> FilterFields:
 
     The value comes before the payload, and a name as one key before the way that its dots lead.
     """
-    found: FilterFields = {}
+    results: FilterFields = {}
     seen: set[str] = set()
     for tree in (value, payload):
         for name, node in _named(tree):
             if name not in seen:
                 seen.add(name)
                 if node is not None:
-                    found[name] = list(_elements(node))
+                    results[name] = list(_elements(node))
     if value is not None:
-        found["@value"] = list(_elements(value))
-    return found
+        results["@value"] = list(_elements(value))
+    return results
 
 
-def plain(given: bool | int | float | str) -> bool | int | float | str:
+def plain(value: bool | int | float | str) -> bool | int | float | str:
     """A value as it is compared: equal numbers are written alike."""
-    if isinstance(given, str):
-        return re.sub("[\ud800-\udfff]", "\ue000", given)  # unpaired, they are no UTF-8
-    if isinstance(given, bool):
-        return given
-    if isinstance(given, float) and given.is_integer() and abs(given) < EXACT_IN_FLOATS:
-        return int(given)
-    if isinstance(given, int) and not -LARGEST <= given <= LARGEST:
-        return float(given)
-    return given
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ue000", value)  # unpaired, they are no UTF-8
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_IN_FLOATS:
+        return int(value)
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        return float(value)
+    return value
 
 
 def _named(tree: Json) -> Iterator[tuple[str, Json]]:
@@ -76,7 +76,7 @@ def _named(tree: Json) -> Iterator[tuple[str, Json]]:
     yield from tree.items()
     for name, node in tree.items():
         if "." not in name:  # dots lead through names without any
-            yield from ((f"{name}.{inner}", each) for inner, each in _inner(node))
+            yield from ((f"{name}.{inner}", item) for inner, item in _inner(node))
 
 
 def _inner(tree: Json) -> Iterator[tuple[str, Json]]:
@@ -84,14 +84,14 @@ def _inner(tree: Json) -> Iterator[tuple[str, Json]]:
         for name, node in tree.items():
             if "." not in name:
                 yield name, node
-                yield from ((f"{name}.{inner}", each) for inner, each in _inner(node))
+                yield from ((f"{name}.{inner}", item) for inner, item in _inner(node))
 
 
 def _elements(node: Json) -> Iterator[bool | int | float | str]:
     if isinstance(node, bool | int | float | str):
         yield plain(node)
     elif not isinstance(node, Mapping) and node is not None:
-        yield from (plain(each) for each in node if isinstance(each, bool | int | float | str))
+        yield from (plain(item) for item in node if isinstance(item, bool | int | float | str))
 
 
 ELEMENTS = 8
@@ -132,14 +132,14 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
     return Expression(text, tuple(sorted(ranged)))
 
 
-def has_element(name: str, at: int) -> str:
+def has_element(name: str, place: int) -> str:
     """Documents of which a field is a list with an element at a place."""
-    return f"(exists {_field(name)}[{at}])"  # Milvus joins no bare ones by "or"
+    return f"(exists {_field(name)}[{place}])"  # Milvus joins no bare ones by "or"
 
 
 def both(*expressions: str) -> str:
-    """What all of some expressions let pass; the empty ones let everything."""
-    return " and ".join(f"({each})" for each in expressions if each)
+    """Join expressions that must all hold; empty ones let everything pass."""
+    return " and ".join(f"({item})" for item in expressions if item)
 
 
 def _written(node: Node, elements: int) -> str:
@@ -161,9 +161,9 @@ def _leaf(leaf: Leaf, elements: int) -> str:
         case IsNull():
             return NOTHING if of_id else f"not (exists {_field(leaf.name)})"
         case Among(values):
-            listed = [plain(each) for each in values if isinstance(each, bool | int | float | str)]
+            listed = [plain(item) for item in values if isinstance(item, bool | int | float | str)]
             if of_id:
-                listed = [each for each in listed if isinstance(each, str)]
+                listed = [item for item in listed if isinstance(item, str)]
             if not listed:
                 return NOTHING
             written = json.dumps(listed, ensure_ascii=False)
@@ -173,7 +173,11 @@ def _leaf(leaf: Leaf, elements: int) -> str:
                 else f"json_contains_any({_field(leaf.name)}, {written})"
             )
         case Within(bounds):
-            places = ["id"] if of_id else [f"{_field(leaf.name)}[{at}]" for at in range(elements)]
+            places = (
+                ["id"]
+                if of_id
+                else [f"{_field(leaf.name)}[{position}]" for position in range(elements)]
+            )
             if of_id and not isinstance(bounds[0][1], str):
                 return NOTHING
             return " or ".join(

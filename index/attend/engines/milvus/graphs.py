@@ -67,7 +67,7 @@ class KeyGraph(NamedTuple):
     def point(self, recall: float | None = None) -> EfPoint | None:
         """Return the fastest point of a recall; None without one: then the exact table is searched.
 
-        For a recall of 1 there is none: 256 queries that found all do not prove it of others.
+        A recall of 1 has none: 256 queries that found all do not prove it of others.
         """
         target = self.target if recall is None else recall
         if target >= 1:
@@ -75,15 +75,15 @@ class KeyGraph(NamedTuple):
         return next((point for point in self.points if point.recall >= target), None)
 
     def promises(self, recall: float | None = None) -> float:
-        """What was asked for, and no more: what was measured beyond it, other queries may lack."""
-        asked = self.target if recall is None else recall
-        return 1.0 if self.point(recall) is None else asked
+        """Return the requested recall, and no more: other queries may find less."""
+        requested = self.target if recall is None else recall
+        return 1.0 if self.point(recall) is None else requested
 
 
 def measured(
     client: Client, exact: str, graph: str, queries: Float32, recall: float, on_stage: OnStage
 ) -> list[EfPoint]:
-    """What each `ef` finds of the nearest keys of queries (q, d).
+    """Measure the share of the nearest keys of queries (q, d) that each `ef` finds.
 
     Args:
         exact, graph: tables of the same keys.
@@ -102,9 +102,9 @@ def measured(
     return points
 
 
-def _relied(found: Int64, truth: Int64) -> float:
+def _relied(results: Int64, truth: Int64) -> float:
     """One standard error less than the mean share: what is promised is to be found."""
-    shares = share_found(found, truth)
+    shares = share_found(results, truth)
     return round(float(shares.mean() - shares.std() / np.sqrt(len(shares))), 4)
 
 
@@ -116,15 +116,15 @@ def _ids(
     params: Mapping[str, int],
 ) -> Int64:
     """(q, limit) primary keys, -1 where there are no more."""
-    found = np.full((len(queries), limit), -1, dtype=np.int64)
-    for at in range(0, len(queries), TOGETHER):
-        part = list(queries[at : at + TOGETHER])
+    results = np.full((len(queries), limit), -1, dtype=np.int64)
+    for place in range(0, len(queries), TOGETHER):
+        part = list(queries[place : place + TOGETHER])
         hits: Sequence[Sequence[Mapping[str, int]]] = client.search(
             table, part, limit, "", [], params
         )
-        for row, each in enumerate(hits, at):
-            found[row, : len(each)] = [hit["id"] for hit in each]
-    return found
+        for row, item in enumerate(hits, place):
+            results[row, : len(item)] = [hit["id"] for hit in item]
+    return results
 
 
 EXACT_BELOW = 100_000
@@ -135,7 +135,7 @@ LEAST_KEYS = 1000
 """Fewer keys get no index, whatever is asked for: Milvus makes none for a segment of less."""
 
 GROWN = 2
-"""By so many times the keys are more than when they were measured, they are measured again."""
+"""Growth of the number of keys after which they are measured again."""
 
 INDEXED = 0.9
 """The share of rows that Milvus has to search by the index before that is measured; it scans what
@@ -161,32 +161,31 @@ class Graphs:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def of(self, made: Version, keys: int) -> KeyGraph | None:
-        """What a version is searched by; None for the exact table."""
-        known = self._tables.known()
-        told = known.graphs.get(str(made.number))
-        settings = Settings.of(known.settings)
-        if told is None or keys < _least(settings):
+    def of(self, version: Version, keys: int) -> KeyGraph | None:
+        """Return the HNSW table of a version; None for the exact table."""
+        record = self._tables.known()
+        details = record.graphs.get(str(version.number))
+        settings = Settings.of(record.settings)
+        if details is None or keys < _least(settings):
             return None
-        points = tuple(EfPoint(*each) for each in told["points"])
-        return KeyGraph(_layout(made), points, settings.recall, told)
+        points = tuple(EfPoint(*item) for item in details["points"])
+        return KeyGraph(_layout(version), points, settings.recall, details)
 
-    def is_due(self, made: Version, keys: int) -> bool:
-        """Whether a version is to be searched by a table that is not there, or was measured for
-        something else."""
-        known = self._tables.known()
-        settings = Settings.of(known.settings)
+    def is_due(self, version: Version, keys: int) -> bool:
+        """Return whether a version lacks an HNSW table that was measured for its target."""
+        record = self._tables.known()
+        settings = Settings.of(record.settings)
         # The keys of several heads lie side by side: as one vector they are near to nothing.
-        if settings.recall >= 1 or keys < _least(settings) or made.key_heads > 1:
+        if settings.recall >= 1 or keys < _least(settings) or version.key_heads > 1:
             return False
-        told = known.graphs.get(str(made.number))
+        details = record.graphs.get(str(version.number))
         return (
-            told is None
-            or told["target"] != settings.recall
-            or keys > GROWN * int(told["measured_keys"])
+            details is None
+            or details["target"] != settings.recall
+            or keys > GROWN * int(details["measured_keys"])
         )
 
-    def ensure(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+    def ensure(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
         """Make and measure what is due, or wait until another process has done so; searches are
         answered by the exact table meanwhile.
 
@@ -200,23 +199,23 @@ class Graphs:
             lease.keep()
 
         with self._making, lease:
-            while self.is_due(made, self._count()):
+            while self.is_due(version, self._count()):
                 if lease.take():
-                    self._make(made, keep)
+                    self._make(version, keep)
                     return
                 on_stage("another process", 0.0)
                 time.sleep(WAITING_SECONDS)
 
-    def attempt(self, made: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+    def attempt(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
         """The same; where it fails searches stay exact, and the next who writes tries again."""
         try:
-            self.ensure(made, on_stage)
+            self.ensure(version, on_stage)
         except Interrupted:
             log.info("An HNSW table is filled in part; who writes next goes on.")
         except AttendError as error:
             log.warning("Searches stay exact, as no HNSW table could be made: %s", error)
 
-    def start(self, made: Version) -> None:
+    def start(self, version: Version) -> None:
         """The same in the background, unless this process is at it."""
         if self._stopping.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
@@ -225,7 +224,7 @@ class Graphs:
             if self._stopping.is_set():
                 raise Interrupted
 
-        self._thread = threading.Thread(target=self.attempt, args=[made, go_on], daemon=True)
+        self._thread = threading.Thread(target=self.attempt, args=[version, go_on], daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -235,24 +234,26 @@ class Graphs:
 
     # -- making -----------------------------------------------------------------------------
 
-    def _make(self, made: Version, on_stage: OnStage) -> None:
-        started, known = time.monotonic(), self._tables.known(fresh=True)
-        layout, client = _layout(made), self._tables.client
-        settings = Settings.of(known.settings)
+    def _make(self, version: Version, on_stage: OnStage) -> None:
+        started, record = time.monotonic(), self._tables.known(fresh=True)
+        layout, client = _layout(version), self._tables.client
+        settings = Settings.of(record.settings)
         recall = settings.recall
 
         def make(table: str) -> None:
-            schema.make_keys(client, table, made.width, known.shards, schema.HNSW)
+            schema.make_keys(client, table, version.width, record.shards, schema.HNSW)
 
-        self._layouts.fill(layout, made, make, on_stage)
+        self._layouts.fill(layout, version, make, on_stage)
         table = self._tables.keys(layout)
         client.flush(table)
         self._wait_for_index(table, on_stage)
         keys = self._count()
-        queries, of_what = self._queries(made)
-        points = measured(client, self._tables.keys(made.layout), table, queries, recall, on_stage)
+        queries, of_what = self._queries(version)
+        points = measured(
+            client, self._tables.keys(version.layout), table, queries, recall, on_stage
+        )
         fit = next((point for point in points if point.recall >= recall), points[-1])
-        told: dict[str, Json] = {
+        details: dict[str, Json] = {
             "type": f"HNSW{schema.HNSW.params['M']}",
             "why": f"not fewer than {_least(settings)} keys",
             "target": recall,
@@ -263,9 +264,9 @@ class Graphs:
             "seconds": round(time.monotonic() - started, 1),
             "points": [list(point) for point in points],
         }
-        log.info("keys are searched by HNSW: %s", told)
+        log.info("keys are searched by HNSW: %s", details)
         self._tables.change(
-            lambda known: replace(known, graphs={**known.graphs, str(made.number): told})
+            lambda record: replace(record, graphs={**record.graphs, str(version.number): details})
         )
 
     def _wait_for_index(self, table: str, on_stage: OnStage) -> None:
@@ -280,24 +281,24 @@ class Graphs:
                 )
             time.sleep(0.5)
 
-    def _queries(self, made: Version) -> tuple[Float32, str]:
+    def _queries(self, version: Version) -> tuple[Float32, str]:
         """Held-out queries (q, d) as the version asks, and what they are."""
         dimension = int(self._tables.known().settings["dimension"])
         questions = RemoteExamples(self._tables, dimension).examples().embeddings
         if len(questions) >= QUESTIONS:
-            asked, of_what = held_out(questions, questions), "questions"
+            requested, of_what = held_out(questions, questions), "questions"
         else:
-            asked, of_what = held_out(self._sample(dimension), None), "keys"
-        heads = made.projection.queries(asked)  # (q, H, d)
+            requested, of_what = held_out(self._sample(dimension), None), "keys"
+        heads = version.projection.queries(requested)  # (q, H, d)
         flat = heads.reshape(-1, heads.shape[-1])
         return np.ascontiguousarray(flat, dtype=np.float32), of_what
 
     def _sample(self, dimension: int) -> Float32:
         """Embeddings (n, d) of keys from all over: those that came first are found best."""
-        wanted = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * dimension))
-        each = 1 + self._count() // wanted  # keys are hashes: their remainders are chance
+        target = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * dimension))
+        item = 1 + self._count() // target  # keys are hashes: their remainders are chance
         rows: list[Any] = self._tables.client.query(
-            self._tables.keys(), f"key % {each} == 0", ["vector"], wanted
+            self._tables.keys(), f"key % {item} == 0", ["vector"], target
         )
         return np.array([row["vector"] for row in rows], dtype=np.float32)
 
@@ -305,8 +306,8 @@ class Graphs:
         return self._tables.client.count(self._tables.keys())
 
 
-def _layout(made: Version) -> str:
-    return f"{made.layout}_hnsw"
+def _layout(version: Version) -> str:
+    return f"{version.layout}_hnsw"
 
 
 def _least(settings: Settings) -> int:

@@ -34,7 +34,7 @@ class KeyTables:
     def fill(
         self,
         name: str,
-        made: Version,
+        version: Version,
         make: Callable[[str], None],
         on_stage: OnStage = lambda stage, done: None,
     ) -> None:
@@ -47,22 +47,24 @@ class KeyTables:
         if self._tables.known(fresh=True).layouts.get(name, (0, False))[1]:
             return
         make(self._tables.keys(name))
-        told = False
-        while not told:
-            self._tell(name, made, False)
+        details = False
+        while not details:
+            self._tell(name, version, False)
             # Who writes asks for the layouts after its raw keys are stored: whatever it stored
             # before it could know of this one is read here.
-            self._write(name, made, on_stage)
+            self._write(name, version, on_stage)
             # Another process may have told of something else at the same moment.
-            told = name in self._tables.known(fresh=True).layouts
-        self._tell(name, made, True)
+            details = name in self._tables.known(fresh=True).layouts
+        self._tell(name, version, True)
 
-    def _tell(self, name: str, made: Version, complete: bool) -> None:
+    def _tell(self, name: str, version: Version, complete: bool) -> None:
         self._tables.change(
-            lambda known: replace(known, layouts={**known.layouts, name: (made.number, complete)})
+            lambda record: replace(
+                record, layouts={**record.layouts, name: (version.number, complete)}
+            )
         )
 
-    def _write(self, name: str, made: Version, on_stage: OnStage) -> None:
+    def _write(self, name: str, version: Version, on_stage: OnStage) -> None:
         """Project those of all keys that the table lacks."""
         client, table = self._tables.client, self._tables.keys(name)
         unchecked: list[int] = []
@@ -74,7 +76,7 @@ class KeyTables:
                 there = {row["key"] for row in client.by_keys(table, "key", ids, ["key"])}
                 lacking = [row for row in rows if row["key"] not in there]
                 if lacking:
-                    client.insert(table, projected(lacking, made))
+                    client.insert(table, projected(lacking, version))
                     unchecked += [row["key"] for row in lacking]
                 if len(unchecked) >= CHECKED:
                     self._delete_gone(table, unchecked)
@@ -84,8 +86,8 @@ class KeyTables:
     def _delete_gone(self, table: str, keys: list[int]) -> None:
         """Those that were deleted after they were read and before they were written."""
         client = self._tables.client
-        found = client.by_keys(self._tables.keys(), "key", keys, ["key"], consistency="strong")
-        gone = set(keys) - {row["key"] for row in found}
+        results = client.by_keys(self._tables.keys(), "key", keys, ["key"], consistency="strong")
+        gone = set(keys) - {row["key"] for row in results}
         if gone:
             client.delete(table, sorted(gone))
 

@@ -23,7 +23,7 @@ MAX_EF = EFS[-1]
 """More keys are found faster by a scan than by HNSW."""
 
 READ_AGAIN = 4
-"""How often a document that changes while it is read is read anew; then it is passed over."""
+"""Attempts to read a document that changes meanwhile; then the search skips it."""
 
 
 class Size(NamedTuple):
@@ -75,8 +75,8 @@ class RemoteKeys:
         self.width = width
         # What HNSW finds behind a filter is not known; of a few that are masked it is.
         self._graph = graph = None if passing or only is not None else graph
-        told = {} if graph is None else graph.told
-        self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **told}
+        details = {} if graph is None else graph.told
+        self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **details}
         self.documents_read: dict[int, Read] = {}
         self._looked_for: set[int] = set()
         self._own: set[int] = set()
@@ -94,7 +94,7 @@ class RemoteKeys:
 
     @property
     def most_keys(self) -> int:
-        """Of one document, of those that were read."""
+        """The largest number of keys of a document, of those that were read."""
         return max((read.keys for read in self.documents_read.values()), default=1)
 
     @property
@@ -137,9 +137,10 @@ class RemoteKeys:
         choose."""
         q, heads, _ = queries.shape
         flat = queries.reshape(q * heads, -1)
-        found = self._nearest(flat, attend + EXTRA, recall)
+        results = self._nearest(flat, attend + EXTRA, recall)
         by_query = [
-            np.unique(np.concatenate(found[at : at + heads])) for at in range(0, len(found), heads)
+            np.unique(np.concatenate(results[place : place + heads]))
+            for place in range(0, len(results), heads)
         ]
         return Proposed(by_query, self.promises(recall))
 
@@ -162,48 +163,48 @@ class RemoteKeys:
         """The documents of `rows`, in one block."""
         if rows is None:
             raise _reads_all()
-        found = self.lookup(rows)
-        if len(found):
-            yield found
+        results = self.lookup(rows)
+        if len(results):
+            yield results
 
-    def _nearest(self, queries: Float32, wanted: int, recall: float | None) -> list[Int64]:
+    def _nearest(self, queries: Float32, target: int, recall: float | None) -> list[Int64]:
         """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
         different ones or more, or all there are.
 
         A document that is found by an old key is one of them, since its own may not have been to
         be seen yet; but it takes the place of none that is found by a key of its own.
         """
-        fetch = min(MAX_RESULTS, int(wanted * self._size.crowd * OVERFETCH) + 1)
-        found: list[Int64 | None] = [None] * len(queries)
+        fetch = min(MAX_RESULTS, int(target * self._size.crowd * OVERFETCH) + 1)
+        results: list[Int64 | None] = [None] * len(queries)
         pending = list(range(len(queries)))
         while pending:
             hits = list(self._hits(queries[pending], fetch, recall))
-            met = {hit["entity"]["document"] for each in hits for hit in each}
-            alive = set(self._settled(sorted(met)))
-            for at, each in zip(pending, hits, strict=True):
-                rows = {hit["entity"]["document"] for hit in each}
-                own = {hit["entity"]["document"] for hit in each if hit["id"] in self._own}
-                if len(own) >= wanted or len(each) < fetch or fetch == MAX_RESULTS:
-                    found[at] = np.array(sorted(rows & alive), dtype=np.int64)
-            pending = [at for at in pending if found[at] is None]
+            proposed = {hit["entity"]["document"] for item in hits for hit in item}
+            alive = set(self._settled(sorted(proposed)))
+            for place, item in zip(pending, hits, strict=True):
+                rows = {hit["entity"]["document"] for hit in item}
+                key_ids = {hit["entity"]["document"] for hit in item if hit["id"] in self._own}
+                if len(key_ids) >= target or len(item) < fetch or fetch == MAX_RESULTS:
+                    results[place] = np.array(sorted(rows & alive), dtype=np.int64)
+            pending = [place for place in pending if results[place] is None]
             fetch = min(MAX_RESULTS, fetch * 2)
-        return [each for each in found if each is not None]
+        return [item for item in results if item is not None]
 
     def _hits(self, queries: Float32, fetch: int, recall: float | None) -> Iterator[list[Any]]:
         """Hits of each query; the keys among them are kept."""
         layout, params = self._by(fetch, recall)
         row_bytes = 4 * self.width + 200
         step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
-        for at in range(0, len(queries), step):
-            found = self._tables.client.search(
+        for place in range(0, len(queries), step):
+            results = self._tables.client.search(
                 self._tables.keys(layout),
-                list(queries[at : at + step]),
+                list(queries[place : place + step]),
                 fetch,
                 self._of_keys,
                 ["document", "vector"],
                 params,
             )
-            for hits in found:
+            for hits in results:
                 for hit in hits:
                     entity = hit["entity"]
                     if hit["id"] not in self._vectors:
@@ -211,7 +212,7 @@ class RemoteKeys:
                 yield hits
 
     def _by(self, fetch: int, recall: float | None) -> tuple[str, dict[str, int]]:
-        """The layout of the table that finds so many keys, and the parameters of its index."""
+        """Return the key table to search for `fetch` keys, and the parameters of its index."""
         graph = self._graph
         if graph is None or fetch > MAX_EF:
             return self._layout, {}
@@ -238,19 +239,19 @@ class RemoteKeys:
     def _read_whole(self, rows: Sequence[int]) -> list[int]:
         """Reads documents, then their keys. Returns those whose keys were not there."""
         read = self._tables.read(rows, passing=self._of_documents)
-        keys = [key for each in read.values() for key in each.key_ids()]
+        keys = [key for item in read.values() for key in item.key_ids()]
         self._read_keys(keys)
         # Keys are written before the document that names them: a moment after it has seen them.
         with reading("strong"):
             self._read_keys(keys)
-        whole = {
-            row: each
-            for row, each in read.items()
-            if all(key in self._vectors for key in each.key_ids())
+        complete = {
+            row: item
+            for row, item in read.items()
+            if all(key in self._vectors for key in item.key_ids())
         }
-        self.documents_read |= whole
-        self._own.update(key for each in whole.values() for key in each.key_ids())
-        return [row for row in read if row not in whole]
+        self.documents_read |= complete
+        self._own.update(key for item in complete.values() for key in item.key_ids())
+        return [row for row in read if row not in complete]
 
     def _read_keys(self, keys: Sequence[int]) -> None:
         """Those that were not read yet."""

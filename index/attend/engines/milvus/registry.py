@@ -61,9 +61,9 @@ class Known:
 
     @classmethod
     def of(cls, body: str) -> Known:
-        given = json.loads(body)
-        layouts = {name: (each[0], each[1]) for name, each in given.pop("layouts").items()}
-        return cls(**{**given, "active": tuple(given["active"]), "layouts": layouts})
+        value = json.loads(body)
+        layouts = {name: (item[0], item[1]) for name, item in value.pop("layouts").items()}
+        return cls(**{**value, "active": tuple(value["active"]), "layouts": layouts})
 
     def body(self) -> str:
         return json.dumps(asdict(self))
@@ -86,41 +86,41 @@ class Registry:
         return sorted(name.removeprefix("collection/") for name in self._like("collection/"))
 
     def known(self, name: str, *, fresh: bool = False) -> Known | None:
-        """A collection; None where there is none. At most a second old, or fresh."""
-        kept = self._known.get(name)
-        if kept is not None and not fresh and time.monotonic() - kept[0] < KNOWN_SECONDS:
-            return kept[1]
-        found = None if fresh else self._one(f"collection/{name}", None)
-        # Who asks for what another process has just made is not told that there is none; one that
-        # was there may only be replaced at this moment.
-        for pause in (0.0, *LOOKED_AGAIN) if kept else (0.0,):
-            if found is None:
+        """Return a collection's record, at most a second old or fresh; None for an unknown name."""
+        stored = self._known.get(name)
+        if stored is not None and not fresh and time.monotonic() - stored[0] < KNOWN_SECONDS:
+            return stored[1]
+        results = None if fresh else self._one(f"collection/{name}", None)
+        # Another process may have just made it, and a known one may be replaced at this moment:
+        # only a strong read says that it is gone.
+        for pause in (0.0, *LOOKED_AGAIN) if stored else (0.0,):
+            if results is None:
                 time.sleep(pause)
-                found = self._one(f"collection/{name}", "strong")
-        if found is None:
+                results = self._one(f"collection/{name}", "strong")
+        if results is None:
             self._known.pop(name, None)
             return None
-        known = Known.of(found)
-        self._known[name] = time.monotonic(), known
-        return known
+        record = Known.of(results)
+        self._known[name] = time.monotonic(), record
+        return record
 
-    def put(self, known: Known) -> None:
-        self._put({f"collection/{known.name}": known.body()})
-        self._known[known.name] = time.monotonic(), known
+    def put(self, record: Known) -> None:
+        self._put({f"collection/{record.name}": record.body()})
+        self._known[record.name] = time.monotonic(), record
 
-    def forget(self, known: Known) -> None:
+    def forget(self, record: Known) -> None:
         """Remove a collection with its versions; its tables are another's to drop."""
-        self._known.pop(known.name, None)
-        rest = [*self._like(f"version/{known.uuid}/"), *self._like(f"weights/{known.uuid}/")]
-        own = [f"collection/{known.name}", f"claim/{known.uuid}"]
-        self._client.delete(self.table, [*own, *rest])
+        self._known.pop(record.name, None)
+        rest = [*self._like(f"version/{record.uuid}/"), *self._like(f"weights/{record.uuid}/")]
+        key_ids = [f"collection/{record.name}", f"claim/{record.uuid}"]
+        self._client.delete(self.table, [*key_ids, *rest])
 
     # -- work -------------------------------------------------------------------------------
 
     def claim(self, uuid: str) -> tuple[str, float]:
-        """Who makes a table for a collection ("": nobody), and until when by the clock."""
-        found = self._one(f"claim/{uuid}", "strong")
-        holder, until = json.loads(found) if found else ("", 0.0)
+        """Return the holder of a collection's lease ("": nobody), and its end by the clock."""
+        results = self._one(f"claim/{uuid}", "strong")
+        holder, until = json.loads(results) if results else ("", 0.0)
         return holder, until
 
     def put_lease(self, uuid: str, holder: str, until: float) -> None:
@@ -132,51 +132,55 @@ class Registry:
     # -- versions ---------------------------------------------------------------------------
 
     def versions(self, uuid: str) -> dict[int, dict[str, Any]]:
-        """What is told of each version, by number."""
-        found = self._like(f"version/{uuid}/")
-        numbered = {int(name.rsplit("/", 1)[1]): json.loads(body) for name, body in found.items()}
+        """Return the record of each version, by number."""
+        results = self._like(f"version/{uuid}/")
+        numbered = {int(name.rsplit("/", 1)[1]): json.loads(body) for name, body in results.items()}
         return dict(sorted(numbered.items()))
 
-    def add_version(self, uuid: str, number: int, told: Mapping[str, Any], weights: bytes) -> None:
+    def add_version(
+        self, uuid: str, number: int, details: Mapping[str, Any], weights: bytes
+    ) -> None:
         """The matrices first: a version that is there is whole."""
         parts = range(0, max(len(weights), 1), PART_BYTES)
         self._put(
             {
-                f"weights/{uuid}/{number}/{at:04d}": base64.b64encode(
+                f"weights/{uuid}/{number}/{place:04d}": base64.b64encode(
                     weights[first : first + PART_BYTES]
                 ).decode()
-                for at, first in enumerate(parts)
+                for place, first in enumerate(parts)
             }
         )
-        self._put({f"version/{uuid}/{number}": json.dumps({**told, "parts": len(parts)})})
+        self._put({f"version/{uuid}/{number}": json.dumps({**details, "parts": len(parts)})})
 
     def version(self, uuid: str, number: int) -> tuple[dict[str, Any], bytes]:
-        """What is told of a version, and its matrices.
+        """Return the record of a version, and its matrices.
 
         Raises:
-            UnknownProjection: there is none of this number.
+            UnknownProjection: an unknown number.
         """
-        found = self._one(f"version/{uuid}/{number}", None)
-        found = self._one(f"version/{uuid}/{number}", "strong") if found is None else found
-        if found is None:
+        results = self._one(f"version/{uuid}/{number}", None)
+        results = self._one(f"version/{uuid}/{number}", "strong") if results is None else results
+        if results is None:
             raise UnknownProjection(
                 f"There is no projection {number}; 'attend projections' lists those there are.",
                 field="projection",
             )
         parts = self._like(f"weights/{uuid}/{number}/", "strong")
-        return json.loads(found), b"".join(base64.b64decode(parts[name]) for name in sorted(parts))
+        return json.loads(results), b"".join(
+            base64.b64decode(parts[name]) for name in sorted(parts)
+        )
 
     # -- aliases ----------------------------------------------------------------------------
 
     def all(self) -> dict[str, str]:
         """The collection of each alias, in alphabetical order."""
-        found = self._like("alias/")
-        return {name.removeprefix("alias/"): found[name] for name in sorted(found)}
+        results = self._like("alias/")
+        return {name.removeprefix("alias/"): results[name] for name in sorted(results)}
 
     def target(self, name: str) -> str | None:
         """The collection that an alias leads to, there or not; None where it is no alias."""
-        kept = self._known.get(name)
-        if kept is not None and time.monotonic() - kept[0] < KNOWN_SECONDS:
+        stored = self._known.get(name)
+        if stored is not None and time.monotonic() - stored[0] < KNOWN_SECONDS:
             return None  # a collection
         return self._one(f"alias/{name}", None)
 
@@ -193,7 +197,7 @@ class Registry:
         return name not in before
 
     def remove(self, name: str) -> None:
-        """Let an alias go; its collection stays. Raises UnknownAlias where there is none."""
+        """Delete an alias; its collection stays. Raise UnknownAlias for an unknown one."""
         if self._one(f"alias/{name}", "strong") is None:
             raise UnknownAlias(
                 f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
@@ -204,17 +208,17 @@ class Registry:
 
     def _like(self, prefix: str, consistency: Consistency | None = None) -> dict[str, str]:
         self._make()
-        found = self._client.query(
+        results = self._client.query(
             self.table, f"name like {json.dumps(prefix + '%')}", ["name", "body"], None, consistency
         )
-        return {row["name"]: row["body"] for row in found}
+        return {row["name"]: row["body"] for row in results}
 
     def _one(self, name: str, consistency: Consistency | None) -> str | None:
         self._make()
-        found = self._client.query(
+        results = self._client.query(
             self.table, f"name in [{json.dumps(name)}]", ["body"], None, consistency
         )
-        return found[0]["body"] if found else None
+        return results[0]["body"] if results else None
 
     def _put(self, bodies: Mapping[str, str]) -> None:
         self._make()
@@ -281,7 +285,7 @@ class Lease:
             self._registry.release(self._name)
 
     def take(self) -> bool:
-        """Whether the work is this holder's."""
+        """Try to take the lease. Return whether this holder has it."""
         holder, until = self._registry.claim(self._name)
         if holder not in ("", self._holder) and until > time.time():
             return False

@@ -48,17 +48,17 @@ def row_of(id: str) -> int:
     return hashed("document", id)
 
 
-def key_of(row: int, version: int, at: int) -> int:
+def key_of(row: int, version: int, place: int) -> int:
     """The primary key of a document's key, by its place among them."""
-    return hashed("key", str(row), str(version), str(at))
+    return hashed("key", str(row), str(version), str(place))
 
 
 def hashed(*parts: str) -> int:
     """63 bits of a hash, never 0."""
     # "surrogatepass": ids may hold what no UTF-8 does, and are refused elsewhere.
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
-    found = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) & (2**63 - 1)
-    return found or 1  # 0 stands for no document
+    results = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) & (2**63 - 1)
+    return results or 1  # 0 stands for no document
 
 
 def make_meta(client: Client, name: str) -> None:
@@ -131,9 +131,11 @@ def _with_nothing(milvus: Any, schema: Any) -> tuple[Any, Any]:
     return schema, index
 
 
-def _create(client: Client, milvus: Any, name: str, made: tuple[Any, Any], shards: int) -> None:
+def _create(
+    client: Client, milvus: Any, name: str, definition: tuple[Any, Any], shards: int
+) -> None:
     """Each step again, where it was interrupted, is the same step."""
-    schema, index = made
+    schema, index = definition
     if not milvus.has_collection(name):
         milvus.create_collection(
             name, schema=schema, num_shards=shards, consistency_level="Bounded"

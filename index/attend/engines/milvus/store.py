@@ -45,7 +45,7 @@ DELETED = 10_000
 """Documents deleted at once by a filter."""
 
 REVISIONS = 5
-"""How often a revision is made anew when another came between."""
+"""Attempts of an update when another one comes between."""
 
 
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
@@ -73,15 +73,20 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
 
     @property
     def retires(self) -> bool:
-        """Whether keys of versions before are still to be deleted."""
+        """Return whether expired keys wait for their deletion."""
         return self._writer.waits
 
     def settings(self) -> dict[str, Any]:
-        known = self._tables.known()
-        return {**known.settings, "uuid": known.uuid, "projection": known.version, "published": []}
+        record = self._tables.known()
+        return {
+            **record.settings,
+            "uuid": record.uuid,
+            "projection": record.version,
+            "published": [],
+        }
 
     def put_settings(self, changes: Mapping[str, Json]) -> None:
-        self._tables.change(lambda known: replace(known, settings={**known.settings, **changes}))
+        self._tables.change(lambda record: replace(record, settings={**record.settings, **changes}))
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -130,13 +135,15 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         if self._search_read is not None:
             return self.documents(rows)
         read = self._tables.read(rows.tolist(), texts=False)
-        return {row: each.document for row, each in read.items()}
+        return {row: item.document for row, item in read.items()}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
-        found = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))
-        wanted = set(ids)
+        results = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))
+        target = set(ids)
         return {
-            each.document.id: each.document for each in found.values() if each.document.id in wanted
+            item.document.id: item.document
+            for item in results.values()
+            if item.document.id in target
         }
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -146,7 +153,7 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         self, after: int, limit: int, predicate: Predicate | None = None
     ) -> list[StoredDocument]:
         passing = "" if predicate is None else self.passing(predicate)
-        return [each.document for each in self._tables.scroll(after, limit, passing)]
+        return [item.document for item in self._tables.scroll(after, limit, passing)]
 
     def sample(self, size: int) -> list[StoredDocument]:
         """Rows are hashes, so that the first of them are from all over. Only ever bounded."""
@@ -165,20 +172,20 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         Raises:
             Unsupported: it asks for words, or for a range of a list that is too long.
         """
-        made = expression(predicate)
-        if not made.ranged or not self._has_element(made, 1):
-            return made.text
-        if self._has_element(made, ELEMENTS):
+        condition = expression(predicate)
+        if not condition.ranged or not self._has_element(condition, 1):
+            return condition.text
+        if self._has_element(condition, ELEMENTS):
             raise CAPABILITIES.unsupported(
-                f"Ranges of {' or '.join(made.ranged)}, where a document has a list of more than "
-                f"{ELEMENTS} elements,",
+                f"Ranges of {' or '.join(condition.ranged)}, where a document has a list of more "
+                f"than {ELEMENTS} elements,",
                 "compare by 'in', or store the least and the largest in fields of their own",
                 field="filter",
             )
         return expression(predicate, ELEMENTS).text
 
-    def _has_element(self, made: Expression, at: int) -> bool:
-        lists = " or ".join(has_element(name, at) for name in made.ranged)
+    def _has_element(self, condition: Expression, place: int) -> bool:
+        lists = " or ".join(has_element(name, place) for name in condition.ranged)
         return bool(self._tables.client.query(self._tables.documents, lists, ["row"], 1))
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
@@ -195,12 +202,12 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         return self._batch([reads[row] for row in sorted(reads)])
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
-        found = self._tables.vectors(list(ids))
-        return [found[id] for id in ids if id in found]
+        results = self._tables.vectors(list(ids))
+        return [results[id] for id in ids if id in results]
 
     def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
-        found = self._tables.places(ids.tolist())
-        return {id: StoredKey(id, *place) for id, place in found.items()}
+        results = self._tables.places(ids.tolist())
+        return {id: StoredKey(id, *place) for id, place in results.items()}
 
     @contextmanager
     def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
@@ -215,10 +222,10 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
 
     def _batch(self, reads: Sequence[Read]) -> KeyBatch:
         keys = {key: read.document.row for read in reads for key in read.key_ids()}
-        found = self._tables.vectors(list(keys))
-        ids = [key for key in keys if key in found]
+        results = self._tables.vectors(list(keys))
+        ids = [key for key in keys if key in results]
         embeddings = (
-            np.stack([found[key] for key in ids]) if ids else np.empty((0, 0), dtype=np.float32)
+            np.stack([results[key] for key in ids]) if ids else np.empty((0, 0), dtype=np.float32)
         )
         documents = np.array([keys[key] for key in ids], dtype=np.int64)
         none = np.zeros(len(ids), dtype=np.bool_)
@@ -241,10 +248,10 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         self._written()
 
     def _heads(self, ids: Sequence[str]) -> Mapping[str, Head]:
-        """What is stored of documents, as this thread read it when it planned their writing."""
-        asked, heads = getattr(self._planned, "heads", NOTHING_PLANNED)
+        """Return the heads of documents that this thread has read when it planned their writing."""
+        requested, heads = getattr(self._planned, "heads", NOTHING_PLANNED)
         self._planned.heads = NOTHING_PLANNED
-        return heads if asked >= set(ids) else self._tables.heads(ids, "strong")
+        return heads if requested >= set(ids) else self._tables.heads(ids, "strong")
 
     def revise(
         self,
@@ -307,7 +314,7 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
 
     def active(self, role: Role = "search") -> StoredProjection | None:
         return next(
-            (each for each in self.projections() if each.active and each.role == role), None
+            (item for item in self.projections() if item.active and item.role == role), None
         )
 
     def role_of(self, version: int) -> Role:

@@ -36,8 +36,8 @@ class Head(NamedTuple):
     value_hash: str
 
     def key_ids(self) -> list[int]:
-        """Of the document's own keys, in their order."""
-        return [schema.key_of(self.row, self.version, at) for at in range(self.keys)]
+        """Return the ids of the document's own keys, in their order."""
+        return [schema.key_of(self.row, self.version, place) for place in range(self.keys)]
 
 
 class Read(NamedTuple):
@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
     def key_ids(self) -> list[int]:
         row = self.document.row
-        return [schema.key_of(row, self.version, at) for at in range(self.keys)]
+        return [schema.key_of(row, self.version, place) for place in range(self.keys)]
 
 
 class Tables:
@@ -59,10 +59,10 @@ class Tables:
         self.client = client
         self.registry = registry
         self.name = name
-        known = registry.known(name)
-        if known is None:
+        record = registry.known(name)
+        if record is None:
             raise Conflict(f"The collection {name!r} went while it was opened; ask again.")
-        self.uuid = known.uuid
+        self.uuid = record.uuid
 
     @property
     def documents(self) -> str:
@@ -79,15 +79,15 @@ class Tables:
         return [self.keys(layout) for layout in (schema.RAW, *named)]
 
     def known(self, *, fresh: bool = False) -> Known:
-        """What every process knows of the collection.
+        """Return the collection's record, which all processes share.
 
         Raises:
-            Conflict: it was dropped, and perhaps made anew.
+            Conflict: it was dropped, and perhaps made again.
         """
-        known = self.registry.known(self.name, fresh=fresh)
-        if known is None or known.uuid != self.uuid:
+        record = self.registry.known(self.name, fresh=fresh)
+        if record is None or record.uuid != self.uuid:
             raise Conflict(f"The collection {self.name!r} was dropped meanwhile; open it again.")
-        return known
+        return record
 
     def change(self, change: Callable[[Known], Known]) -> None:
         """Tell every process of a change. Of two by different processes at the same moment one may
@@ -98,33 +98,33 @@ class Tables:
     # -- documents --------------------------------------------------------------------------
 
     def heads(self, ids: Sequence[str], consistency: Consistency | None = None) -> dict[str, Head]:
-        """What the rows of documents say, by id.
+        """Return the heads of documents by id.
 
         Raises:
             Conflict: a row is another document's: their ids have the same hash.
         """
-        asked = {schema.row_of(id): id for id in ids}
+        requested = {schema.row_of(id): id for id in ids}
         fields = [*IDENTITY, "key_hash", "value_hash"]
-        found = {}
-        for row in self._rows(list(asked), fields, consistency=consistency):
-            if row["id"] != asked[row["row"]]:
-                raise _collision(row["id"], asked[row["row"]])
-            found[row["id"]] = Head(*(row[name] for name in fields))
-        return found
+        results = {}
+        for row in self._rows(list(requested), fields, consistency=consistency):
+            if row["id"] != requested[row["row"]]:
+                raise _collision(row["id"], requested[row["row"]])
+            results[row["id"]] = Head(*(row[name] for name in fields))
+        return results
 
     def read(
         self, rows: Iterable[int], *, texts: bool = True, passing: str = ""
     ) -> dict[int, Read]:
         """Documents by row; those that are gone, or do not pass, are absent."""
         fields = WHOLE if texts else [name for name in WHOLE if name != "texts"]
-        absent, found = list(rows), dict[int, Read]()
+        absent, results = list(rows), dict[int, Read]()
         for pause in (0.0, *LOOKED_AGAIN):
             time.sleep(pause)
-            found |= {row["row"]: read_of(row) for row in self._rows(absent, fields, passing)}
-            absent = [row for row in absent if row not in found]
+            results |= {row["row"]: read_of(row) for row in self._rows(absent, fields, passing)}
+            absent = [row for row in absent if row not in results]
             if not absent:
                 break
-        return found
+        return results
 
     def scroll(
         self, after: int, limit: int, passing: str = "", *, texts: bool = True
@@ -132,17 +132,17 @@ class Tables:
         """The next documents after a row, ascending."""
         fields = WHOLE if texts else [name for name in WHOLE if name != "texts"]
         step = max(1, (48 << 20) // ENTRY_BYTES)
-        found: list[Read] = []
-        while len(found) < limit:
-            wanted = min(step, limit - len(found))
+        results: list[Read] = []
+        while len(results) < limit:
+            target = min(step, limit - len(results))
             rows = self.client.query(
-                self.documents, both(f"row > {after}", passing), fields, wanted
+                self.documents, both(f"row > {after}", passing), fields, target
             )
-            found += sorted((read_of(row) for row in rows), key=lambda each: each.document.row)
-            if len(rows) < wanted:
+            results += sorted((read_of(row) for row in rows), key=lambda item: item.document.row)
+            if len(rows) < target:
                 break
-            after = found[-1].document.row
-        return found
+            after = results[-1].document.row
+        return results
 
     def ids(self) -> Iterator[str]:
         after = 0
@@ -157,14 +157,14 @@ class Tables:
         passing: str = "",
         consistency: Consistency | None = None,
     ) -> Iterator[dict[str, Any]]:
-        whole = any(name in fields for name in ("texts", "content"))
+        complete = any(name in fields for name in ("texts", "content"))
         yield from self.client.by_keys(
             self.documents,
             "row",
             rows,
             fields,
             passing,
-            ENTRY_BYTES if whole else 4096,
+            ENTRY_BYTES if complete else 4096,
             consistency,
         )
 
@@ -174,19 +174,19 @@ class Tables:
         self, ids: Sequence[int], layout: str = schema.RAW, consistency: Consistency | None = None
     ) -> dict[int, Float32]:
         """Keys by their ids; those that are gone are absent."""
-        found = self.client.by_keys(
+        results = self.client.by_keys(
             self.keys(layout), "key", ids, ["key", "vector"], "", 40_000, consistency
         )
-        return {row["key"]: np.asarray(row["vector"], dtype=np.float32) for row in found}
+        return {row["key"]: np.asarray(row["vector"], dtype=np.float32) for row in results}
 
     def places(
         self, ids: Sequence[int], consistency: Consistency | None = None
     ) -> dict[int, tuple[int, str, int, int]]:
         """Where keys come from: document, field, start, stop."""
-        found = self.client.by_keys(
+        results = self.client.by_keys(
             self.keys(), "key", ids, ["key", "document", "place"], "", 40_000, consistency
         )
-        return {row["key"]: (row["document"], *json.loads(row["place"])) for row in found}
+        return {row["key"]: (row["document"], *json.loads(row["place"])) for row in results}
 
 
 def documents_table(client: Client, uuid: str) -> str:
@@ -214,26 +214,26 @@ class DocumentContents(NamedTuple):
 
 def contents_of(document: Document) -> DocumentContents:
     """Raises LimitExceeded for a document that no row can hold."""
-    made = DocumentContents(
+    contents = DocumentContents(
         _text(document.fields),
         _text([document.value, document.payload]),
         filter_fields(document.value, document.payload),
     )
-    _check_size(document.id, "texts", len(made.texts.encode()))
+    _check_size(document.id, "texts", len(contents.texts.encode()))
     # The facts say the same with every way to a field written out.
     content = max(
-        len(made.content.encode()), len(json.dumps(made.facts, ensure_ascii=False).encode())
+        len(contents.content.encode()), len(json.dumps(contents.facts, ensure_ascii=False).encode())
     )
     _check_size(document.id, "value and payload", content)
-    return made
+    return contents
 
 
-def _text(given: Any) -> str:
-    written = json.dumps(given, ensure_ascii=False)
+def _text(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
     try:
         written.encode()
     except UnicodeEncodeError:  # unpaired surrogates, which JSON can write
-        return json.dumps(given)
+        return json.dumps(value)
     return written
 
 

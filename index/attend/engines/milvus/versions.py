@@ -44,32 +44,32 @@ class RemoteVersions:
         self._lock = threading.Lock()
 
     def of(self, number: int) -> Version:
-        """Raises UnknownProjection where there is none of this number."""
+        """Return a version. Raise UnknownProjection for an unknown number."""
         if number not in self._made:
             self._made[number] = Version.of(number, self.stored(number), self._scorer)
         return self._made[number]
 
     def stored(self, number: int) -> StoredVersion:
-        told, weights = self._tables.registry.version(self._tables.uuid, number)
+        details, weights = self._tables.registry.version(self._tables.uuid, number)
         return StoredVersion(
-            weights, told["tuning"], NO_OFFSETS, told["fingerprint"], "search", {}, 0
+            weights, details["tuning"], NO_OFFSETS, details["fingerprint"], "search", {}, 0
         )
 
     def listed(self) -> list[StoredProjection]:
-        known = self._tables.known(fresh=True)
+        record = self._tables.known(fresh=True)
         return [
             StoredProjection(
                 number,
-                told["kind"],
-                told["fingerprint"],
-                told["created"],
-                told["note"],
-                told["tuning"],
-                told["report"],
-                _before(known, number),
-                number == known.version,
+                details["kind"],
+                details["fingerprint"],
+                details["created"],
+                details["note"],
+                details["tuning"],
+                details["report"],
+                _before(record, number),
+                number == record.version,
             )
-            for number, told in self._tables.registry.versions(self._tables.uuid).items()
+            for number, details in self._tables.registry.versions(self._tables.uuid).items()
         ]
 
     def add(
@@ -94,7 +94,7 @@ class RemoteVersions:
                 "Versions that move single keys, or that answer anything but searches,",
                 "store matrices and their tuning alone, or use a data folder",
             )
-        told = {
+        details = {
             "kind": kind,
             "fingerprint": fingerprint,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,7 +105,7 @@ class RemoteVersions:
         with self._lock:
             taken = self._tables.registry.versions(self._tables.uuid)
             number = max(taken, default=0) + 1
-            self._tables.registry.add_version(self._tables.uuid, number, told, weights)
+            self._tables.registry.add_version(self._tables.uuid, number, details, weights)
         if activate:
             self.activate(number)
         return number
@@ -125,41 +125,41 @@ class RemoteVersions:
 
     # -- layouts ----------------------------------------------------------------------------
 
-    def is_ready(self, made: Version, known: Known) -> bool:
-        """Whether the keys of a version can be searched."""
-        return made.layout == schema.RAW or known.layouts.get(made.layout, (0, False))[1]
+    def is_ready(self, version: Version, record: Known) -> bool:
+        """Return whether the keys of a version can be searched."""
+        return version.layout == schema.RAW or record.layouts.get(version.layout, (0, False))[1]
 
     def prepare(self, number: int) -> None:
         """Write the keys of a version, where they are others than those there are."""
-        made = self.of(number)
-        if made.layout != schema.RAW:
-            self.layouts.fill(made.layout, made, partial(self._make, made.width))
+        version = self.of(number)
+        if version.layout != schema.RAW:
+            self.layouts.fill(version.layout, version, partial(self._make, version.width))
 
     def _make(self, width: int, table: str) -> None:
         schema.make_keys(self._tables.client, table, width, self._tables.known().shards)
 
 
-def _activated(known: Known, number: int, expected: int | None) -> Known:
-    if expected is not None and known.version != expected:
+def _activated(record: Known, number: int, expected: int | None) -> Known:
+    if expected is not None and record.version != expected:
         raise Conflict(
-            f"Projection {known.version} is active by now, where {expected} was expected, so "
+            f"Projection {record.version} is active by now, where {expected} was expected, so "
             f"that {number} was not activated; look at both, then activate one by its number.",
             field="projection",
         )
-    return known if number == known.version else replace(known, active=(*known.active, number))
+    return record if number == record.version else replace(record, active=(*record.active, number))
 
 
-def _rolled_back(known: Known) -> Known:
-    if len(known.active) < 2:
+def _rolled_back(record: Known) -> Known:
+    if len(record.active) < 2:
         raise Conflict(
-            f"Projection {known.version} is active, and none was before it that could be gone "
+            f"Projection {record.version} is active, and none was before it that could be gone "
             f"back to; activate a version by its number instead.",
             field="projection",
         )
-    return replace(known, active=known.active[:-1])
+    return replace(record, active=record.active[:-1])
 
 
-def _before(known: Known, number: int) -> int | None:
+def _before(record: Known, number: int) -> int | None:
     """The version that answered before one was last activated."""
-    at = [place for place, each in enumerate(known.active) if each == number]
-    return known.active[at[-1] - 1] if at and at[-1] else None
+    position = [place for place, item in enumerate(record.active) if item == number]
+    return record.active[position[-1] - 1] if position and position[-1] else None

@@ -69,7 +69,7 @@ class ExpiredKeys:
 
     @property
     def waits(self) -> bool:
-        """Whether something is still to be deleted."""
+        """Return whether keys wait for their deletion."""
         return self._timer is not None
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Writer:
 
     @property
     def waits(self) -> bool:
-        """Whether keys before are still to go."""
+        """Return whether expired keys wait for their deletion."""
         return self._expired.waits
 
     def write(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> None:
@@ -152,24 +152,24 @@ class Writer:
         """
         began = time.monotonic()
         contents = [contents_of(entry.document) for entry in entries]
-        kept = self._kept([entry for entry in entries if entry.keys is None], heads)
+        stored = self._kept([entry for entry in entries if entry.keys is None], heads)
         version = version_now()
         written = [
             _Written(
                 entry,
-                each,
+                item,
                 schema.row_of(entry.document.id),
-                kept[entry.document.id] if entry.keys is None else entry.keys,
+                stored[entry.document.id] if entry.keys is None else entry.keys,
             )
-            for entry, each in zip(entries, contents, strict=True)
+            for entry, item in zip(entries, contents, strict=True)
         ]
         self._insert_keys(written, version)
         if time.monotonic() - began > UNFINISHED_SECONDS / 2:
             raise Unavailable("Milvus took too long to store keys; send the documents again.")
         self._tables.client.upsert(
-            self._tables.documents, [_document_row(each, version) for each in written]
+            self._tables.documents, [_document_row(item, version) for item in written]
         )
-        old = [heads[each.id] for entry in entries if (each := entry.document).id in heads]
+        old = [heads[item.id] for entry in entries if (item := entry.document).id in heads]
         self._expired.add([key for head in old for key in head.key_ids()])
 
     def delete(self, heads: Sequence[Head]) -> None:
@@ -184,14 +184,14 @@ class Writer:
                 self._tables.client.delete(table, keys)
 
     def _insert_keys(self, written: Sequence[_Written], version: int) -> None:
-        rows = [row for each in written for row in _key_rows(each, version)]
+        rows = [row for item in written for row in _key_rows(item, version)]
         if not rows:
             return
         self._tables.client.insert(self._tables.keys(), rows)
-        # Asked anew: a layout that is being made must not miss what is written meanwhile.
+        # Read again: a key table that is being filled must get the keys of this write.
         for layout, (number, _) in self._tables.known(fresh=True).layouts.items():
-            made = self._version(number)
-            self._tables.client.upsert(self._tables.keys(layout), projected(rows, made))
+            prepared = self._version(number)
+            self._tables.client.upsert(self._tables.keys(layout), projected(rows, prepared))
 
     def _kept(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> dict[str, list[KeyRow]]:
         """The stored keys of documents whose value or payload alone is new."""
@@ -202,16 +202,16 @@ class Writer:
         ids = [key for entry in entries for key in heads[entry.document.id].key_ids()]
         vectors = self._tables.vectors(ids, consistency="strong") if ids else {}
         places = self._tables.places(ids, consistency="strong") if ids else {}
-        kept = {}
+        stored = {}
         for entry in entries:
-            own = heads[entry.document.id].key_ids()
-            if any(key not in vectors or key not in places for key in own):
+            key_ids = heads[entry.document.id].key_ids()
+            if any(key not in vectors or key not in places for key in key_ids):
                 raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
-            kept[entry.document.id] = [KeyRow(*places[key][1:], vectors[key]) for key in own]
-        return kept
+            stored[entry.document.id] = [KeyRow(*places[key][1:], vectors[key]) for key in key_ids]
+        return stored
 
 
-def projected(rows: Sequence[Row], made: Version) -> list[Row]:
+def projected(rows: Sequence[Row], version: Version) -> list[Row]:
     """Rows of the raw layout as those of a version's."""
     batch = KeyBatch(
         np.array([row["key"] for row in rows], dtype=np.int64),
@@ -219,7 +219,7 @@ def projected(rows: Sequence[Row], made: Version) -> list[Row]:
         np.array([row["vector"] for row in rows], dtype=np.float32),
         np.zeros(len(rows), dtype=np.bool_),
     )
-    vectors: Float32 = made.keys(batch).vectors
+    vectors: Float32 = version.keys(batch).vectors
     return [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
 
 
@@ -235,9 +235,9 @@ def version_at(seconds: float) -> int:
 
 
 def _key_rows(written: _Written, version: int) -> Iterator[dict[str, Any]]:
-    for at, key in enumerate(written.keys):
+    for place, key in enumerate(written.keys):
         yield {
-            "key": schema.key_of(written.row, version, at),
+            "key": schema.key_of(written.row, version, place),
             "document": written.row,
             "version": version,
             "id": written.entry.document.id,
