@@ -116,6 +116,7 @@ class Rewriting:
                     [{"id": id, "vector": each} for id, each in zip(ids, vectors, strict=True)]
                 )
                 self._collection.delete(ids[::2])
+                self._stop.wait(0.3)  # old keys stay for half a minute, and searches read past them
         except Exception as error:
             self.failed.append(repr(error))
             raise

@@ -20,6 +20,9 @@ from tests.milvus.server import MilvusServer, wait_until
 pytestmark = pytest.mark.alone
 
 DIMENSION, DOCUMENTS, WRITERS = 4, 40, 4
+PAUSE_SECONDS = 0.3
+"""Between two rewrites: old keys stay for half a minute, and every search reads past them."""
+
 IDS = [f"d{at}" for at in range(DOCUMENTS)]
 
 
@@ -75,6 +78,7 @@ class Rewriting:
                 self.failed.append(repr(error))
                 raise
             self.acknowledged |= dict.fromkeys(own, version)
+            self._stop.wait(PAUSE_SECONDS)
 
 
 @pytest.fixture(scope="module")
