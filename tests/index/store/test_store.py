@@ -188,7 +188,7 @@ def test_a_writer_that_never_gets_a_fresh_plan_says_so(store, monkeypatch):
 def test_only_what_changed_is_written(store):
     ingest = Ingest(store, Settings(encoder=None, dimension=2), lambda: no_encoder(""))
     one = Document("x", vectors={"v": [1, 0]}, value={"a": 1, "b": 2}, payload={"p": [1]})
-    assert vars(ingest.write([one]))["added"] == 1
+    assert ingest.write([one]).added == 1
     state = store.state()
     same = Document("x", vectors={"v": [1, 0]}, value={"b": 2, "a": 1}, payload={"p": [1]})
     assert ingest.write([same]).unchanged == 1

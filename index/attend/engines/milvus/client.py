@@ -237,8 +237,8 @@ class Client:
         recent = wrote is not None and time.monotonic() - wrote < OWN_SECONDS
         return {"consistency_level": "Session" if recent else "Bounded"}
 
-    def _moment(self, client: MilvusClient, said: ReadBlock) -> Moment:
-        """That of a block of reads, or one anew where it is too long ago."""
+    def _moment(self, client: MilvusClient, block: ReadBlock) -> Moment:
+        """Return the moment of a block of reads, or a new one if it is too long ago."""
         moment, began = block.moments.get(self), time.monotonic()
         if moment is None or began - moment.began > MOMENT_SECONDS:
             block.moments[self] = moment = Moment(_now(client), began)

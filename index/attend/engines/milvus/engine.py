@@ -64,8 +64,8 @@ class RemoteSnapshots:
         graph = self._versions.graphs.of(version, size.keys)
         return RemoteKeys(self._tables, version.layout, version.width, size, graph=graph, **passing)
 
-    def select(self, options: SearchOptions, own: tuple[int, ...]) -> Selected:
-        """What a search looks at; see `attend.view`."""
+    def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
+        """Return the snapshot of one search; see `attend.view`."""
         _check(options)
         there = self._tables.known()
         version = self._versions.of(options.projection or there.version)
