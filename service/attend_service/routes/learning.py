@@ -64,7 +64,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class JobProgress(Reply):
+class ProgressAnswer(Reply):
     """The progress of a job."""
 
     stage: str
@@ -81,7 +81,7 @@ class JobSummary(Reply):
     id: int
     collection: str
     state: State
-    progress: JobProgress
+    progress: ProgressAnswer
     created: str
     started: str | None
     finished: str | None
@@ -279,7 +279,7 @@ def _collection(name: str) -> Collection:
 
 def _summary(job: Job) -> dict[str, Any]:
     names = ("id", "collection", "state", "created", "started", "finished")
-    return {"progress": JobProgress(job.stage, job.fraction, job.message)} | {
+    return {"progress": ProgressAnswer(job.stage, job.fraction, job.message)} | {
         name: getattr(job, name) for name in names
     }
 

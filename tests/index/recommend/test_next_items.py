@@ -438,7 +438,7 @@ def test_ids_that_are_missing_are_refused_or_listed(collection):
         ({"history": ["d1"], "projection": 99}, "no projection 99"),
         ({"history": ["d1"], "unknown": 1}, "unknown field"),
         ({"history": ["d1"] * 100_001}, "at most 100000"),
-        ({"positive": [{"id": "d1", "vector": [1]}]}, "id and vector was given"),
+        ({"positive": [{"id": "d1", "vector": [1]}]}, "id and vector were given"),
         ({"positive": [{"vector": [1, 2]}]}, "has 2 dimensions"),
         ({"positive": [{"text": "sea"}]}, "made for vectors"),
         ({"facts": [{"weight": 1}]}, "a fact has a text, or a field"),
