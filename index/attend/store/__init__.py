@@ -28,6 +28,7 @@ from attend.store.records import (
     Terms,
     TooFarBehind,
     UserHistory,
+    VersionDetails,
 )
 from attend.store.words import Lexical
 
@@ -59,6 +60,7 @@ __all__ = [
     "Terms",
     "TooFarBehind",
     "UserHistory",
+    "VersionDetails",
     "compile_filter",
     "moved",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from attend.api.answers import Facet
 from attend.store.filters import Predicate
@@ -17,7 +17,6 @@ from attend.store.records import (
     InteractionSet,
     KeyBatch,
     NewExample,
-    Offsets,
     Question,
     Role,
     State,
@@ -26,8 +25,8 @@ from attend.store.records import (
     StoredKey,
     StoredProjection,
     StoredVersion,
-    Terms,
     UserHistory,
+    VersionDetails,
 )
 from attend.store.words import Lexical
 from attend.types import Consistency, Float32, Int64, Json
@@ -243,23 +242,12 @@ class CollectionStore(Protocol):
         weights: bytes,
         fingerprint: str,
         note: Mapping[str, Json],
-        *,
-        tuning: Mapping[str, Json] | None = None,
-        report: Mapping[str, Json] | None = None,
-        offsets: Offsets | None = None,
-        terms: Terms | None = None,
-        last_key: int | None = None,
-        role: Role = "search",
-        activate: bool = False,
+        **details: Unpack[VersionDetails],
     ) -> int:
         """Store a projection and all that belongs to it, in one step. Return its version.
 
         It answers only after its activation. Offsets of keys and terms of documents that are gone
         are left out.
-
-        Args:
-            last_key: the last key at the time of training; terms of documents that have another
-                text by now are left out, too.
         """
 
     def activate_projection(self, version: int, expected: int | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
@@ -87,6 +87,20 @@ Terms: TypeAlias = Mapping[str, tuple[Int64, Float32]]
 
 Offsets: TypeAlias = tuple[Int64, Float32]
 """Key ids (m,), ascending, and the vector added to the embedding of each (m, d)."""
+
+
+class VersionDetails(TypedDict, total=False):
+    """Optional parts of a new version, beside its matrices."""
+
+    tuning: Mapping[str, Json] | None
+    report: Mapping[str, Json] | None
+    offsets: Offsets | None
+    terms: Terms | None
+    last_key: int | None
+    """The last key at the time of training; terms of documents whose text changed since then are
+    left out."""
+    role: Role
+    activate: bool
 
 
 @dataclass(slots=True)

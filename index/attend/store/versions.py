@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Unpack
 
 import numpy as np
 from sqlite_utils import Database
@@ -19,7 +20,14 @@ from attend.store.connections import (
     stacked,
     to_json,
 )
-from attend.store.records import Offsets, Role, StoredProjection, StoredVersion, Terms
+from attend.store.records import (
+    Offsets,
+    Role,
+    StoredProjection,
+    StoredVersion,
+    Terms,
+    VersionDetails,
+)
 from attend.types import Json
 
 _SETTING: Mapping[Role, str] = {
@@ -39,22 +47,18 @@ class StoredVersions(DatabasePart):
         weights: bytes,
         fingerprint: str,
         note: Mapping[str, Json],
-        *,
-        tuning: Mapping[str, Json] | None = None,
-        report: Mapping[str, Json] | None = None,
-        offsets: Offsets | None = None,
-        terms: Terms | None = None,
-        last_key: int | None = None,
-        role: Role = "search",
-        activate: bool = False,
+        **details: Unpack[VersionDetails],
     ) -> int:
+        notes = note, details.get("tuning"), details.get("report")
         with self.connections.writing() as db:
-            version = insert_version(db, kind, weights, fingerprint, (note, tuning, report), role)
-            if offsets is not None:
+            version = insert_version(
+                db, kind, weights, fingerprint, notes, details.get("role", "search")
+            )
+            if (offsets := details.get("offsets")) is not None:
                 _insert_offsets(db, version, offsets)
-            if terms is not None:
-                _insert_terms(db, version, terms, last_key)
-            if activate:
+            if (terms := details.get("terms")) is not None:
+                _insert_terms(db, version, terms, details.get("last_key"))
+            if details.get("activate"):
                 _activate(db, version, None)
                 count_change(db)
             return version

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from attend.store import (
     StoredKey,
     StoredProjection,
     StoredVersion,
+    VersionDetails,
 )
 from attend.types import Consistency, Document, Float32, Int64, Json
 
@@ -299,7 +300,12 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
     # -- versions ---------------------------------------------------------------------------
 
     def add_projection(
-        self, kind: str, weights: bytes, fingerprint: str, note: Mapping[str, Json], **rest: Any
+        self,
+        kind: str,
+        weights: bytes,
+        fingerprint: str,
+        note: Mapping[str, Json],
+        **rest: Unpack[VersionDetails],
     ) -> int:
         return self._versions.add(kind, weights, fingerprint, note, **rest)
 

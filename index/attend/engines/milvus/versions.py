@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from attend.engines.milvus.key_tables import KeyTables
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.tables import Tables
 from attend.errors import Conflict
-from attend.store import Role, StoredProjection, StoredVersion, Terms
+from attend.store import StoredProjection, StoredVersion, VersionDetails
 from attend.types import Float32, Int64, Json
 from attend.versions import Version
 
@@ -78,18 +79,13 @@ class RemoteVersions:
         weights: bytes,
         fingerprint: str,
         note: Mapping[str, Json],
-        *,
-        tuning: Mapping[str, Json] | None = None,
-        report: Mapping[str, Json] | None = None,
-        offsets: tuple[Int64, Float32] | None = None,
-        terms: Terms | None = None,
-        last_key: int | None = None,
-        role: Role = "search",
-        activate: bool = False,
+        **rest: Unpack[VersionDetails],
     ) -> int:
         """Store a projection. Returns its number; as `Store.add_projection`."""
+        offsets, tuning = rest.get("offsets"), rest.get("tuning") or {}
         moved = offsets is not None and len(offsets[0]) > 0
-        if moved or terms or role != "search" or (tuning or {}).get("examples"):
+        role = rest.get("role", "search")
+        if moved or rest.get("terms") or role != "search" or tuning.get("examples"):
             raise CAPABILITIES.unsupported(
                 "Versions that move single keys, or that answer anything but searches,",
                 "store matrices and their tuning alone, or use a data folder",
@@ -99,14 +95,14 @@ class RemoteVersions:
             "fingerprint": fingerprint,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "note": dict(note),
-            "tuning": dict(tuning or {}),
-            "report": dict(report or {}),
+            "tuning": dict(tuning),
+            "report": dict(rest.get("report") or {}),
         }
         with self._lock:
             taken = self._tables.registry.versions(self._tables.uuid)
             number = max(taken, default=0) + 1
             self._tables.registry.add_version(self._tables.uuid, number, details, weights)
-        if activate:
+        if rest.get("activate"):
             self.activate(number)
         return number
 
