@@ -1,4 +1,4 @@
-"""The README's examples, as written, one after the other in one folder."""
+"""The examples of README.md and docs/, as written, one after the other in one folder."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ import pytest
 from tests.places import PACKAGES, ROOT
 
 README = (ROOT / "README.md").read_text()
+PAGES = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
 
 
 def section(heading: str) -> str:
+    """Return the text of a page of docs/, or of a section of the README."""
+    if heading in PAGES:
+        return PAGES[heading]
     return README.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def blocks(heading: str, language: str) -> list[str]:
-    """The blocks of code in a language under a heading of the README."""
-    found = re.findall(rf"```{language}\n(.*?)```", section(heading), re.DOTALL)
-    assert found, f"no {language} under {heading}"
-    return found
+    """Return the blocks of code in a language on a page or under a heading of the README."""
+    code = re.findall(rf"```{language}\n(.*?)```", section(heading), re.DOTALL)
+    assert code, f"no {language} under {heading}"
+    return code
 
 
 def run(script: str, folder: Path) -> str:
@@ -61,7 +65,7 @@ def books(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def learned(folder: Path, books: str) -> str:
-    return run(blocks("Learning", "sh")[0], folder)
+    return run(blocks("learning", "sh")[0], folder)
 
 
 def served(script: str) -> str:
@@ -69,7 +73,7 @@ def served(script: str) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    started = blocks("HTTP", "sh")[0].replace("--data library", f"--data library --port {port}")
+    started = blocks("http", "sh")[0].replace("--data library", f"--data library --port {port}")
     # An answer ends without a line break; each is to have a line of its own.
     asked = (started + script).replace("curl -s ", "echo; curl -sS --fail-with-body ")
     return "trap 'kill $(jobs -p)' EXIT\n" + asked.replace("localhost:8000", f"127.0.0.1:{port}")
@@ -97,7 +101,7 @@ def test_the_learning_example_learns(folder: Path, learned: str) -> None:
 
 
 def test_the_http_examples_run(folder: Path, learned: str) -> None:
-    answers = run(served(blocks("Learning", "sh")[1]), folder).splitlines()
+    answers = run(served(blocks("learning", "sh")[1]), folder).splitlines()
     objects = [json.loads(line) for line in answers if line.startswith("{")]
     by_field = {name: each for each in objects for name in each}
     hits = next(each["hits"] for each in objects if "hits" in each)
@@ -114,7 +118,7 @@ def test_the_http_examples_run(folder: Path, learned: str) -> None:
 
 
 def test_the_further_http_examples_run(folder: Path, books: str) -> None:
-    answers = run(served(blocks("HTTP", "sh")[1]), folder).splitlines()
+    answers = run(served(blocks("http", "sh")[1]), folder).splitlines()
     objects = [json.loads(line) for line in answers if line.startswith("{")]
     like, blend, grouped, facets, page, patched, deleted, alias, across = objects[-9:]
     assert not {"1", "3"} & {hit["id"] for hit in like["hits"]}
@@ -130,12 +134,12 @@ def test_the_further_http_examples_run(folder: Path, books: str) -> None:
 
 
 def test_the_examples_of_recommending_run(folder: Path, books: str) -> None:
-    said = run(blocks("Recommendations", "sh")[0], folder)
+    said = run(blocks("recommendations", "sh")[0], folder)
     assert "3 interactions added" in said
     first = r"^  1  1\.0000  3  8\.5\n +The Sea-Wolf\n +because of [12] 0\.\d+"
     assert re.search(first, said, re.MULTILINE), said
     assert re.search(r"^3  \d\.\d+ ± \d", said, re.MULTILINE), said
-    answers = run(served(blocks("Recommendations", "sh")[1]), folder).splitlines()
+    answers = run(served(blocks("recommendations", "sh")[1]), folder).splitlines()
     objects = [json.loads(line) for line in answers if line.startswith("{")][-8:]
     stored, user, history, examples, facts, predicted, listed, deleted = objects
     assert stored["added"] == 2
@@ -150,7 +154,7 @@ def test_the_examples_of_recommending_run(folder: Path, books: str) -> None:
 
 
 def test_the_python_example_of_learning_runs(folder: Path, learned: str) -> None:
-    program = blocks("Learning", "python")[0]
+    program = blocks("learning", "python")[0]
     said = run(f"python - <<'END'\n{program}END\n", folder)
     assert re.match(r"(True|False) .*ndcg@10: random questions", said), said
 
@@ -166,7 +170,7 @@ def test_the_python_example_runs(
 
 
 def test_the_architecture_names_the_folders_there_are() -> None:
-    listing = re.search(r"```\n(index/attend/ .*?)```", section("How it works"), re.DOTALL)
+    listing = re.search(r"```\n(index/attend/ .*?)```", section("architecture"), re.DOTALL)
     assert listing
     for package, lines in re.findall(
         r"^(index/attend|service/attend_service)/ (.*?)(?=^\w)", listing[1], re.S | re.M
@@ -178,22 +182,29 @@ def test_the_architecture_names_the_folders_there_are() -> None:
             assert (ROOT / package / file).is_file(), file
 
 
-def test_every_command_of_the_readme_is_one() -> None:
-    from attend.cli import main
+def test_every_command_of_the_pages_exists() -> None:
+    from attend_service.cli import main
 
-    assert set(re.findall(r"python -m index (\w+)", README)) <= set(main.commands)
+    pages = "\n".join([README, *PAGES.values()])
+    assert set(re.findall(r"^(?:\w+=\$\()?attend (\w+)", pages, re.MULTILINE)) <= set(main.commands)
     assert set(main.commands) <= set(re.findall(r"\w+", README))
 
 
+def test_links_lead_to_files() -> None:
+    for folder, text in [(ROOT, README), *((ROOT / "docs", text) for text in PAGES.values())]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (folder / target).exists(), target
+
+
 def test_the_examples_of_sizes_run(folder: Path, books: str) -> None:
-    said = run(served(blocks("Sizes", "sh")[0]), folder)
+    said = run(served(blocks("sizes", "sh")[0]), folder)
     assert "fewer than 1000000 keys" in said
     answer = json.loads(next(line for line in said.splitlines() if line.startswith('{"hits"')))
     assert (answer["exact"], "recall" in answer) == (True, False)
 
 
 def test_the_operation_examples_run(folder: Path, books: str) -> None:
-    said = run(served(blocks("Operation", "sh")[0]), folder)
+    said = run(served(blocks("operation", "sh")[0]), folder)
     assert re.search(r"default \([34] documents\).* are in library.tar", said), said
     assert re.search(r"are in restored, as of ", said)
     assert "database and index agree" in said
