@@ -1,3 +1,4 @@
 from attend.cli import main
 
-main(prog_name="attend")
+if __name__ == "__main__":
+    main(prog_name="attend")

@@ -88,52 +88,52 @@ class Tuning:
     def stored(self) -> dict[str, Json]:
         """Plain data without what is as untrained: `{}` for a version that was never tuned."""
         return {
-            each.name: list(value) if isinstance(value, tuple) else value
-            for each in fields(self)
-            if (value := getattr(self, each.name)) != each.default
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
         }
 
     @classmethod
     def of(cls, stored: Mapping[str, Json]) -> Tuning:
         """The inverse of `stored`; raises Damaged for what no tuning has."""
-        given: dict[str, Any] = dict(stored)
-        unknown = given.keys() - {each.name for each in fields(cls)}
+        parameters: dict[str, Any] = dict(stored)
+        unknown = parameters.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise Damaged(
                 f"A stored version is tuned by {', '.join(sorted(unknown))}, which this program "
                 f"does not know; open the collection with the program that trained it."
             )
         try:
-            return cls(**given)
+            return cls(**parameters)
         except InvalidRequest as error:
             raise Damaged(f"A stored version is tuned wrongly: {error} Train again.") from error
 
 
-def _by_head(name: str, given: Any) -> tuple[float, ...] | None:
-    if given is None:
+def _by_head(name: str, value: Any) -> tuple[float, ...] | None:
+    if value is None:
         return None
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InvalidRequest(f"{name} is {given!r}; send one number for each head.", field=name)
-    return tuple(_finite(name, each) for each in given)
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise InvalidRequest(f"{name} is {value!r}; send one number for each head.", field=name)
+    return tuple(_finite(name, number) for number in value)
 
 
-def _number(name: str, given: Any, most: float) -> float:
-    number = _finite(name, given)
+def _number(name: str, value: Any, most: float) -> float:
+    number = _finite(name, value)
     if not 0 <= number <= most:
-        raise InvalidRequest(f"{name} is {given!r}; send a number from 0 to {most:g}.", field=name)
+        raise InvalidRequest(f"{name} is {value!r}; send a number from 0 to {most:g}.", field=name)
     return number
 
 
-def _finite(name: str, given: Any) -> float:
-    known = isinstance(given, int | float) and not isinstance(given, bool)
-    if not known or not math.isfinite(given):
-        raise InvalidRequest(f"{name} holds {given!r}; send finite numbers.", field=name)
-    return float(given)
+def _finite(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise InvalidRequest(f"{name} holds {value!r}; send finite numbers.", field=name)
+    return float(value)
 
 
 def _check_fitted_for(attend: Any, scorer: Any, pool: Any) -> None:
-    whole = isinstance(attend, int) and not isinstance(attend, bool) and attend >= 1
-    if attend not in (None, "all") and not whole:
+    is_count = isinstance(attend, int) and not isinstance(attend, bool) and attend >= 1
+    if attend not in (None, "all") and not is_count:
         raise InvalidRequest(
             f"attend is {attend!r}; send a whole number of at least 1, or 'all'.", field="attend"
         )

@@ -233,28 +233,28 @@ class Views:
             for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
                 del self._slots[number]
 
-    def _load(self, made: Version) -> LocalView:
-        base = self._files.load(made)
+    def _load(self, version: Version) -> LocalView:
+        base = self._files.load(version)
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.published) and not self._read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self._files.write(made, self.wanted)
+                self._files.write(version, self.wanted)
             # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
-            base = self._files.load(made)
+            base = self._files.load(version)
         try:
-            return self._opened(made, base)
+            return self._opened(version, base)
         except TooFarBehind:  # a newer index was written since
-            return self._opened(made, self._files.load(made))
+            return self._opened(version, self._files.load(version))
 
-    def _opened(self, made: Version, base: Snapshot) -> LocalView:
+    def _opened(self, version: Version, base: Snapshot) -> LocalView:
         """Return a version over published keys, with everything that was committed since."""
-        if made.terms and made.last_key < base.last_key:
+        if version.terms and version.last_key < base.last_key:
             # Some of these keys may be of other texts than those that terms were learned of.
-            made = self._stored(made.number)
-        return self._advance(LocalView(made, base, NEVER))
+            version = self._stored(version.number)
+        return self._advance(LocalView(version, base, NEVER))
 
     def _answering(self) -> list[int]:
         """Return the version that searches, up to date, and those that recommend."""
@@ -271,14 +271,14 @@ class Views:
         fresh = keys.delta.living_keys + coming
         return fresh > _bearable(keys.published) or _is_hollow(keys.published)
 
-    def _publish(self, version: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
-        made = self._version(version)
-        self._files.write(made, self.wanted, on_stage)
-        fresh = self._opened(made, self._files.load(made))
-        slot = self._slot(made.number)
+    def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
+        version = self._version(number)
+        self._files.write(version, self.wanted, on_stage)
+        fresh = self._opened(version, self._files.load(version))
+        slot = self._slot(version.number)
         with slot.lock:
             view = slot.view = self._advance(fresh)
-        self._keep(made.number)
+        self._keep(version.number)
         return view
 
     def _advance(self, view: LocalView) -> LocalView:
@@ -287,13 +287,13 @@ class Views:
         changes = self._store.changes_since(
             keys.last_key, keys.last_removal, examples=view.made.examples
         )
-        state, made = changes.state, view.made.without(changes.added)
+        state, version = changes.state, view.made.without(changes.added)
         if state.change == view.change:
             return view
         advanced = keys.advanced(
-            made.keys(changes.added), changes.removed, state.last_key, state.last_removal
+            version.keys(changes.added), changes.removed, state.last_key, state.last_removal
         )
-        return LocalView(made, advanced, state.change)
+        return LocalView(version, advanced, state.change)
 
     def _version(self, number: int) -> Version:
         slot = self._slots.get(number)

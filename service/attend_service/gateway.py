@@ -20,8 +20,7 @@ from queue import SimpleQueue
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
-from granian._granian import RSGIHTTPProtocol, RSGIProtocolClosed
-from granian.rsgi import Scope
+from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
 
 from attend_service.problems import (
     BUSY,
@@ -156,7 +155,7 @@ class Gateway:
         self._operational.close(1.0)
         return self._threads.close(seconds)
 
-    async def __rsgi__(self, scope: Scope, protocol: RSGIHTTPProtocol) -> None:
+    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         try:
             environ = environ_of(scope)
             environ["wsgi.input"] = await self._receive(environ, protocol)
@@ -167,7 +166,7 @@ class Gateway:
         except Refusal as refusal:
             await self._send(refusal.answer(scope.path), protocol)
 
-    async def _receive(self, environ: Environ, protocol: RSGIHTTPProtocol) -> BinaryIO:
+    async def _receive(self, environ: Environ, protocol: HTTPProtocol) -> BinaryIO:
         """Receive the body, of which no more is kept than the application needs to refuse it."""
         if "CONTENT_LENGTH" not in environ and "HTTP_TRANSFER_ENCODING" not in environ:
             return BytesIO()
@@ -185,14 +184,14 @@ class Gateway:
                 f"in smaller parts."
             )
             raise Refusal(TOO_SLOW, detail) from None
-        except RSGIProtocolClosed:
+        except ProtocolClosed:
             received, body = -1, BytesIO()
         if received < min(length, self._max_body) and "CONTENT_LENGTH" in environ:
             detail = f"The body ended before the {length:,} bytes that Content-Length says."
             raise Refusal(UNREADABLE, detail)
         return body
 
-    async def _receive_long(self, protocol: RSGIHTTPProtocol) -> tuple[int, BinaryIO]:
+    async def _receive_long(self, protocol: HTTPProtocol) -> tuple[int, BinaryIO]:
         body = cast(BinaryIO, SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115, `_pieces` closes it
         received = 0
         async for chunk in protocol:
@@ -204,7 +203,7 @@ class Gateway:
         body.seek(0)
         return received, body
 
-    async def _admit(self, environ: Environ, protocol: RSGIHTTPProtocol) -> None:
+    async def _admit(self, environ: Environ, protocol: HTTPProtocol) -> None:
         if self._admitted >= self._running_limit + self._queue_limit:
             self.refused += 1
             raise Refusal(
@@ -218,7 +217,7 @@ class Gateway:
         finally:
             self._admitted -= 1
 
-    async def _run(self, threads: Threads, environ: Environ, protocol: RSGIHTTPProtocol) -> None:
+    async def _run(self, threads: Threads, environ: Environ, protocol: HTTPProtocol) -> None:
         answer = await threads.run(partial(self._call, environ))
         try:
             await self._send(answer, protocol, threads)
@@ -227,7 +226,7 @@ class Gateway:
                 await threads.run(getattr(answer.rest, "close", lambda: None))
 
     async def _send(
-        self, answer: HttpAnswer, protocol: RSGIHTTPProtocol, threads: Threads | None = None
+        self, answer: HttpAnswer, protocol: HTTPProtocol, threads: Threads | None = None
     ) -> None:
         status, headers, content, rest = answer
         headers.append(("Server", "attend"))
@@ -240,7 +239,7 @@ class Gateway:
                 async with asyncio.timeout(IDLE_SECONDS):
                     await transport.send_bytes(content)
                 content = await threads.run(partial(next, rest, b""))
-        except (RSGIProtocolClosed, TimeoutError):
+        except (ProtocolClosed, TimeoutError):
             return  # the client left, or reads no more
 
     def _call(self, environ: Environ) -> HttpAnswer:

@@ -51,8 +51,8 @@ class Operation:
             something and admin for the rest, so that what is forgotten stays closed.
         reads: whether it changes nothing, though it needs more than the scope read.
         media, upload: what is answered with 200, and what is sent, where it is no JSON.
-        own: whether the view itself keeps to the collections that a key opens; otherwise what
-            names no collection in its path is for keys to all.
+        checks_collections: whether the view itself keeps to the collections that a key
+            opens; otherwise what names no collection in its path is for keys to all.
     """
 
     method: str
@@ -68,7 +68,7 @@ class Operation:
     example: Json = None
     also: tuple[int, ...] = ()
     scope: Scope | Literal["open"] | None = None
-    own: bool = False
+    checks_collections: bool = False
     reads: bool = False
     media: str | None = None
     upload: str | None = None

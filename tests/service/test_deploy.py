@@ -81,7 +81,7 @@ def unit() -> configparser.ConfigParser:
 
 def test_the_unit_starts_the_server_with_settings_that_there_are() -> None:
     service = unit()["Service"]
-    assert service["ExecStart"].endswith("attend serve")
+    assert service["ExecStart"] == "/opt/attend/.venv/bin/attend serve"
     text = (DEPLOY / "attend.service").read_text()
     given = set(re.findall(r"(ATTEND_\w+)=", text))
     assert given == {"ATTEND_DATA", "ATTEND_CONFIG"}

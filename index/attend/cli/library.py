@@ -97,7 +97,7 @@ def _findings(report: Verified, repair: bool) -> Iterator[str]:
         if finding.problem in report.left and not finding.can_mend:
             yield f"  {finding.remedy}"
     if repair:
-        repaired = [each for each in report.findings if each.problem not in report.left]
+        repaired = [finding for finding in report.findings if finding.problem not in report.left]
         yield from dict.fromkeys(finding.remedy for finding in repaired)
     elif any(finding.can_mend for finding in report.findings):
         yield "Run it with --repair to rebuild what can be rebuilt."

@@ -188,12 +188,12 @@ class AnswerModel:
         """(b, k), as if the drawn documents were all: each stands for as many."""
         maps, groups = self.maps, self.answers.groups
         queries, documents = batch
-        asked = self._projected(self.answers.queries[queries])
+        projected = self._projected(self.answers.queries[queries])
         keys = self._projected(self.answers.memory.vectors[maps.memory.positions(documents)])
-        scores = maps.best(asked @ keys.T, documents)
+        scores = maps.best(projected @ keys.T, documents)
         z = maps.log_scale.exp() * scores + math.log(len(self.members) / len(documents))
-        own = maps.torch.from_numpy(groups[queries][:, None] == groups[documents][None])
-        return z.masked_fill(own, HIDDEN)
+        same_group = maps.torch.from_numpy(groups[queries][:, None] == groups[documents][None])
+        return z.masked_fill(same_group, HIDDEN)
 
     def _crossed(self, z: Any, batch: AnswerBatch) -> Any:
         """Cross-entropy of the share of what is right; and no answer against the rest."""

@@ -126,8 +126,8 @@ class NextItemsModel:
         self.center = center_of(memory)
         # Rates of learning are for length one: so are the embeddings, on average.
         centred = memory.vectors - self.center
-        some = centred[:: max(1, len(centred) // 10_000)]
-        self.length = max(float(np.linalg.norm(some, axis=1).mean()), 1e-12)
+        sample = centred[:: max(1, len(centred) // 10_000)]
+        self.length = max(float(np.linalg.norm(sample, axis=1).mean()), 1e-12)
         self.squared = 1.0 if memory.unit else self.length**2
         self.known = np.unique(histories.indices).astype(np.int64)
         self.maps = Residual(
@@ -188,13 +188,13 @@ class NextItemsModel:
     def logits(self, documents: Int64, candidates: Int64) -> Any:
         """(i, c): each source's best key in each candidate."""
         maps, share = self.maps, self.recipe.drop_offsets
-        asked = maps.thinned(self.queries[maps.torch.from_numpy(documents)], self.recipe.drop)
+        embeddings = maps.thinned(self.queries[maps.torch.from_numpy(documents)], self.recipe.drop)
         positions, counts = self.memory.positions(documents), self.memory.counts[documents]
         owner = np.repeat(np.arange(len(documents)), counts)
         # As a query a document is moved by the mean of its keys' offsets.
         mean = maps.torch.from_numpy((1 / counts).astype(np.float32)[:, None])
-        asked = asked + maps.moves(positions, owner, len(documents), share) * mean
-        queries = maps.project(asked, maps.delta_q)  # (i, d_k)
+        embeddings = embeddings + maps.moves(positions, owner, len(documents), share) * mean
+        queries = maps.project(embeddings, maps.delta_q)  # (i, d_k)
         positions = self.memory.positions(candidates)
         moves = maps.moves(positions, np.arange(len(positions)), len(positions), share)
         keys = maps.project(self.keys[maps.torch.from_numpy(positions)] + moves, maps.delta_k)
@@ -316,8 +316,8 @@ def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -
     inside = ranked[history.indices]
     seen = users[inside], column_of[history.indices[inside]]
     # What is in a history takes no part in the softmaxes of its documents.
-    own = sparse.csr_array((np.ones(len(seen[0])), seen), shape=(history.shape[0], len(documents)))
-    to_history = (own @ shares.T)[users, row]  # (t,)
+    mask = sparse.csr_array((np.ones(len(seen[0])), seen), shape=(history.shape[0], len(documents)))
+    to_history = (mask @ shares.T)[users, row]  # (t,)
     outside = np.maximum(shares.sum(axis=1)[row] - to_history, 1e-12)
     gates = recommender.gates[history.indices].astype(np.float64)
     shared = gates / np.bincount(users, gates)[users] / outside

@@ -75,14 +75,14 @@ class RankingModel:
 
     def candidates(self, judged: Any) -> Competitors:
         """Draw the documents that compete in one step: those judged, and some other labelled."""
-        own = np.unique(judged.indices)
-        others = np.setdiff1d(self.labelled, own, assume_unique=True)
+        judged_documents = np.unique(judged.indices)
+        others = np.setdiff1d(self.labelled, judged_documents, assume_unique=True)
         count = 1.0
         if len(others) > LABELLED:
             count = len(others) / LABELLED
             others = self.maps.random.choice(others, LABELLED, replace=False)
-        documents = np.concatenate([own, others]).astype(np.int64)
-        counts = np.concatenate([np.ones(len(own)), np.full(len(others), count)])
+        documents = np.concatenate([judged_documents, others]).astype(np.int64)
+        counts = np.concatenate([np.ones(len(judged_documents)), np.full(len(others), count)])
         order = np.argsort(documents)
         return Competitors(documents[order], np.log(counts[order]).astype(np.float32))
 
@@ -90,8 +90,8 @@ class RankingModel:
         """(b, c): each question's best key in each document."""
         maps, torch = self.maps, self.maps.torch
         positions = maps.memory.positions(documents)
-        asked = torch.from_numpy(self.questions.embeddings[batch])
-        queries = maps.project(maps.thinned(asked, self.recipe.drop), maps.delta_q)  # (b, d_k)
+        questions = torch.from_numpy(self.questions.embeddings[batch])
+        queries = maps.project(maps.thinned(questions, self.recipe.drop), maps.delta_q)  # (b, d_k)
         count = len(positions)
         moves = maps.moves(positions, np.arange(count), count, self.recipe.drop_offsets)
         embeddings = torch.from_numpy(maps.memory.vectors[positions]) + moves

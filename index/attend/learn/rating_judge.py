@@ -87,8 +87,8 @@ def predictions(
     fitted: FittedRatings, embeddings: Float32, training: Ratings, judging: Ratings
 ) -> Predictions:
     """Predict ratings as they are served, each user's history being what is known of them."""
-    model, own = fitted
-    items = model.items(embeddings, own)
+    model, terms = fitted
+    items = model.items(embeddings, terms)
     raw, base = np.empty(len(judging)), np.empty(len(judging))
     features = np.empty((len(judging), len(model.spread)))
     for user in np.unique(judging.users):

@@ -95,11 +95,11 @@ class FittedRatings(NamedTuple):
     """The result of a fit: the model, and what it learned of each item."""
 
     model: RatingModel
-    own: Own
+    terms: Own
 
     def times(self, size: float) -> FittedRatings:
         """Return the same for ratings times a number."""
-        model, own = self.model, self.own
+        model, terms = self.model, self.terms
         model = replace(
             model,
             mean=model.mean * size,
@@ -107,8 +107,8 @@ class FittedRatings(NamedTuple):
             high=model.high * size,
             knots=model.knots * size,
         )
-        own = own._replace(bias=own.bias * size, votes=own.votes * size)
-        return FittedRatings(model, own)
+        terms = terms._replace(bias=terms.bias * size, votes=terms.votes * size)
+        return FittedRatings(model, terms)
 
 
 class RatingNet:
@@ -184,20 +184,20 @@ class RatingNet:
         torch, tensors = self.torch, self.tensors
         items = torch.from_numpy(batch.items)
         rated = self._left((len(batch.items), 1), UNKNOWN if self.drop else 0.0)
-        own = {name: tensors[name][items] * rated for name in OWN}
+        terms = {name: tensors[name][items] * rated for name in OWN}
         targets, history = torch.from_numpy(batch.targets), torch.from_numpy(batch.history)
         there = torch.from_numpy(batch.there)
-        bias = own["bias"][:, 0]  # (m,)
+        bias = terms["bias"][:, 0]  # (m,)
         values = torch.from_numpy(batch.values)
         deviations = (values - self.base.mean - bias[history]) * there  # (b, l)
         counted = (~torch.from_numpy(batch.out)).float()  # (b, t, l)
         user = torch.einsum("btl,bl->bt", counted, deviations) / (counted.sum(2) + USER_SHRINK)
-        queries, keys = self._queries_and_keys(items, own["factors"])
-        key_bias = own["key_bias"][history] + self._level_bias(values)  # (b, l, H)
+        queries, keys = self._queries_and_keys(items, terms["factors"])
+        key_bias = terms["key_bias"][history] + self._level_bias(values)  # (b, l, H)
         blended = self._attended(
             queries[targets],
             torch.cat([keys[history], key_bias[..., None]], dim=3),
-            (deviations, own["votes"][history], there),
+            (deviations, terms["votes"][history], there),
             counted,
         )  # (b, H, t, 3)
         moved = blended[..., 0] - blended[..., 2] * user[:, None]  # (b, H, t)
@@ -284,8 +284,8 @@ class RatingNet:
             **maps,
         )
         counts = np.bincount(self.ratings.items, minlength=self.ratings.item_count)
-        own = {**{name: arrays[name] for name in OWN}, "bias": arrays["bias"][:, 0]}
-        return FittedRatings(model, Own(**own, support=counts.astype(np.float64)))
+        terms = {**{name: arrays[name] for name in OWN}, "bias": arrays["bias"][:, 0]}
+        return FittedRatings(model, Own(**terms, support=counts.astype(np.float64)))
 
     def _by_head(self, name: str, weights: Float64) -> Float64:
         """(k, H d_h) -> (H, d_h, d) of texts, (H, d_h, p) of factors."""

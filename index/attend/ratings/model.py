@@ -72,15 +72,15 @@ class Own(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Documents as the model sees them: queries and keys (n, H, d_h), and what is their own."""
+    """Documents as the model sees them: queries and keys (n, H, d_h), and their learned terms."""
 
     queries: Float64
     keys: Float64
-    own: Own
+    terms: Own
 
     def some(self, places: Int64 | slice) -> Items:
-        own = Own(*(array[places] for array in self.own))
-        return Items(self.queries[places], self.keys[places], own)
+        terms = Own(*(array[places] for array in self.terms))
+        return Items(self.queries[places], self.keys[places], terms)
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ class RatingModel:
         """2 + 2 H + p: that of `Own.packed`."""
         return 2 + 2 * self.heads + int(self.own_keys.shape[2])
 
-    def items(self, embeddings: Float32, own: Own) -> Items:
-        """Documents with these embeddings (n, d) and what is their own.
+    def items(self, embeddings: Float32, terms: Own) -> Items:
+        """Return the documents with these embeddings (n, d) and learned terms.
 
         Raises DimensionMismatch for embeddings of another width than was learned from.
         """
@@ -197,13 +197,13 @@ class RatingModel:
         texts = centred(embeddings, self.center)
         queries, keys = (
             np.einsum("nd,hed->nhe", texts, by_text, optimize=True)
-            + np.einsum("np,hep->nhe", own.factors, by_own, optimize=True)
+            + np.einsum("np,hep->nhe", terms.factors, by_own, optimize=True)
             for by_text, by_own in (
                 (self.text_queries, self.own_queries),
                 (self.text_keys, self.own_keys),
             )
         )
-        return Items(queries, keys, own)
+        return Items(queries, keys, terms)
 
     def level_bias(self, values: Float64) -> Float64:
         """(h, H) of ratings (h,)."""

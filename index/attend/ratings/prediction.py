@@ -81,7 +81,7 @@ def predict(model: RatingModel, targets: Items, rated: Rated, same: Bool) -> Pre
     Args:
         same: (t, h) which ratings are of the target itself: they are left out.
     """
-    count = len(targets.own.bias)
+    count = len(targets.terms.bias)
     step = max(1, BLOCK // (model.heads * (len(rated.values) + 1)))
     blocks = [
         _block(model, targets.some(slice(start, start + step)), rated, same[start : start + step])
@@ -93,14 +93,14 @@ def predict(model: RatingModel, targets: Items, rated: Rated, same: Bool) -> Pre
 def _block(model: RatingModel, targets: Items, rated: Rated, same: Bool) -> PredictedRatings:
     there = ~same & (rated.weights > 0)  # (t, h)
     attention = _attention(model, targets, rated, there)  # (t, H, h)
-    deviations = rated.values - model.mean - rated.items.own.bias  # (h,)
+    deviations = rated.values - model.mean - rated.items.terms.bias  # (h,)
     counted = there * rated.weights
     user = counted @ deviations / (counted.sum(axis=1) + model.shrink)  # (t,) b_u
     left = deviations - user[:, None]  # (t, h)
     shares = np.einsum("g,tgh->th", model.gates, attention.weights) * left
-    shares += np.einsum("tgh,hg->th", attention.weights, rated.items.own.votes)
-    shares *= model.trust[(targets.own.support > 0).astype(int)][:, None]
-    baseline = model.mean + targets.own.bias + user
+    shares += np.einsum("tgh,hg->th", attention.weights, rated.items.terms.votes)
+    shares *= model.trust[(targets.terms.support > 0).astype(int)][:, None]
+    baseline = model.mean + targets.terms.bias + user
     raw = baseline + shares.sum(axis=1)
     importance = np.abs(model.gates) if model.gates.any() else np.ones(model.heads)
     importance = importance / importance.sum()
@@ -116,7 +116,7 @@ def _block(model: RatingModel, targets: Items, rated: Rated, same: Bool) -> Pred
         usual / half,
         np.minimum(np.abs(raw - (model.low + model.high) / 2) / half, 1.5),
         1 / np.sqrt(1 + counted.sum(axis=1)),
-        1 / np.sqrt(1 + targets.own.support),
+        1 / np.sqrt(1 + targets.terms.support),
     )
     return PredictedRatings(
         mean=np.clip(raw, model.low, model.high),
@@ -132,7 +132,7 @@ def _block(model: RatingModel, targets: Items, rated: Rated, same: Bool) -> Pred
 def _attention(model: RatingModel, targets: Items, rated: Rated, there: Bool) -> Softmax:
     """Weigh the ratings that are there (t, h) beside the no-answer key: (t, H, h)."""
     z = np.einsum("tgd,hgd->tgh", targets.queries, rated.items.keys, optimize=True)
-    z += (rated.items.own.key_bias + model.level_bias(rated.values)).T
+    z += (rated.items.terms.key_bias + model.level_bias(rated.values)).T
     with np.errstate(divide="ignore"):
         z += np.log(rated.weights)
     masked = np.where(there[:, None], z, -np.inf)

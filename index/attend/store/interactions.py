@@ -90,7 +90,7 @@ class StoredInteractions(DatabasePart):
         return InteractionSet(
             ids=columns[0].astype(np.int64),
             users=[name for _, name in users],
-            of=np.searchsorted(user_ids, columns[1].astype(np.int64)),
+            user_indices=np.searchsorted(user_ids, columns[1].astype(np.int64)),
             rows=columns[2].astype(np.int64),
             values=values.copy(),
             times=columns[4].copy(),

@@ -251,7 +251,7 @@ class InteractionSet(NamedTuple):
 
     ids: Int64  # (n,) in the order of the first interaction of user and document
     users: list[str]  # u ids
-    of: Int64  # (n,) positions in `users`
+    user_indices: Int64  # (n,) positions in `users`
     rows: Int64  # (n,) rows of documents
     values: Float64  # (n,) NaN for no value, or one that is no number
     times: Float64  # (n,) seconds since 1970, NaN if unknown

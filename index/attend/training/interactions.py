@@ -192,7 +192,7 @@ class InteractionsObjective:
         if choice is None:
             recommender = self._served()
         else:
-            training = self.material.known.multiply(fold.training).tocsr()
+            training = self.material.previous.multiply(fold.training).tocsr()
             several = bool((lengths(training) >= 2).any())
             fitted = self._fit(choice if several else CHOICES[0], training, watch)
             recommender = HistoryRanker.of(fitted, self.material.memory)
@@ -207,7 +207,7 @@ class InteractionsObjective:
         """
         active = self.task.active
         choices = active.report.get("chosen") or {}
-        several = int((lengths(self.material.known) >= 2).sum()) >= FEWEST_QUESTIONS
+        several = int((lengths(self.material.previous) >= 2).sum()) >= FEWEST_QUESTIONS
         recipe = choices.get("recipe")
         if objective_of(active) != "interactions" or not several:
             return None

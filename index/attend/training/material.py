@@ -73,11 +73,11 @@ def start_of(memory: Memory, dimensions: int | None) -> Float32:
 
 
 class RankingMaterial(NamedTuple):
-    """Questions with their labels; `known` has what the active version learned from."""
+    """Questions with their labels; `previous` has what the active version learned from."""
 
     memory: Memory
     questions: Questions
-    known: Questions
+    previous: Questions
     figures: Mapping[str, Json]
 
 
@@ -108,8 +108,8 @@ def read_questions(collection: Collection, last: int, seed: int) -> RankingMater
         "documents": documents,
         "last_example": int(learned.ids.max(initial=-1)),
     }
-    everything, known = questions(learned.ids >= 0), questions(learned.ids <= last)
-    return RankingMaterial(memory, everything, known, figures)
+    everything, previous = questions(learned.ids >= 0), questions(learned.ids <= last)
+    return RankingMaterial(memory, everything, previous, figures)
 
 
 def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
@@ -180,11 +180,11 @@ def _lexical(
 
 
 class HistoryMaterial(NamedTuple):
-    """Histories, sparse (u, n); `known` has what the active version learned from."""
+    """Histories, sparse (u, n); `previous` has what the active version learned from."""
 
     memory: Memory
     histories: Sparse
-    known: Sparse
+    previous: Sparse
     figures: Mapping[str, Json]
 
 
@@ -204,11 +204,11 @@ def read_histories(collection: Collection, last: int, seed: int) -> HistoryMater
     users = np.zeros(len(stored.users), dtype=bool)
     users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
     index, there = locate(memory.rows, stored.rows)
-    mask = stored.liked & users[stored.of] & there
+    mask = stored.liked & users[stored.user_indices] & there
     shape = len(users), len(memory)
 
-    def histories(some: Bool) -> Sparse:
-        return histories_of(stored.of[some], index[some], shape)
+    def histories(members: Bool) -> Sparse:
+        return histories_of(stored.user_indices[members], index[members], shape)
 
     figures: dict[str, Json] = {
         "interactions": len(stored.ids),
@@ -216,8 +216,8 @@ def read_histories(collection: Collection, last: int, seed: int) -> HistoryMater
         "documents": documents,
         "last_interaction": int(stored.ids.max(initial=-1)),
     }
-    known = histories(mask & (stored.ids <= last))
-    return HistoryMaterial(memory, histories(mask), known, figures)
+    previous = histories(mask & (stored.ids <= last))
+    return HistoryMaterial(memory, histories(mask), previous, figures)
 
 
 def _popular_rows(
@@ -254,7 +254,7 @@ def read_ratings(collection: Collection, seed: int) -> RatingMaterial:
     """Read the interactions that have a number, and the texts they are about."""
     stored = collection.store.interactions()
     rated = np.flatnonzero(np.isfinite(stored.values))
-    users, items, values = stored.of[rated], stored.rows[rated], stored.values[rated]
+    users, items, values = stored.user_indices[rated], stored.rows[rated], stored.values[rated]
     members = _of_some_users(users, seed)
     keys = collection.store.own_keys(np.unique(items[members]))
     rows, embeddings = keys.means()
@@ -276,5 +276,5 @@ def _of_some_users(users: Int64, seed: int) -> Int64:
         return np.arange(len(users))
     names, counts = np.unique(users, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
-    some = names[order[np.cumsum(counts[order]) <= MOST_RATINGS]]
-    return np.flatnonzero(np.isin(users, some))
+    sampled_users = names[order[np.cumsum(counts[order]) <= MOST_RATINGS]]
+    return np.flatnonzero(np.isin(users, sampled_users))

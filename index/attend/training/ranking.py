@@ -107,8 +107,8 @@ class RankingObjective:
         self.active = active_version(self.task)
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
-        several = answerable(self.material.known).sum() >= FEWEST_QUESTIONS
-        self.known_now = self.material.known if trained and several else None
+        several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
+        self.known_now = self.material.previous if trained and several else None
         return None if self.folds else ONE_QUESTION
 
     def cross_validate(self, watch: Watch) -> None:

@@ -124,7 +124,7 @@ class RatingsObjective:
             self.fitted.model,
             Tuning(),
             {"coverage": dict(judgement.coverage), "trust": trust},
-            terms={TERMS: (material.rows, self.fitted.own.packed())},
+            terms={TERMS: (material.rows, self.fitted.terms.packed())},
             last_key=material.last_key,
         )
 

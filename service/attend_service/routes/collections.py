@@ -35,7 +35,7 @@ ALIAS = "/v1/aliases/{alias}"
 EXAMPLE = {"dimension": 3, "normalize": True}
 
 
-@operations.add("GET", "/v1/collections", returns={200: CollectionList}, own=True)
+@operations.add("GET", "/v1/collections", returns={200: CollectionList}, checks_collections=True)
 def list_collections() -> Response:
     """List the collections."""
     return reply(CollectionList([_summary(name) for name in visible(context().data.names())]))
@@ -82,7 +82,7 @@ def drop_collection(collection: str) -> Response:
     return Response(status=204)
 
 
-@aliases.add("GET", ALIASES, returns={200: AliasList}, own=True)
+@aliases.add("GET", ALIASES, returns={200: AliasList}, checks_collections=True)
 def list_aliases() -> Response:
     """List the aliases and their collections."""
     names = context().data.aliases().items()
@@ -108,7 +108,7 @@ def set_alias(alias: str, body: AliasRequest) -> Response:
     return reply(AliasInfo(alias, body.collection), 201 if is_new else 200)
 
 
-@aliases.add("GET", ALIAS, returns={200: AliasInfo}, also=(404,), own=True)
+@aliases.add("GET", ALIAS, returns={200: AliasInfo}, also=(404,), checks_collections=True)
 def show_alias(alias: str) -> Response:
     """Show the collection of an alias."""
     name = context().data.aliases().get(alias)

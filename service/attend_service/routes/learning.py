@@ -181,21 +181,25 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     return accepted
 
 
-@operations.add("GET", JOBS, returns={200: JobList}, own=True)
+@operations.add("GET", JOBS, returns={200: JobList}, checks_collections=True)
 def list_jobs() -> Response:
     """List the jobs, the newest first, without their results."""
     jobs = [job for job in context().jobs.all() if is_allowed(job.collection)]
     return reply(JobList([JobSummary(**_summary(job)) for job in jobs]))
 
 
-@operations.add("GET", JOB, returns={200: JobAnswer}, also=(404,), own=True)
+@operations.add("GET", JOB, returns={200: JobAnswer}, also=(404,), checks_collections=True)
 def show_job(job: int) -> Response:
     """Show a job: how far it is, and what came of it."""
     return reply(_job(_own(job)))
 
 
 @operations.add(
-    "DELETE", JOB, returns={200: JobAnswer, 202: JobAnswer, 204: None}, also=(404,), own=True
+    "DELETE",
+    JOB,
+    returns={200: JobAnswer, 202: JobAnswer, 204: None},
+    also=(404,),
+    checks_collections=True,
 )
 def cancel_job(job: int) -> Response:
     """Cancel a job, or forget a finished one.

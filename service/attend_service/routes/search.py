@@ -116,7 +116,7 @@ def map_keys(collection: str, body: MapRequest) -> Response:
     example={"collections": ["books"], **EXAMPLE},
     also=(404, 409, 503),
     scope="read",
-    own=True,
+    checks_collections=True,
 )
 def search_collections(body: AcrossRequest) -> Response:
     """Ask several collections the same, and merge their hits by weight where that is sound.
@@ -128,7 +128,9 @@ def search_collections(body: AcrossRequest) -> Response:
     return reply(context().data.search_across(body))
 
 
-@operations.add("GET", "/search", query=PlainSearch, returns={200: Answer}, html=True, own=True)
+@operations.add(
+    "GET", "/search", query=PlainSearch, returns={200: Answer}, html=True, checks_collections=True
+)
 def plain_search(query: PlainSearch) -> Response:
     """Answer a text, for curl and for a browser.
 

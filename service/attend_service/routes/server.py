@@ -120,13 +120,13 @@ def readiness() -> Response:
     return reply(ReadinessAnswer(now.state, failed), 200 if now.state == "ready" else 503)
 
 
-@operations.add("GET", "/openapi.json", returns={200: None}, own=True)
+@operations.add("GET", "/openapi.json", returns={200: None}, checks_collections=True)
 def openapi_document() -> Response:
     """Give the OpenAPI document of all this."""
     return reply(openapi.document(_operations()))
 
 
-@operations.add("GET", "/docs", returns={200: None}, html=True, own=True)
+@operations.add("GET", "/docs", returns={200: None}, html=True, checks_collections=True)
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
     operations = _operations()
@@ -136,7 +136,7 @@ def docs() -> Response:
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
 
-@operations.add("GET", "/", returns={200: None}, html=True, own=True)
+@operations.add("GET", "/", returns={200: None}, html=True, checks_collections=True)
 def home() -> Response:
     """Show where to begin."""
     names = visible(context().data.names())
@@ -150,7 +150,7 @@ def _show(view: PageView) -> None:
         return page(view)
 
     show.__name__, show.__doc__ = f"{view.path[1:]}_page", f"Show the page: {view.summary}"
-    operations.add("GET", view.path, returns={200: None}, html=True, own=True)(show)
+    operations.add("GET", view.path, returns={200: None}, html=True, checks_collections=True)(show)
 
 
 for view in VIEWS[1:]:  # the first is a search's own page

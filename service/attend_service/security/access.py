@@ -41,7 +41,7 @@ def check_access() -> None:
     collection = (request.view_args or {}).get("collection")
     if collection is not None:
         check_collection(collection)
-    elif g.key.collections is not None and not operation.own:
+    elif g.key.collections is not None and not operation.checks_collections:
         raise Forbidden("This needs a key to all collections, but the key is for some.")
 
 

@@ -37,7 +37,7 @@ def test_interactions_are_read_as_arrays_by_user_and_row(store):
     found = store.interactions()
     a, b, c = rows_of(store, "a", "b", "c")
     assert found.users == ["zoe", "ann"]
-    assert found.of.tolist() == [0, 0, 1, 1]
+    assert found.user_indices.tolist() == [0, 0, 1, 1]
     assert found.rows.tolist() == [a, c, a, b]
     np.testing.assert_array_equal(found.values, [np.nan, 4.5, np.nan, 2])
     np.testing.assert_array_equal(found.times, [50, 100, 7, np.nan])

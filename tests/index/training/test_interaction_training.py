@@ -165,7 +165,7 @@ def test_again_without_anything_new_promotes_nothing_and_with_much_new_does(plan
     add_interactions(collection, interactions_of(without(met, ~late)))
     material = read_histories(collection, first["last_interaction"], 0)
     assert material.histories.nnz == met.nnz
-    assert material.known.nnz == np.count_nonzero(~late)
+    assert material.previous.nnz == np.count_nonzero(~late)
     later = train(collection, objective="interactions", seed=1)
     assert later["before"]["ndcg@10"] > 0
     assert later["last_interaction"] > first["last_interaction"]
@@ -179,7 +179,7 @@ def test_what_recommends_is_judged_as_it_is_where_what_it_learned_from_is_gone(p
     assert first["promoted"]
     collection.store.delete_interactions()
     add_interactions(collection, interactions_of(met))
-    assert read_histories(collection, first["last_interaction"], 0).known.nnz == 0
+    assert read_histories(collection, first["last_interaction"], 0).previous.nnz == 0
     again = train(collection, objective="interactions")
     assert again["before"]["ndcg@10"] >= first["after"]["ndcg@10"] - 0.03
     assert not again["promoted"], again["reason"]

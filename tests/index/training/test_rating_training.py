@@ -151,7 +151,7 @@ def test_documents_that_go_and_that_change_lose_what_was_learned(collection: Col
     assert len(again.rows) == count - 2
     row = collection.store.rows_of(["m4"])["m4"]
     items = again.items(np.array([row]), np.ones((1, 16), dtype=np.float32))
-    assert (items.own.factors == 0).all()
+    assert (items.terms.factors == 0).all()
     history = {"m1": 5.0, "m4": 2.0}
     assert np.isfinite(predictions(collection, ["m2", "m4"], history)).all()
 

@@ -56,13 +56,13 @@ class KeyGraph(NamedTuple):
         layout: that names the table.
         points: the fastest first.
         target: the share to find where a search asks for none.
-        told: how it was chosen and measured.
+        details: how it was chosen and measured.
     """
 
     layout: str
     points: tuple[EfPoint, ...]
     target: float
-    told: Mapping[str, Json]
+    details: Mapping[str, Json]
 
     def point(self, recall: float | None = None) -> EfPoint | None:
         """Return the fastest point of a recall; None without one: then the exact table is searched.

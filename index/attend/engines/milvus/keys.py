@@ -75,7 +75,7 @@ class RemoteKeys:
         self.width = width
         # What HNSW finds behind a filter is not known; of a few that are masked it is.
         self._graph = graph = None if passing or only is not None else graph
-        details = {} if graph is None else graph.told
+        details = {} if graph is None else graph.details
         self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **details}
         self.documents_read: dict[int, Read] = {}
         self._looked_for: set[int] = set()
