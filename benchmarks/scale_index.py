@@ -16,7 +16,7 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
-from attend.keys import Origin, Progress, PublishedIndexes, Wanted
+from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted
 from attend.keys.measuring import FETCHED
 from attend.keys.quantised import QuantisedVectors
 from attend.measure.rankings import evaluate
@@ -63,8 +63,8 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
     }
 
 
-def _origin(width: int) -> Origin:
-    return Origin("benchmark", "none", width, "raw")
+def _origin(width: int) -> IndexOrigin:
+    return IndexOrigin("benchmark", "none", width, "raw")
 
 
 def _nearest(made: QuantisedVectors, queries: Float32) -> Int64:
@@ -114,11 +114,11 @@ STARTED = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from attend.keys import Origin, Progress, PublishedIndexes, Snapshot
+from attend.keys import IndexOrigin, Progress, PublishedIndexes, Snapshot
 folder, keys, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = json.loads((folder / "known.json").read_text())
 started = time.perf_counter()
-segment, _ = PublishedIndexes(folder, Origin("benchmark", "none", width, "raw")).load(
+segment, _ = PublishedIndexes(folder, IndexOrigin("benchmark", "none", width, "raw")).load(
     lambda: Progress(keys, 0, known))
 Snapshot((segment,), 0, 0, 0).search(np.ones((1, 1, width), np.float32), None, 100)
 seconds = time.perf_counter() - started

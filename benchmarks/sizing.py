@@ -26,7 +26,7 @@ from common import DATA, parser, progress, tell
 from scale import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
-from attend.keys import Origin, Progress, PublishedIndexes, Wanted
+from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted
 from attend.keys.measuring import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Float64, Int64
@@ -147,7 +147,7 @@ def searched(
 def published(folder: Path, vectors: Float32, tuning: Float32) -> Any:
     """The index that Attend chooses for these keys."""
     ids, known = np.arange(len(vectors)), list[str]()
-    indexes = PublishedIndexes(folder, Origin("benchmark", "none", WIDTH, "raw"))
+    indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", WIDTH, "raw"))
     parts = [slice(at, at + 8192) for at in range(0, len(vectors), 8192)]
     rows = ((vectors[part], ids[part], ids[part]) for part in parts)
     wanted = Wanted(RECALL, exact_below=1, questions=tuning)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from attend.api.documents import Written
 from attend.collection import Collection
@@ -57,23 +57,23 @@ class Shard(NamedTuple):
     """The documents of one of several processes that build together: each takes one of `parts`,
     by a hash of its id, so that none is taken twice, whatever its source and place there."""
 
-    at: int
+    number: int
     parts: int
 
     def takes(self, id: str) -> bool:
-        """Whether a document is one of this shard's."""
+        """Return whether this shard takes the document."""
         hashed = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        return int.from_bytes(hashed) % self.parts == self.at - 1
+        return int.from_bytes(hashed) % self.parts == self.number - 1
 
     @classmethod
     def of(cls, written: str) -> Shard:
         """`2/8` is the second of eight. Raises InvalidRequest for what is none."""
-        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", written)
-        if not found or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", written)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise InvalidRequest(
                 f"{written[:40]!r} is no shard; write 2/8 for the second of eight.", field="shard"
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
 
 class Refused(SourceError):
@@ -84,6 +84,21 @@ Report = Callable[[int], None]
 """Called with the number of rows just dealt with."""
 
 
+class BuildCallbacks(TypedDict, total=False):
+    """Functions that follow a build.
+
+    Attributes:
+        on_problem: called with every row that cannot be used, and with a notice for every part
+            of the source that is left out of the rows.
+        on_progress: called with the number of rows just dealt with.
+        on_stage: called, once all documents are stored, with the progress of their index.
+    """
+
+    on_problem: Callable[[RowProblem], None]
+    on_progress: Report
+    on_stage: OnStage
+
+
 def build(
     collection: Collection,
     sources: Sequence[Mapped],
@@ -92,9 +107,7 @@ def build(
     strict: bool = False,
     publish: bool = False,
     shard: Shard | None = None,
-    on_problem: Callable[[RowProblem], None] = lambda problem: None,
-    on_progress: Report = lambda rows: None,
-    on_stage: OnStage = lambda stage, done: None,
+    **callbacks: Unpack[BuildCallbacks],
 ) -> Built:
     """Bring a collection up to date with its sources.
 
@@ -104,10 +117,7 @@ def build(
         strict: stop at the first row that cannot be used; what was stored stays.
         publish: write the index even if nothing changed.
         shard: take a part of the documents only, as one of several processes at once.
-        on_problem: called with every row that cannot be used, and with a notice for every part
-            of the source that is left out of the rows.
-        on_progress: told of the rows just dealt with.
-        on_stage: told, once all are stored, how far their index is.
+        callbacks: functions that follow the build (`BuildCallbacks`).
 
     Raises:
         SourceError: a source has no usable row, or several have no ids of their own.
@@ -121,14 +131,14 @@ def build(
             field="shard",
         )
     started = time.perf_counter()
-    build = _Build(collection, strict, shard, on_problem, on_progress)
+    build = _Build(collection, strict, shard, **callbacks)
     for mapped in sources:
         build.take(mapped)
     removed = build.remove_others() if sync and not build.refused else 0
     if publish:
-        collection.publish(on_stage)
+        collection.publish(build.on_stage)
     else:
-        collection.publish_fresh(on_stage)
+        collection.publish_fresh(build.on_stage)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,
@@ -149,14 +159,16 @@ class _Build:
         collection: Collection,
         strict: bool,
         shard: Shard | None,
-        on_problem: Callable[[RowProblem], None],
-        on_progress: Report,
+        on_problem: Callable[[RowProblem], None] = lambda problem: None,
+        on_progress: Report = lambda rows: None,
+        on_stage: OnStage = lambda stage, done: None,
     ) -> None:
         self._collection = collection
         self._strict = strict
         self._shard = shard
         self._on_problem = on_problem
         self._on_progress = on_progress
+        self.on_stage = on_stage
         self._ids: dict[str, str] = {}  # id -> the source it came from
         self.written = Written()
         self.read = 0
@@ -178,7 +190,8 @@ class _Build:
     def remove_others(self) -> int:
         gone = [id for id in self._collection.store.all_ids() if id not in self._ids]
         return sum(
-            self._collection.delete(gone[at : at + 10_000]) for at in range(0, len(gone), 10_000)
+            self._collection.delete(gone[start : start + 10_000])
+            for start in range(0, len(gone), 10_000)
         )
 
     def _usable(self, mapped: Mapped) -> Generator[Prepared, None, None]:

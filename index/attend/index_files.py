@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attend.errors import Damaged
-from attend.keys import Delta, Origin, Progress, PublishedIndexes, Snapshot, Wanted
+from attend.keys import Delta, IndexOrigin, Progress, PublishedIndexes, Snapshot, Wanted
 from attend.store import Store
 from attend.types import OnStage
 from attend.versions import Version
@@ -31,7 +31,7 @@ class IndexFiles:
 
     def of(self, version: Version) -> PublishedIndexes:
         """Return the files of a version's keys; versions of one layout share them."""
-        origin = Origin(
+        origin = IndexOrigin(
             uuid=str(self._store.settings()["uuid"]),
             encoder=self._encoder,
             dimension=version.projection.d_in,

@@ -30,7 +30,7 @@ MAX_ABSOLUTE = 1e15
 """Of a vector's numbers: squares of 1e15, summed over 65,536 dimensions, fit float32."""
 
 
-class Passage(Protocol):
+class TextSpan(Protocol):
     """A part of a text, in characters."""
 
     @property
@@ -46,7 +46,7 @@ class DocumentEncoder(Protocol):
 
     def passages(
         self, texts: Sequence[str], overlap: int | None = None
-    ) -> Sequence[Sequence[Passage]]: ...
+    ) -> Sequence[Sequence[TextSpan]]: ...
 
 
 class Prepared(NamedTuple):
@@ -277,10 +277,10 @@ def value_hash(value: Json, payload: Mapping[str, Json]) -> bytes:
     return _digest([value, payload])
 
 
-def _digest(given: Sequence[Json | Mapping[str, Sequence[float]]]) -> bytes:
+def _digest(contents: Sequence[Json | Mapping[str, Sequence[float]]]) -> bytes:
     """A fingerprint of JSON; objects with the same fields in another order are the same."""
     try:
-        text = json.dumps(given, sort_keys=True, allow_nan=False)
+        text = json.dumps(contents, sort_keys=True, allow_nan=False)
     except ValueError as error:
         raise InvalidRequest(
             f"A value or payload holds what JSON cannot say ({error}); send finite numbers.",

@@ -11,9 +11,9 @@ from attend.types import Json
 
 def revised(stored: StoredDocument, revision: UpdateRequest) -> StoredDocument:
     """The document with a new value, a merged payload, or both."""
-    given = revision.model_fields_set
+    fields = revision.model_fields_set
     return stored._replace(
-        value=revision.value if "value" in given else stored.value,
+        value=revision.value if "value" in fields else stored.value,
         payload=merged(stored.payload, revision.payload),
     )
 

@@ -50,26 +50,26 @@ class EmbeddingCache:
     def get(self, keys: Sequence[Key]) -> list[Float32 | None]:
         """The embedding (d,) of each key, None where it is not kept."""
         with self._lock:
-            found = [self._rows.get(key) for key in keys]
-            for key, row in zip(keys, found, strict=True):
+            rows = [self._rows.get(key) for key in keys]
+            for key, row in zip(keys, rows, strict=True):
                 if row is not None:
                     self._rows.move_to_end(key)
-            missed = sum(row is None for row in found)
+            missed = sum(row is None for row in rows)
             self._misses += missed
             self._hits += len(keys) - missed
-        return found
+        return rows
 
     def put(self, key: Key, row: Float32) -> None:
         """Keep an embedding, and let go of those that were not asked for longest."""
-        own = row.copy()  # a view would keep the whole batch in memory
-        own.flags.writeable = False
-        if _size(key, own) > self.limit:
+        copy = row.copy()  # a view would keep the whole batch in memory
+        copy.flags.writeable = False
+        if _size(key, copy) > self.limit:
             return
         with self._lock:
             if key in self._rows:
                 return
-            self._rows[key] = own
-            self._size += _size(key, own)
+            self._rows[key] = copy
+            self._size += _size(key, copy)
             while self._size > self.limit:
                 self._size -= _size(*self._rows.popitem(last=False))
 
@@ -111,16 +111,16 @@ class CachedEncoder:
     def encode_queries(self, texts: Sequence[str]) -> Float32:
         """As the encoder's own: rows (n, dimension), of which it makes those not kept."""
         keys = [Key(self.name, "query", text) for text in texts]
-        kept = self._cache.get(keys)
-        missing = [at for at, row in enumerate(kept) if row is None]
+        cached = self._cache.get(keys)
+        missing = [place for place, row in enumerate(cached) if row is None]
         if missing:
-            made = self._encoder.encode_queries([texts[at] for at in missing])
-            for at, row in zip(missing, made, strict=True):
-                kept[at] = row
-                self._cache.put(keys[at], row)
+            encoded = self._encoder.encode_queries([texts[place] for place in missing])
+            for place, row in zip(missing, encoded, strict=True):
+                cached[place] = row
+                self._cache.put(keys[place], row)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for at, row in enumerate(kept):
-            rows[at] = row
+        for place, row in enumerate(cached):
+            rows[place] = row
         return rows
 
     def count_tokens(self, texts: Sequence[str]) -> Int64:

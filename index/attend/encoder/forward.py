@@ -56,12 +56,12 @@ class Padding(NamedTuple):
 
     Attributes:
         gather: (many * length,) each place's row, from the step's first on; 0 for padding.
-        kept: (rows,) the places that are no padding, in the order of the rows.
+        filled: (rows,) the places that are no padding, in the order of the rows.
         bias: (many, 1, 1, length) what is added to scores: -inf where a place is padding.
     """
 
     gather: Tensor
-    kept: Tensor
+    filled: Tensor
     bias: Tensor
 
 
@@ -146,11 +146,11 @@ def attend(projected: Tensor, heads: int, steps: Sequence[Step]) -> Tensor:
             scores.view(many, heads, length, length).add_(padding.bias)
         mixed = torch.bmm(torch.softmax(scores, dim=-1).to(value.dtype), value)
         by_sequence = mixed.view(many, heads, length, per_head).transpose(1, 2)
-        own = out[start : start + count]
+        target = out[start : start + count]
         if padding is None:
-            own.view(many, length, heads, per_head).copy_(by_sequence)
+            target.view(many, length, heads, per_head).copy_(by_sequence)
         else:
-            own.copy_(torch.index_select(by_sequence.reshape(-1, width), 0, padding.kept))
+            target.copy_(torch.index_select(by_sequence.reshape(-1, width), 0, padding.filled))
     return out
 
 
@@ -165,12 +165,12 @@ def steps_of(lengths: Sequence[int], heads: int) -> list[Step]:
     """
     steps: list[Step] = []
     start = first = used = 0
-    for at, length in enumerate(lengths):
-        cells = heads * (at + 1 - first) * length**2
+    for place, length in enumerate(lengths):
+        cells = heads * (place + 1 - first) * length**2
         used += heads * length**2
-        if at > first and (cells > CELLS_AT_ONCE or cells - used > MOST_WASTE):
-            steps.append(_step(start, lengths[first:at]))
-            start, first, used = start + steps[-1].rows, at, heads * length**2
+        if place > first and (cells > CELLS_AT_ONCE or cells - used > MOST_WASTE):
+            steps.append(_step(start, lengths[first:place]))
+            start, first, used = start + steps[-1].rows, place, heads * length**2
     return [*steps, _step(start, lengths[first:])]
 
 
@@ -213,10 +213,10 @@ class PackedForward:
         padded = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)  # (n, s, d)
         # Sequences of like length stand side by side, so that attention takes them together.
         order = attention_mask.sum(dim=1).argsort(stable=True)
-        kept = attention_mask.bool()[order]
-        steps = steps_of(kept.sum(dim=1).tolist(), self.heads)
-        rows = self.packed(padded[order][kept], steps)
-        return {"last_hidden_state": _unpack(rows, kept, order)}
+        mask = attention_mask.bool()[order]
+        steps = steps_of(mask.sum(dim=1).tolist(), self.heads)
+        rows = self.packed(padded[order][mask], steps)
+        return {"last_hidden_state": _unpack(rows, mask, order)}
 
     def packed(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
         """Run the layers over the embedded tokens that are not padding: (t, d) -> (t, d)."""
@@ -228,10 +228,10 @@ class PackedForward:
         return rows[:count]
 
 
-def _unpack(rows: Tensor, kept: Tensor, order: Tensor) -> Tensor:
+def _unpack(rows: Tensor, mask: Tensor, order: Tensor) -> Tensor:
     """Put rows (t, d) back in their places (n, s, d), in the order the sequences came in."""
-    ordered = rows.new_zeros(*kept.shape, rows.shape[1], dtype=torch.float32)
-    ordered[kept] = rows.float()
+    ordered = rows.new_zeros(*mask.shape, rows.shape[1], dtype=torch.float32)
+    ordered[mask] = rows.float()
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order))
     return ordered[back]

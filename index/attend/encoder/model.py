@@ -61,7 +61,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """What `load` finds the same model by."""
+        """The name by which `load` finds the same model."""
 
     @property
     def dimension(self) -> int: ...
@@ -143,11 +143,11 @@ class SentenceEncoder:
         rows = np.zeros((len(once.texts), self.dimension), dtype=np.float32)
         groups = list(batches(once.texts, self.window, self._cores))
         parts = [
-            Part([once.texts[at] for at in places], task, is_all=len(groups) == 1)
+            Part([once.texts[place] for place in places], task, is_all=len(groups) == 1)
             for places in groups
         ]
-        for places, (made, spent) in zip(groups, self._each(parts), strict=True):
-            rows[places] = made
+        for places, (vectors, spent) in zip(groups, self._each(parts), strict=True):
+            rows[places] = vectors
             record(spent)
         return _normalised(rows, self.name)[once.places]
 

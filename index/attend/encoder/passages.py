@@ -35,9 +35,9 @@ class Passage(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A passage of the text at position `at`."""
+    """A passage of the text at position `place`."""
 
-    at: int
+    place: int
     passage: Passage
 
 
@@ -83,17 +83,17 @@ class PassageSplitter:
         passages = [[Passage(0, len(text))] if text.strip() else [] for text in texts]
         places = self._too_long(texts)
         # All at once: the library shares a batch among the cores.
-        chunks = splitter.chunk_all_indices([texts[at] for at in places])
-        for at in places:
-            passages[at] = []
-        found = [
-            Placed(at, Passage(start, start + len(chunk)))
-            for at, parts in zip(places, chunks, strict=True)
+        chunks = splitter.chunk_all_indices([texts[place] for place in places])
+        for place in places:
+            passages[place] = []
+        pieces = [
+            Placed(place, Passage(start, start + len(chunk)))
+            for place, parts in zip(places, chunks, strict=True)
             for start, chunk in parts
         ]
-        for at, passage in self._fitted(texts, found):
-            passages[at].append(passage)
-        return [sorted(each) for each in passages]
+        for place, passage in self._fitted(texts, pieces):
+            passages[place].append(passage)
+        return [sorted(spans) for spans in passages]
 
     def _default_overlap(self) -> int:
         return min(self.window // OVERLAP_SHARE, self.room - 1)
@@ -101,37 +101,37 @@ class PassageSplitter:
     def _too_long(self, texts: Sequence[str]) -> list[int]:
         # An ASCII character is at most one token, so that short texts need no tokenizer at all.
         unsure = [
-            at
-            for at, text in enumerate(texts)
+            place
+            for place, text in enumerate(texts)
             if text.strip() and not (text.isascii() and len(text) < self.room)
         ]
-        counts = self.count([texts[at] for at in unsure]).tolist()
+        counts = self.count([texts[place] for place in unsure]).tolist()
         return [
-            at
-            for at, count in zip(unsure, counts, strict=True)
-            if not self._fits(Passage(0, len(texts[at])), count)
+            place
+            for place, count in zip(unsure, counts, strict=True)
+            if not self._fits(Passage(0, len(texts[place])), count)
         ]
 
     def _fits(self, passage: Passage, count: int) -> bool:
         length = passage.end - passage.start
         return count <= self.window and length <= self.room * CHARACTERS_PER_TOKEN
 
-    def _fitted(self, texts: Sequence[str], found: list[Placed]) -> Iterator[Placed]:
+    def _fitted(self, texts: Sequence[str], pieces: list[Placed]) -> Iterator[Placed]:
         """The same passages, halved until each fits; a single character is never halved.
 
         The library counts a chunk where it lies; standing alone it can have more tokens, where
         the tokenizer marks how a text begins.
         """
-        while found:
-            counts = self.count([texts[at][start:end] for at, (start, end) in found])
+        while pieces:
+            counts = self.count([texts[place][start:end] for place, (start, end) in pieces])
             halved: list[Placed] = []
-            for placed, count in zip(found, counts.tolist(), strict=True):
-                halves = _halves(texts[placed.at], placed.passage)
+            for placed, count in zip(pieces, counts.tolist(), strict=True):
+                halves = _halves(texts[placed.place], placed.passage)
                 if self._fits(placed.passage, count) or not halves:
                     yield placed
                 else:
-                    halved += [Placed(placed.at, half) for half in halves]
-            found = halved
+                    halved += [Placed(placed.place, half) for half in halves]
+            pieces = halved
 
     def _splitter(self, overlap: int) -> TextSplitter:
         if not 0 <= overlap < self.room:

@@ -2,7 +2,7 @@
 
 from attend.keys.choose import Wanted
 from attend.keys.delta import Delta
-from attend.keys.manifest import FILES, Manifest, Origin, Progress
+from attend.keys.manifest import FILES, IndexOrigin, Manifest, Progress
 from attend.keys.nearest import NONE, Near, Proposed
 from attend.keys.protocol import SearchableKeys
 from attend.keys.published import PublishedIndexes
@@ -14,9 +14,9 @@ __all__ = [
     "NONE",
     "Delta",
     "Drawn",
+    "IndexOrigin",
     "Manifest",
     "Near",
-    "Origin",
     "Progress",
     "Proposed",
     "PublishedIndexes",

@@ -54,10 +54,10 @@ class Wanted:
     questions: Float32 | None = None
 
 
-class Chosen(NamedTuple):
+class IndexChoice(NamedTuple):
     """The kind of an index, as its manifest says it, and its files."""
 
-    told: dict[str, Json]
+    description: dict[str, Json]
     files: tuple[str, ...]
 
 
@@ -71,54 +71,54 @@ class Verdict(NamedTuple):
 FLAT: dict[str, Json] = {"type": "flat", "recall": 1.0}
 
 
-def choose(folder: Path, vectors: Float32, wanted: Wanted, on_stage: OnStage) -> Chosen:
+def choose(folder: Path, vectors: Float32, target: Wanted, on_stage: OnStage) -> IndexChoice:
     """Decide for keys (n, d), and write what is to lie beside them into the folder."""
-    verdict = _verdict(vectors, wanted)
+    verdict = _verdict(vectors, target)
     if verdict.exact:
         return _flat(vectors, verdict.why)
     started = time.perf_counter()
-    made = _quantised(folder, vectors, on_stage)
-    points = tuned(made, wanted.recall, wanted.questions, on_stage)
-    fit = next((point for point in points if point.recall >= wanted.recall), None)
+    index = _quantised(folder, vectors, on_stage)
+    points = tuned(index, target.recall, target.questions, on_stage)
+    fit = next((point for point in points if point.recall >= target.recall), None)
     if fit is None:
         for file in FILES:
             (folder / file).unlink()
         best = max(point.recall for point in points)
-        reason = f"quantised, at most {best:.3f} of the nearest are found, and not {wanted.recall}"
+        reason = f"quantised, at most {best:.3f} of the nearest are found, and not {target.recall}"
         return _flat(vectors, reason)
     size = sum((folder / file).stat().st_size for file in FILES)
-    told: dict[str, Json] = {
-        "type": f"IVF{made.lists.nlist},PQ{made.lists.pq.M}x4fs,Refine(SQ8)",
+    description: dict[str, Json] = {
+        "type": f"IVF{index.lists.nlist},PQ{index.lists.pq.M}x4fs,Refine(SQ8)",
         "why": verdict.why,
         "recall": fit.recall,
-        "target": wanted.recall,
-        "measured_on": "keys" if wanted.questions is None else "questions",
+        "target": target.recall,
+        "measured_on": "keys" if target.questions is None else "questions",
         "bytes_per_key": round(size / len(vectors), 1),
         "seconds": round(time.perf_counter() - started, 1),
         "points": [list(point) for point in points],
     }
-    return Chosen(told, FILES)
+    return IndexChoice(description, FILES)
 
 
-def _flat(vectors: Float32, why: str) -> Chosen:
-    return Chosen({**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]}, ())
+def _flat(vectors: Float32, why: str) -> IndexChoice:
+    return IndexChoice({**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]}, ())
 
 
-def opened(folder: Path, vectors: Float32, told: Mapping[str, Any]) -> Vectors:
+def opened(folder: Path, vectors: Float32, description: Mapping[str, Any]) -> Vectors:
     """Keys (n, d) with the index that was chosen for them.
 
     Raises:
         Damaged: its files are not what was written.
     """
-    if told["type"] == FLAT["type"]:
+    if description["type"] == FLAT["type"]:
         return FlatVectors(vectors)
-    points = [Point(*each) for each in told["points"]]
-    return quantising.read(folder, vectors, points, float(told["target"]))
+    points = [Point(*numbers) for numbers in description["points"]]
+    return quantising.read(folder, vectors, points, float(description["target"]))
 
 
-def _verdict(vectors: Float32, wanted: Wanted) -> Verdict:
-    keys, least = len(vectors), wanted.exact_below
-    if wanted.recall >= 1:
+def _verdict(vectors: Float32, target: Wanted) -> Verdict:
+    keys, least = len(vectors), target.exact_below
+    if target.recall >= 1:
         return Verdict(True, "all of the nearest are to be found")
     few = FEW_KEYS if least is None else max(least, LEAST_KEYS)
     if keys < few:
@@ -130,7 +130,7 @@ def _verdict(vectors: Float32, wanted: Wanted) -> Verdict:
 
 
 def exact_seconds(vectors: Float32) -> float:
-    """Of this processor for one exact search among keys (n, d); the best of three."""
+    """Return the processor time of one exact search among keys (n, d), the best of three."""
     flat, query = FlatVectors(vectors), np.ascontiguousarray(vectors[:1])
     return min(_seconds(lambda: flat.search(query, NEAREST, None)) for _ in range(3))
 
@@ -142,12 +142,12 @@ def _quantised(folder: Path, vectors: Float32, on_stage: OnStage) -> QuantisedVe
     log.info("quantising %d keys: %d lists are trained on %d of them", keys, lists, len(sample))
     on_stage("training lists", 0.0)
     index = quantising.trained(vectors[sample], lists)
-    told = 0
+    tenths = 0
     for done in quantising.write(folder, index, vectors):
         on_stage("quantising", done / keys)
-        if done * 10 // keys > told:
-            told = done * 10 // keys
-            log.info("quantising %d keys: %d %% are in the lists", keys, told * 10)
+        if done * 10 // keys > tenths:
+            tenths = done * 10 // keys
+            log.info("quantising %d keys: %d %% are in the lists", keys, tenths * 10)
     return quantising.read(folder, vectors, (), 1.0)
 
 

@@ -20,30 +20,30 @@ READING = threading.Lock()
 def check_file(path: Path, written: int) -> None:
     """Raise Damaged unless the file can be read and has the checksum it was written with."""
     try:
-        found = checksum(path)
+        actual = checksum(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error}).") from error
-    if found != written:
-        raise Damaged(f"{path} has checksum {found:08x}, but {written:08x} was written.")
+    if actual != written:
+        raise Damaged(f"{path} has checksum {actual:08x}, but {written:08x} was written.")
 
 
 def check_size(path: Path, written: int) -> None:
     """Raise Damaged unless the file is there with as many bytes as were written."""
     try:
-        found = path.stat().st_size
+        actual = path.stat().st_size
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error}).") from error
-    if found != written:
-        raise Damaged(f"{path} has {found} bytes, but {written} were written.")
+    if actual != written:
+        raise Damaged(f"{path} has {actual} bytes, but {written} were written.")
 
 
 def checksum(path: Path) -> int:
     """CRC-32: it finds accidents, at a gigabyte a second; nobody is kept out by it."""
-    found = 0
+    crc = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
-            found = zlib.crc32(block, found)
-    return found
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -99,8 +99,8 @@ def write_rows(path: Path, blocks: Iterable[Float32], width: int) -> int:
 
 def _write_header(file: BinaryIO, rows: int, width: int) -> int:
     """Returns where the numbers begin."""
-    said = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-    np.lib.format.write_array_header_1_0(file, said)
+    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+    np.lib.format.write_array_header_1_0(file, header)
     return file.tell()
 
 

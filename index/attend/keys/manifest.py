@@ -20,7 +20,7 @@ FILES = (VECTORS, KEYS, DOCUMENTS, MANIFEST, LISTS, CODES)
 
 
 @dataclass(frozen=True)
-class Origin:
+class IndexOrigin:
     """What a manifest must agree with."""
 
     uuid: str
@@ -64,14 +64,14 @@ class Manifest:
         """CRC-32 of all the rest."""
         return zlib.crc32(json.dumps(asdict(replace(self, seal=0)), sort_keys=True).encode())
 
-    def check_origin(self, expected: Origin, folder: Path) -> None:
+    def check_origin(self, expected: IndexOrigin, folder: Path) -> None:
         """Raise ManifestMismatch unless it is the image of this database."""
-        for name, said in asdict(expected).items():
-            found = getattr(self, name)
-            if found != said:
+        for name, value in asdict(expected).items():
+            actual = getattr(self, name)
+            if actual != value:
                 raise ManifestMismatch(
-                    f"The index in {folder} was built for {name} {found!r}, but the database "
-                    f"says {said!r}. If the database is the right one, run "
+                    f"The index in {folder} was built for {name} {actual!r}, but the database "
+                    f"says {value!r}. If the database is the right one, run "
                     f"'attend verify --mend' to build the index from it again."
                 )
 
@@ -101,14 +101,14 @@ def read_manifest(folder: Path) -> Manifest:
         ManifestMismatch: it is of another one.
     """
     try:
-        given = json.loads((folder / MANIFEST).read_bytes())
-        if given.get("format") == 1:
+        content = json.loads((folder / MANIFEST).read_bytes())
+        if content.get("format") == 1:
             raise Damaged(f"{folder / MANIFEST} is of an earlier version of this program.")
-        if given.get("format") != FORMAT:
+        if content.get("format") != FORMAT:
             raise ManifestMismatch(
-                f"{folder / MANIFEST} has format {given.get('format')!r}, but this program reads "
+                f"{folder / MANIFEST} has format {content.get('format')!r}, but this program reads "
                 f"{FORMAT}. Run 'attend verify --mend' to write it anew."
             )
-        return Manifest(**given)
+        return Manifest(**content)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise Damaged(f"{folder / MANIFEST} cannot be read ({error}).") from error

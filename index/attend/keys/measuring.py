@@ -33,7 +33,7 @@ ENOUGH = 0.995
 
 
 def tuned(
-    made: QuantisedVectors, recall: float, questions: Float32 | None, on_stage: OnStage
+    index: QuantisedVectors, recall: float, questions: Float32 | None, on_stage: OnStage
 ) -> list[Point]:
     """The parameters worth having, the fastest first, each with the recall to be relied on.
 
@@ -42,15 +42,15 @@ def tuned(
         questions: queries (q, d) to measure with; None for some made of the keys.
     """
     on_stage("measuring", 0.0)
-    queries = held_out(made.all(), questions)
-    truth = made.exact.search(queries, NEAREST, None).positions
+    queries = held_out(index.all(), questions)
+    truth = index.exact.search(queries, NEAREST, None).positions
     points: list[Point] = []
     last: dict[int, Point] = {}
-    worth = _doubling(made.lists.nlist)
-    factors = [each for each in FACTORS if each * FETCHED * SHARE <= made.lists.ntotal]
+    worth = _doubling(index.lists.nlist)
+    factors = [factor for factor in FACTORS if factor * FETCHED * SHARE <= index.lists.ntotal]
     for number, factor in enumerate(factors or FACTORS[:1], 1):
         for probes in list(worth):
-            points.append(_measured(made, probes, factor, queries, truth))
+            points.append(_measured(index, probes, factor, queries, truth))
             # More candidates find nothing more where the lists are what loses it,
             if probes in last and _levelled(last[probes], points[-1]):
                 worth.remove(probes)
@@ -73,10 +73,10 @@ def held_out(vectors: Float32, questions: Float32 | None) -> Float32:
     """
     rng = np.random.default_rng(len(vectors))
     if questions is not None:
-        chosen = rng.permutation(len(questions))[:QUERIES]
-        return np.ascontiguousarray(questions[chosen], dtype=np.float32)
-    drawn = vectors[np.sort(rng.integers(len(vectors), size=AMID * QUERIES))]
-    amid = drawn[rng.permutation(len(drawn))].reshape(AMID, QUERIES, -1).mean(axis=0)
+        places = rng.permutation(len(questions))[:QUERIES]
+        return np.ascontiguousarray(questions[places], dtype=np.float32)
+    sample = vectors[np.sort(rng.integers(len(vectors), size=AMID * QUERIES))]
+    amid = sample[rng.permutation(len(sample))].reshape(AMID, QUERIES, -1).mean(axis=0)
     noise = rng.standard_normal(amid.shape, dtype=np.float32)
     lengths = np.linalg.norm(amid, axis=1)[:, None]
     moved: Float32 = amid + NOISE * lengths * unit(noise)
@@ -91,19 +91,19 @@ enough; amid fewer keys, or without noise, not always."""
 NOISE = 0.5
 
 
-def share_found(found: Int64, truth: Int64) -> Float32:
+def share_found(results: Int64, truth: Int64) -> Float32:
     """(q,) the share of each query's true nearest among what was found (q, k)."""
-    shares = [np.isin(true, row).mean() for true, row in zip(truth, found, strict=True)]
+    shares = [np.isin(true, row).mean() for true, row in zip(truth, results, strict=True)]
     return np.array(shares, dtype=np.float32)
 
 
 def _measured(
-    made: QuantisedVectors, probes: int, factor: int, queries: Float32, truth: Int64
+    index: QuantisedVectors, probes: int, factor: int, queries: Float32, truth: Int64
 ) -> Point:
     started = time.thread_time()
-    found = made.search_at(Point(probes, factor, 0.0, 0.0), queries, FETCHED)
+    results = index.search_at(Point(probes, factor, 0.0, 0.0), queries, FETCHED)
     seconds = (time.thread_time() - started) / len(queries)
-    shares = share_found(found.positions, truth)
+    shares = share_found(results.positions, truth)
     # One standard error less: what is promised is to be found.
     relied = float(shares.mean() - shares.std() / np.sqrt(len(shares)))
     return Point(probes, factor, round(relied, 4), round(seconds, 7))
@@ -123,8 +123,8 @@ LEVEL = 0.002
 
 def _worth_having(points: Sequence[Point]) -> list[Point]:
     """Those that nothing faster equals."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda each: (each.seconds, -each.recall)):
-        if not kept or point.recall > kept[-1].recall:
-            kept.append(point)
-    return kept
+    frontier: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.seconds, -point.recall)):
+        if not frontier or point.recall > frontier[-1].recall:
+            frontier.append(point)
+    return frontier

@@ -41,21 +41,21 @@ def nearest(
     """Rows of the best documents of one segment for each of the queries (q, d)."""
     allowed = segment.allowed(rows)
     available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
-    wanted = min(attend + EXTRA, available)
-    if wanted == 0:
+    count = min(attend + EXTRA, available)
+    if count == 0:
         return Proposed([np.empty(0, dtype=np.int64)] * len(queries), 1.0)
     crowd = segment.keys / len(segment.rows)
-    fetch = int(wanted * crowd * OVERFETCH) + 1
-    found: list[Int64 | None] = [None] * len(queries)
+    fetch = int(count * crowd * OVERFETCH) + 1
+    results: list[Int64 | None] = [None] * len(queries)
     promised = segment.vectors.promises(recall)
     if segment.vectors.cheaper(len(queries), fetch, int(available * crowd), crowd):
-        found = _fetched(segment, queries, allowed, wanted, fetch, recall)
+        results = _fetched(segment, queries, allowed, count, fetch, recall)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
-    short = [at for at, each in enumerate(found) if each is None]
-    scanned = _scanned(segment, queries[short], allowed, wanted) if short else []
-    for at, best in zip(short, scanned, strict=True):
-        found[at] = best
-    rows_found = [each for each in found if each is not None]
+    short = [place for place, result in enumerate(results) if result is None]
+    scanned = _scanned(segment, queries[short], allowed, count) if short else []
+    for place, best in zip(short, scanned, strict=True):
+        results[place] = best
+    rows_found = [result for result in results if result is not None]
     return Proposed(rows_found, 1.0 if len(short) == len(queries) else promised)
 
 
@@ -63,61 +63,61 @@ def _fetched(
     segment: Segment,
     queries: Float32,
     allowed: Bool | None,
-    wanted: int,
+    count: int,
     fetch: int,
     recall: float | None,
 ) -> list[Int64 | None]:
-    """Rows of the `wanted` best documents by the `fetch` best keys; None for too few."""
+    """Rows of the `count` best documents by the `fetch` best keys; None for too few."""
     keys = segment.allowed_keys(allowed)
     step = max(1, min(QUERIES, FETCHED // fetch))
-    found = []
-    for at in range(0, len(queries), step):
-        nearest = segment.vectors.search(queries[at : at + step], fetch, keys, recall)
+    results = []
+    for start in range(0, len(queries), step):
+        nearest = segment.vectors.search(queries[start : start + step], fetch, keys, recall)
         for scores, positions in zip(*nearest, strict=True):
-            met = positions >= 0
-            found.append(_first(segment, segment.table.ordinals[positions[met]], scores, wanted))
-    return found
+            valid = positions >= 0
+            results.append(_first(segment, segment.table.ordinals[positions[valid]], scores, count))
+    return results
 
 
-def _first(segment: Segment, ordinals: Int64, scores: Float32, wanted: int) -> Int64 | None:
+def _first(segment: Segment, ordinals: Int64, scores: Float32, count: int) -> Int64 | None:
     """The best distinct ones of the documents of keys by rank; None where more must be known."""
     if segment.keys == len(segment.rows):  # each is distinct already
         places = np.argsort(ordinals)
         documents = ordinals[places]
     else:
         documents, places = np.unique(ordinals, return_index=True)
-    if len(documents) < wanted:
+    if len(documents) < count:
         return None
     # The worst key that was fetched may have equals that were not.
-    more = len(ordinals) == len(scores) and scores[np.sort(places)[wanted - 1]] == scores[-1]
-    return None if more else _best(segment.rows[documents], scores[places], wanted)
+    more = len(ordinals) == len(scores) and scores[np.sort(places)[count - 1]] == scores[-1]
+    return None if more else _best(segment.rows[documents], scores[places], count)
 
 
-def _best(rows: Int64, scores: Float32, wanted: int) -> Int64:
-    """The `wanted` documents of the largest scores; of equals those of the lowest rows.
+def _best(rows: Int64, scores: Float32, count: int) -> Int64:
+    """The `count` documents of the largest scores; of equals those of the lowest rows.
 
     Equals are common: one question is an example of all that answers it.
     """
-    last = kth_largest(scores, wanted)
-    kept: Bool = scores > last
+    last = kth_largest(scores, count)
+    selected: Bool = scores > last
     equal = np.flatnonzero(scores == last)
-    room = wanted - np.count_nonzero(kept)
+    room = count - np.count_nonzero(selected)
     if room < len(equal):
         equal = equal[np.argsort(rows[equal], kind="stable")[:room]]
-    kept[equal] = True
-    return rows[kept]
+    selected[equal] = True
+    return rows[selected]
 
 
-def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, wanted: int) -> list[Int64]:
-    """Rows of the `wanted` best documents for each query, by the product with all keys."""
+def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: int) -> list[Int64]:
+    """Rows of the `count` best documents for each query, by the product with all keys."""
     ordinals = np.arange(len(segment.rows))
     if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
         ordinals = np.flatnonzero(allowed)
     largest = segment.table.most_keys
     step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
-    found: list[Int64] = []
-    for at in range(0, len(queries), step):
-        part = queries[at : at + step]
+    results: list[Int64] = []
+    for start in range(0, len(queries), step):
+        part = queries[start : start + step]
         products = []
         for block in segment.blocks(ordinals):
             scores = part @ block.vectors.T  # (q, d) @ (d, m) -> (q, m)
@@ -126,8 +126,8 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, wanted: i
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
         rows = segment.rows[ordinals]
-        found += map(partial(_best, rows, wanted=wanted), best)
-    return found
+        results += map(partial(_best, rows, count=count), best)
+    return results
 
 
 NONE = -1
@@ -159,10 +159,11 @@ def near_in(
         return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
     step = max(1, min(QUERIES, FETCHED // k))
     search = segment.vectors.propose if roughly else segment.vectors.search
-    found = [
-        search(queries[at : at + step], k, of_keys, recall) for at in range(0, len(queries), step)
+    results = [
+        search(queries[start : start + step], k, of_keys, recall)
+        for start in range(0, len(queries), step)
     ]
-    scores, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+    scores, positions = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
     near = np.where(positions >= 0, segment.rows[segment.table.ordinals[positions]], NONE)
     if segment.keys > len(segment.rows):
         near[_repeated(near)] = NONE
@@ -174,7 +175,7 @@ def _repeated(rows: Int64) -> Bool:
     """Where a row stands a second time among those of its query (q, k)."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)
-    found = np.zeros(rows.shape, dtype=bool)
+    repeated = np.zeros(rows.shape, dtype=bool)
     again = ascending[:, 1:] == ascending[:, :-1]
-    np.put_along_axis(found, order[:, 1:], again, axis=1)
-    return found
+    np.put_along_axis(repeated, order[:, 1:], again, axis=1)
+    return repeated

@@ -27,7 +27,7 @@ import numpy as np
 from filelock import FileLock
 
 from attend.errors import Damaged
-from attend.keys.choose import Chosen, Wanted, choose, opened
+from attend.keys.choose import IndexChoice, Wanted, choose, opened
 from attend.keys.files import (
     check_file,
     check_size,
@@ -46,8 +46,8 @@ from attend.keys.manifest import (
     KEYS,
     MANIFEST,
     VECTORS,
+    IndexOrigin,
     Manifest,
-    Origin,
     Progress,
     read_manifest,
 )
@@ -62,7 +62,7 @@ their size, and the checksum by `verify`: reading them would take longer than th
 class PublishedIndexes:
     """The folder of one layout's generations."""
 
-    def __init__(self, folder: Path, origin: Origin) -> None:
+    def __init__(self, folder: Path, origin: IndexOrigin) -> None:
         self.folder = folder / origin.layout
         self.origin = origin
 
@@ -124,12 +124,12 @@ class PublishedIndexes:
         last_key: int,
         last_removal: int,
         record: Callable[[str], None],
-        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
+        target: Wanted = Wanted(),  # noqa: B008 # frozen
         on_stage: OnStage = lambda stage, done: None,
     ) -> Manifest:
         """Write a new generation from (vectors, key ids, document rows) and make it current.
 
-        `record` makes the database know of it, before anyone can load it. `wanted` is what the
+        `record` makes the database know of it, before anyone can load it. `target` is what the
         index must do; `on_stage` is told how far a quantised one is. Of the keys only a block is
         in memory, and a sample where they are quantised; what is killed on the way leaves the
         generation before it.
@@ -145,8 +145,8 @@ class PublishedIndexes:
             generation = max(self._generations(), default=0) + 1
             with self._writing(generation) as folder:
                 keys = _write_keys(folder, blocks, self.origin.dimension)
-                chosen = choose(folder, map_array(folder / VECTORS), wanted, on_stage)
-                manifest = self._described(folder, generation, keys, last_key, last_removal, chosen)
+                choice = choose(folder, map_array(folder / VECTORS), target, on_stage)
+                manifest = self._described(folder, generation, keys, last_key, last_removal, choice)
                 record(manifest.nonce)
             self._make_current(generation)
             self._sweep(keep=generation)
@@ -170,11 +170,11 @@ class PublishedIndexes:
         keys: int,
         last_key: int,
         last_removal: int,
-        chosen: Chosen,
+        choice: IndexChoice,
     ) -> Manifest:
         """The manifest of what lies in a folder, written beside it."""
-        files = (VECTORS, KEYS, DOCUMENTS, *chosen.files)
-        for file in chosen.files:
+        files = (VECTORS, KEYS, DOCUMENTS, *choice.files)
+        for file in choice.files:
             sync_file(folder / file)
         open_manifest = Manifest(
             FORMAT,
@@ -186,14 +186,14 @@ class PublishedIndexes:
             nonce=secrets.token_hex(8),
             checksums={file: checksum(folder / file) for file in files},
             sizes={file: (folder / file).stat().st_size for file in files},
-            index=chosen.told,
+            index=choice.description,
         )
         manifest = replace(open_manifest, seal=open_manifest.expected_seal())
         write_synced(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
         return manifest
 
     def exists(self) -> bool:
-        """Whether a generation was made current, whatever became of it."""
+        """Return whether a generation was ever made current, even if it is damaged now."""
         return (self.folder / "current").exists()
 
     def discard(self) -> None:

@@ -16,7 +16,7 @@ import faiss
 import numpy as np
 
 from attend.arrays import top
-from attend.keys.vectors import FlatVectors, Nearest, Selector
+from attend.keys.vectors import FlatVectors, NearestKeys, Selector
 from attend.types import Bool, Float32, Float64, Int64
 
 KEY_BYTES = 32
@@ -80,13 +80,13 @@ class QuantisedVectors:
 
     def point(self, recall: float | None) -> Point | None:
         """The fastest parameters that found so much; None where none did."""
-        wanted = self.target if recall is None else recall
-        return next((point for point in self.points if point.recall >= wanted), None)
+        target = self.target if recall is None else recall
+        return next((point for point in self.points if point.recall >= target), None)
 
     def promises(self, recall: float | None) -> float:
-        """What was asked for, and no more: what was measured beyond it, other queries may lack."""
-        asked = self.target if recall is None else recall
-        return 1.0 if self.point(recall) is None else asked
+        """Return the share asked for, not the one measured: other queries may find less."""
+        share = self.target if recall is None else recall
+        return 1.0 if self.point(recall) is None else share
 
     def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
         point, n = self.point(self.target), self.lists.ntotal
@@ -98,7 +98,7 @@ class QuantisedVectors:
 
     def search(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         point = self.point(recall)
         if point is None:
             return self.exact.search(queries, k, allowed)
@@ -106,7 +106,7 @@ class QuantisedVectors:
 
     def propose(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         """As many candidates by their codes as are asked for, in the order of their bytes."""
         point = self.point(recall)
         if point is None:
@@ -115,7 +115,7 @@ class QuantisedVectors:
 
     def search_at(
         self, point: Point, queries: Float32, k: int, allowed: Bool | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         """With these parameters. `-1` fills up where the lists that were read hold too few."""
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if allowed is not None:
@@ -124,47 +124,49 @@ class QuantisedVectors:
             k_factor=point.factor,  # type: ignore[call-arg] # SWIG adds it
             base_index_params=_reading(point.probes),
         )
-        return Nearest(*self._refined.search(queries, k, params=parameters))
+        return NearestKeys(*self._refined.search(queries, k, params=parameters))
 
-    def _masked(self, point: Point, queries: Float32, k: int, allowed: Bool) -> Nearest:
+    def _masked(self, point: Point, queries: Float32, k: int, allowed: Bool) -> NearestKeys:
         """By codes where the mask leaves as much near a query as elsewhere; else by the keys.
 
         What is far off all lies about equally far, and codes do not tell it apart.
         """
-        held = np.bincount(self._list_of[allowed], minlength=self.lists.nlist)
+        counts = np.bincount(self._list_of[allowed], minlength=self.lists.nlist)
         products = queries @ self._centroids.T  # (q, d) @ (d, lists) -> (q, lists)
-        rarer = self._rarer(point, products, held)
+        rarer = self._rarer(point, products, counts)
         far = rarer > RARE
-        found = Nearest(
+        results = NearestKeys(
             np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         )
         if far.any():
-            found.scores[far], found.positions[far] = self.exact.search(queries[far], k, allowed)
+            results.scores[far], results.positions[far] = self.exact.search(
+                queries[far], k, allowed
+            )
         if not far.all():
-            probed = self._probed(point, products[~far], held, rarer[~far])
+            probed = self._probed(point, products[~far], counts, rarer[~far])
             near = queries[~far]
-            found.scores[~far], found.positions[~far] = self._by_codes(
+            results.scores[~far], results.positions[~far] = self._by_codes(
                 near, k, point.factor, probed, allowed
             )
-        return found
+        return results
 
-    def _rarer(self, point: Point, products: Float32, held: Int64) -> Float64:
+    def _rarer(self, point: Point, products: Float32, counts: Int64) -> Float64:
         """(q,) how many times rarer allowed keys are near a query than everywhere; at least 1."""
         near = top(products, point.probes)
-        share = held[near].sum(axis=1) / np.maximum(1, self._sizes[near].sum(axis=1))
-        overall = held.sum() / self.lists.ntotal
+        share = counts[near].sum(axis=1) / np.maximum(1, self._sizes[near].sum(axis=1))
+        overall = counts.sum() / self.lists.ntotal
         quotient: Float64 = overall / np.maximum(share, 1 / self.lists.ntotal)
         return np.maximum(1, quotient)
 
-    def _probed(self, point: Point, products: Float32, held: Int64, rarer: Float64) -> Probed:
+    def _probed(self, point: Point, products: Float32, counts: Int64, rarer: Float64) -> Probed:
         """The nearest lists that hold as many allowed keys as an unmasked search reads keys.
 
         What a mask leaves is searched as finely as the whole is, and more so where it is rare.
         """
-        masked = np.where(held == 0, -np.inf, products)
+        masked = np.where(counts == 0, -np.inf, products)
         order = np.argsort(-masked, axis=1)
-        read = np.cumsum(held[order], axis=1)  # (q, lists)
-        enough = np.minimum(self._enough(point.probes) * rarer**2, held.sum())
+        read = np.cumsum(counts[order], axis=1)  # (q, lists)
+        enough = np.minimum(self._enough(point.probes) * rarer**2, counts.sum())
         probes = int((read < enough[:, None]).sum(axis=1).max(initial=0)) + 1
         lists = np.ascontiguousarray(order[:, :probes], dtype=np.int64)
         nearness = np.ascontiguousarray(np.take_along_axis(masked, lists, axis=1))
@@ -173,7 +175,7 @@ class QuantisedVectors:
 
     def _by_codes(
         self, queries: Float32, k: int, factor: int, probed: Probed, allowed: Bool
-    ) -> Nearest:
+    ) -> NearestKeys:
         masked, shape = Selector(allowed), (len(queries), k * factor)
         distances, proposed = np.empty(shape, np.float32), np.empty(shape, np.int64)
         # By its pointers: the wrapper in Python takes no parameters here.
@@ -190,15 +192,16 @@ class QuantisedVectors:
         )
         return self._by_bytes(queries, proposed, k)
 
-    def _by_bytes(self, queries: Float32, proposed: Int64, k: int) -> Nearest:
+    def _by_bytes(self, queries: Float32, proposed: Int64, k: int) -> NearestKeys:
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
-        for at, (query, row) in enumerate(zip(queries, proposed, strict=True)):
-            met = row[row >= 0]
-            by_bytes = self.codes.sa_decode(self._bytes[met]) @ query  # (m, d) @ (d,) -> (m,)
+        for number, (query, row) in enumerate(zip(queries, proposed, strict=True)):
+            valid = row[row >= 0]
+            by_bytes = self.codes.sa_decode(self._bytes[valid]) @ query  # (m, d) @ (d,) -> (m,)
             best = np.argsort(-by_bytes, kind="stable")[:k]
-            scores[at, : len(best)], positions[at, : len(best)] = by_bytes[best], met[best]
-        return Nearest(scores, positions)
+            scores[number, : len(best)] = by_bytes[best]
+            positions[number, : len(best)] = valid[best]
+        return NearestKeys(scores, positions)
 
     def _enough(self, probes: int) -> int:
         """Keys in so many lists."""
@@ -213,11 +216,11 @@ class QuantisedVectors:
     def _list_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """(n,) the list of each key."""
         lists = np.empty(self.lists.ntotal, dtype=np.int32)
-        held = self.lists.invlists
+        inverted = self.lists.invlists
         for number in range(self.lists.nlist):
-            size = held.list_size(number)
+            size = inverted.list_size(number)
             if size:
-                lists[faiss.rev_swig_ptr(held.get_ids(number), size)] = number
+                lists[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = number
         return lists
 
     @cached_property

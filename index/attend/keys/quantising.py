@@ -31,7 +31,7 @@ def list_count(keys: int) -> int:
 def trained(sample: Float32, lists: int) -> Any:
     """Empty lists, whose centroids and codes fit a sample of keys (m, d)."""
     width = sample.shape[1]
-    numbers = next(each for each in (4, 3, 5, 2, 1) if width % each == 0)
+    numbers = next(size for size in (4, 3, 5, 2, 1) if width % size == 0)
     index: Any = faiss.index_factory(
         width, f"IVF{lists},PQ{width // numbers}x4fs", faiss.METRIC_INNER_PRODUCT
     )
@@ -55,11 +55,11 @@ def write(folder: Path, lists: Any, vectors: Float32) -> Iterator[int]:
     empty = bytes(faiss.serialize_index(codes))
     with open(folder / CODES, "wb") as file:
         file.write(_counted(empty, len(vectors)))
-        for at in range(0, len(vectors), BLOCK):
-            block = np.ascontiguousarray(vectors[at : at + BLOCK])
+        for start in range(0, len(vectors), BLOCK):
+            block = np.ascontiguousarray(vectors[start : start + BLOCK])
             lists.add(block)
             file.write(codes.sa_encode(block).tobytes())
-            yield at + len(block)
+            yield start + len(block)
     faiss.write_index(lists, str(folder / LISTS))
 
 
@@ -85,7 +85,7 @@ def _counted(empty: bytes, keys: int) -> bytes:
 def read(
     folder: Path, vectors: Float32, points: Sequence[Point], target: float
 ) -> QuantisedVectors:
-    """What `write` wrote; the bytes stay in their file, and processes share them.
+    """Read the files that `write` wrote; the bytes stay in theirs, and processes share them.
 
     Raises:
         Damaged: a file is no index, or they are not of the same keys.

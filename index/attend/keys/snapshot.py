@@ -21,15 +21,15 @@ DRAWN = 32_768
 
 @dataclass(frozen=True)
 class Drawn:
-    """Documents drawn at random, ascending, and of how many.
+    """Documents drawn at random, ascending, and the number they were drawn from.
 
     Attributes:
-        kept: what was found out about them, by what was asked; whoever asks keeps it small.
+        cache: estimates from them by query, which the caller keeps small.
     """
 
-    some: KeyTable
-    of: int
-    kept: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
+    documents: KeyTable
+    total: int
+    cache: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Snapshot:
 
     @cached_property
     def most_keys(self) -> int:
-        """Of one document."""
+        """The most keys that one document has."""
         return max(segment.table.most_keys for segment in self.segments)
 
     @cached_property
@@ -100,7 +100,7 @@ class Snapshot:
     @cached_property
     def rows(self) -> Int64:
         """Rows of all living documents, ascending."""
-        return np.sort(np.concatenate([each.rows[each.alive] for each in self.segments]))
+        return np.sort(np.concatenate([segment.rows[segment.alive] for segment in self.segments]))
 
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
@@ -117,16 +117,23 @@ class Snapshot:
                 built for, 1 for all.
         """
         flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
-        wanted = partial(nearest, queries=flat, rows=rows, attend=attend, recall=recall)
-        found = list(map(wanted, self._filled))
+        search_segment = partial(nearest, queries=flat, rows=rows, attend=attend, recall=recall)
+        proposals = list(map(search_segment, self._filled))
         heads = queries.shape[1]
-        if len(found) == 1 and heads == 1:
-            return found[0]
+        if len(proposals) == 1 and heads == 1:
+            return proposals[0]
         merged = [
-            _united([row for each in found for row in each.rows[at : at + heads] if len(row)])
-            for at in range(0, len(flat), heads)
+            _united(
+                [
+                    row
+                    for proposal in proposals
+                    for row in proposal.rows[start : start + heads]
+                    if len(row)
+                ]
+            )
+            for start in range(0, len(flat), heads)
         ]
-        return Proposed(merged, min(each.recall for each in found))
+        return Proposed(merged, min(proposal.recall for proposal in proposals))
 
     def near(
         self,
@@ -146,14 +153,16 @@ class Snapshot:
             rows, recall: as of `search`.
             roughly: whether as many candidates by their codes will do as are asked for.
         """
-        found = [near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled]
-        filled = [each for each in found if each.rows.shape[1]] or found[:1]
+        results = [
+            near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled
+        ]
+        filled = [result for result in results if result.rows.shape[1]] or results[:1]
         if len(filled) == 1:
             return filled[0]
-        documents = np.concatenate([each.rows for each in filled], axis=1)
-        scores = np.concatenate([each.scores for each in filled], axis=1)
+        documents = np.concatenate([result.rows for result in filled], axis=1)
+        scores = np.concatenate([result.scores for result in filled], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")
-        ordered = (np.take_along_axis(each, order, axis=1) for each in (documents, scores))
+        ordered = (np.take_along_axis(array, order, axis=1) for array in (documents, scores))
         return Near(*ordered)
 
     def promises(self, recall: float | None = None) -> float:
@@ -174,7 +183,7 @@ class Snapshot:
 
     def living(self, rows: Int64) -> Int64:
         """Those of the rows whose documents are there."""
-        return np.concatenate([each.rows[each.places(rows)] for each in self.segments])
+        return np.concatenate([segment.rows[segment.places(rows)] for segment in self.segments])
 
     @cached_property
     def drawn(self) -> Drawn:
@@ -184,23 +193,23 @@ class Snapshot:
     def drawn_of(self, rows: Int64 | None) -> Drawn:
         """Up to `DRAWN` of the living documents of `rows`, each as likely as any other."""
         parted = [segment.places(rows) for segment in self.segments]
-        ends = np.cumsum([len(each) for each in parted])
+        ends = np.cumsum([len(places) for places in parted])
         total = int(ends[-1])
         random = np.random.default_rng(total)
-        at = np.sort(random.choice(total, min(total, DRAWN), replace=False, shuffle=False))
-        parts = np.split(at, np.searchsorted(at, ends[:-1]))
+        picks = np.sort(random.choice(total, min(total, DRAWN), replace=False, shuffle=False))
+        parts = np.split(picks, np.searchsorted(picks, ends[:-1]))
         begins = np.append(0, ends[:-1]).tolist()
-        some = [
+        tables = [
             segment.table.some(ordinals[part - begin])
             for segment, ordinals, part, begin in zip(
                 self.segments, parted, parts, begins, strict=True
             )
         ]
-        found = KeyTable.joined(some)
+        table = KeyTable.joined(tables)
         # What changed lies in the delta, whatever its row.
-        if (np.diff(found.rows) < 0).any():
-            found = found.some(np.argsort(found.rows))
-        return Drawn(found, total)
+        if (np.diff(table.rows) < 0).any():
+            table = table.some(np.argsort(table.rows))
+        return Drawn(table, total)
 
     def advanced(
         self, added: KeyTable, removed: Int64, last_key: int, last_removal: int

@@ -11,7 +11,7 @@ from attend.arrays import top
 from attend.types import Bool, Float32, Int64
 
 
-class Nearest(NamedTuple):
+class NearestKeys(NamedTuple):
     """Keys found for each query, best first; `-1` fills up where there were too few."""
 
     scores: Float32  # (q, k)
@@ -23,7 +23,7 @@ class Vectors(Protocol):
 
     def search(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         """The k allowed keys with the largest inner product. queries (q, d); allowed (n,).
 
         `recall` is the share of the true ones that is to be found; None for what was promised.
@@ -31,14 +31,14 @@ class Vectors(Protocol):
 
     def propose(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         """About the k nearest: of many, few are worth ordering better than the codes do."""
 
     def promises(self, recall: float | None) -> float:
         """The share that a search finds which was asked for so much: 1 where it is exact."""
 
     def cheaper(self, queries: int, fetch: int, keys: int, per_document: float) -> bool:
-        """Whether a search for so many keys costs less than the product with `keys` of them."""
+        """Return whether a search for `fetch` keys costs less than scoring `keys` of them."""
 
     def all(self) -> Float32:
         """(n, d), a view where possible; not to be written to."""
@@ -59,12 +59,12 @@ class Exact:
 
     def propose(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         return self.search(queries, k, allowed, recall)
 
     def search(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         raise NotImplementedError
 
     def promises(self, recall: float | None) -> float:
@@ -83,10 +83,10 @@ class FlatVectors(Exact):
 
     def search(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         n, width = self.vectors.shape
-        found = Nearest(
+        results = NearestKeys(
             np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         )
         masked = None if allowed is None else Selector(allowed)
@@ -97,11 +97,11 @@ class FlatVectors(Exact):
             len(queries),
             n,
             k,
-            faiss.swig_ptr(found.scores),
-            faiss.swig_ptr(found.positions),
+            faiss.swig_ptr(results.scores),
+            faiss.swig_ptr(results.positions),
             None if masked is None else masked.faiss,
         )
-        return found
+        return results
 
 
 class Selector:
@@ -118,14 +118,14 @@ class DenseVectors(Exact):
 
     def search(
         self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> Nearest:
+    ) -> NearestKeys:
         if len(self.vectors) == 0:
             nothing = (len(queries), 0)
-            return Nearest(np.empty(nothing, np.float32), np.empty(nothing, np.int64))
+            return NearestKeys(np.empty(nothing, np.float32), np.empty(nothing, np.int64))
         scores = queries @ self.vectors.T  # (q, d) @ (d, n) -> (q, n)
         if allowed is not None:
             scores[:, ~allowed] = -np.inf
         positions = top(scores, k)
         ordered = np.take_along_axis(scores, positions, axis=1)
         positions[np.isneginf(ordered)] = -1
-        return Nearest(ordered, positions)
+        return NearestKeys(ordered, positions)

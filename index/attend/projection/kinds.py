@@ -107,13 +107,13 @@ def _floating(tensor: ArrayLike | None) -> Floats | None:
 
 def _additive(parameters: tuple[ArrayLike, ...] | None) -> tuple[Floats | None, ...]:
     """W, U, v and the bias of the additive scorer, as far as there are any."""
-    given = [floating(each) for each in parameters or ()]
-    if len(given) not in (0, 3, 4):
+    tensors = [floating(parameter) for parameter in parameters or ()]
+    if len(tensors) not in (0, 3, 4):
         raise InvalidRequest(
-            f"The additive scorer was given {len(given)} parameters; send W, U and v, and the "
+            f"The additive scorer was given {len(tensors)} parameters; send W, U and v, and the "
             f"bias if there is one."
         )
-    return (*given, *[None] * (4 - len(given)))
+    return (*tensors, *[None] * (4 - len(tensors)))
 
 
 def _count_heads(stacked: list[Floats], heads: int | None) -> int:
@@ -175,8 +175,8 @@ def pca(embeddings: Embeddings, d_k: int, *, normalize: bool = False) -> Project
     `normalize` gives projected vectors length one. Raises InvalidRequest for a d_k above
     the rank of the centred embeddings.
     """
-    found = spectrum(embeddings, centered=True)
-    return _subspace("pca", found, _cut(found, d_k), found.mean, normalize)
+    components = spectrum(embeddings, centered=True)
+    return _subspace("pca", components, _cut(components, d_k), components.mean, normalize)
 
 
 def lsi(
@@ -187,11 +187,11 @@ def lsi(
     With `scaled` each is divided by its singular value. Raises InvalidRequest for a k
     above the rank of the embeddings.
     """
-    found = spectrum(embeddings, centered=False)
-    weight = _cut(found, k)
+    components = spectrum(embeddings, centered=False)
+    weight = _cut(components, k)
     if scaled:
-        weight = weight / found.values[:k, None]
-    return _subspace("lsi-scaled" if scaled else "lsi", found, weight, None, normalize)
+        weight = weight / components.values[:k, None]
+    return _subspace("lsi-scaled" if scaled else "lsi", components, weight, None, normalize)
 
 
 def spectrum(embeddings: Embeddings, *, centered: bool) -> Spectrum:
@@ -202,14 +202,14 @@ def spectrum(embeddings: Embeddings, *, centered: bool) -> Spectrum:
     one below about 1e-8 of the largest is lost in rounding, and counts as none.
     """
     blocks = _row_blocks(embeddings)
-    held: list[Float64] = []
+    parts: list[Float64] = []
     for block in blocks:
-        held.append(block)
-        if sum(part.size for part in held) > SVD_VALUES:
-            return _by_gram(chain(held, blocks), centered)
-    if not held:
+        parts.append(block)
+        if sum(part.size for part in parts) > SVD_VALUES:
+            return _by_gram(chain(parts, blocks), centered)
+    if not parts:
         raise InvalidRequest("There are no embeddings to find directions in; add documents first.")
-    return _by_svd(np.concatenate(held), centered)
+    return _by_svd(np.concatenate(parts), centered)
 
 
 def _row_blocks(embeddings: Embeddings) -> Iterator[Float64]:
@@ -255,27 +255,27 @@ def _by_gram(blocks: Iterator[Float64], centered: bool) -> Spectrum:
 def _signed(values: Float64, directions: Float64, mean: Float64, floor: float) -> Spectrum:
     """Cut at the rank; a direction's sign is arbitrary, so its largest part is made positive."""
     rank = int((values > floor).sum())
-    kept = directions[:rank]
-    largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, None], axis=1)
-    return Spectrum(values[:rank], kept * np.sign(largest), mean)
+    strongest = directions[:rank]
+    largest = np.take_along_axis(strongest, np.abs(strongest).argmax(axis=1)[:, None], axis=1)
+    return Spectrum(values[:rank], strongest * np.sign(largest), mean)
 
 
-def _cut(found: Spectrum, k: int) -> Float64:
+def _cut(components: Spectrum, k: int) -> Float64:
     check_count("The number of dimensions", k)
-    if k > len(found.values):
+    if k > len(components.values):
         raise InvalidRequest(
-            f"{k} dimensions were asked for, but the embeddings vary in {len(found.values)}; "
+            f"{k} dimensions were asked for, but the embeddings vary in {len(components.values)}; "
             f"ask for at most that many."
         )
-    return found.directions[:k]
+    return components.directions[:k]
 
 
 def _subspace(
-    kind: str, found: Spectrum, weight: Float64, center: Float64 | None, normalize: bool
+    kind: str, components: Spectrum, weight: Float64, center: Float64 | None, normalize: bool
 ) -> Projection:
     return Projection(
         kind=kind,
-        d_in=len(found.mean),
+        d_in=len(components.mean),
         gates=mean_gates(1),
         w_q=weight[None],  # (1, k, d_in)
         w_k=weight[None],

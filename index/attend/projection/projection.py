@@ -92,7 +92,7 @@ class Projection:
 
     @property
     def normalized(self) -> bool:
-        """Whether queries and keys both leave here at length one."""
+        """True if queries and keys are both scaled to length one."""
         return self.normalize_queries and self.normalize_keys
 
     @property
@@ -156,7 +156,7 @@ class Projection:
         return output(blends, mass, by)
 
     def folds(self, scorer: str = "dot") -> bool:
-        """Whether W_K can move into the query: a dot product with unnormalised keys."""
+        """Return whether W_K can move into the query: a dot product with unnormalised keys."""
         return scorer == "dot" and not self.normalize_keys
 
     def fold(self, scorer: str = "dot") -> Projection:

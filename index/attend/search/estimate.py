@@ -128,7 +128,7 @@ def estimate_mixture(
     sums = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
     best = _best(z, sums, scoring.mechanism.gates, keep)
     logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
-    return weigh_logits(logits, sums, scoring.mechanism, sample.of - len(masked))
+    return weigh_logits(logits, sums, scoring.mechanism, sample.total - len(masked))
 
 
 def attended_share(
@@ -142,13 +142,13 @@ def attended_share(
     keys = scoring.view.keys
     sample = keys.drawn if rows is None else keys.drawn_of(rows)
     counted = np.union1d(top.documents, _masked(scoring))
-    outside = np.isin(sample.some.rows, counted, invert=True)
-    others = sample.of - len(counted)
+    outside = np.isin(sample.documents.rows, counted, invert=True)
+    others = sample.total - len(counted)
     if not len(top.documents) or others <= 0 or not outside.any():
         return WHOLE
     one = slice(query, query + 1)
-    bias = scoring.bias(sample.some.rows, one)
-    block = scoring.block(sample.some)._replace(bias=bias)
+    bias = scoring.bias(sample.documents.rows, one)
+    block = scoring.block(sample.documents)._replace(bias=bias)
     z = block_logits(scoring.heads[one], block, scoring.mechanism, shift=scoring.shift[one])[0]
     return _share(scoring, top, z[:, outside].astype(np.float64), others)
 
@@ -252,7 +252,7 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
         rows: (H, k) the documents counted for one part, `others` for all; `counted` (H,) how
             many these are.
     """
-    sums, documents = _sums(parts, sample), sample.some
+    sums, documents = _sums(parts, sample), sample.documents
     places, present = locate(documents.rows, rows)
     place = np.union1d(places[present], np.flatnonzero(locate(others, documents.rows).present))
     taken_out = documents.some(place)
@@ -264,7 +264,7 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
     # What is counted outweighs by far what rounding leaves of the rest, if that is little.
     rest = np.maximum(sums.total - taken, 0)
     left = len(documents.rows) - np.count_nonzero(within, axis=1)
-    factor = np.maximum(sample.of - counted, 0) / np.maximum(left, 1)
+    factor = np.maximum(sample.total - counted, 0) / np.maximum(left, 1)
     return Partition(sums.maximum, rest * factor)
 
 
@@ -274,18 +274,18 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
         blake2b(query.tobytes() + shift.tobytes(), digest_size=16).digest()
         for query, shift in zip(parts.queries, parts.shift, strict=True)
     ]
-    new = [place for place, name in enumerate(names) if name not in sample.kept]
-    if len(sample.kept) + len(new) > CACHED:
-        sample.kept.clear()
+    new = [place for place, name in enumerate(names) if name not in sample.cache]
+    if len(sample.cache) + len(new) > CACHED:
+        sample.cache.clear()
         new = list(range(len(names)))
     fresh_sums = _summed(
         _Parts(*(column[np.array(new, dtype=np.int64)] for column in parts)), sample
     )
     pairs = zip(fresh_sums.maximum.tolist(), fresh_sums.total.tolist(), strict=True)
     fresh = {names[place]: pair for place, pair in zip(new, pairs, strict=True)}
-    sample.kept.update(fresh)
+    sample.cache.update(fresh)
     # Another thread may have cleared them meanwhile.
-    cached = [fresh.get(name) or sample.kept.get(name) for name in names]
+    cached = [fresh.get(name) or sample.cache.get(name) for name in names]
     if None in cached:
         return _summed(parts, sample)
     maximum, total = np.array(cached).T
@@ -295,9 +295,9 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
 def _summed(parts: _Parts, sample: Drawn) -> Partition:
     """Return the sums over the whole sample (H,), block by block."""
     sums = Partition(np.full(len(parts.queries), -np.inf), np.zeros(len(parts.queries)))
-    count = len(sample.some) if len(parts.queries) else 0
+    count = len(sample.documents) if len(parts.queries) else 0
     for first in range(0, count, BLOCK):
-        block = sample.some.some(np.arange(first, min(first + BLOCK, count)))
+        block = sample.documents.some(np.arange(first, min(first + BLOCK, count)))
         sums = join(sums, _partition(parts.logits(block)))
     return sums
 

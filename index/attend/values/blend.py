@@ -18,7 +18,7 @@ LISTED = 10
 """Values that an answer lists at most."""
 
 
-class Block(NamedTuple):
+class ValueBlock(NamedTuple):
     """Documents whose weight is not zero; the three are of one length."""
 
     ids: Sequence[str]
@@ -55,13 +55,13 @@ class Blend(ABC):
     def answer(self) -> dict[str, Json]:
         """The answer over all that was added so far, ready for JSON."""
         covered = self._covered()
-        found = self._found() if covered > 0 else self._blank()
+        result = self._found() if covered > 0 else self._blank()
         # Two sums over different documents may differ in the last bit.
         coverage = min(covered / self._total, 1.0) if covered > 0 else 0.0
-        return {"type": self.kind, **found, "coverage": coverage}
+        return {"type": self.kind, **result, "coverage": coverage}
 
     @abstractmethod
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         """Accumulate the block's values; those of another type count as missing."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Blend(ABC):
         return dict.fromkeys(self.keys)
 
 
-def _block(ids: Sequence[str], values: Sequence[Json], weights: Float64) -> Block:
+def _block(ids: Sequence[str], values: Sequence[Json], weights: Float64) -> ValueBlock:
     if weights.ndim != 1 or not len(ids) == len(values) == len(weights):
         raise ValueError(
             f"{len(ids)} ids and {len(values)} values came with weights of shape "
@@ -84,11 +84,11 @@ def _block(ids: Sequence[str], values: Sequence[Json], weights: Float64) -> Bloc
         )
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError("A weight is negative or not finite. Give weights from zero up.")
-    kept = np.flatnonzero(weights).tolist()
-    if len(kept) == len(weights):
-        return Block(ids, values, weights)
+    places = np.flatnonzero(weights).tolist()
+    if len(places) == len(weights):
+        return ValueBlock(ids, values, weights)
     # Without weight a value must not even touch the rounding of the others.
-    return Block([ids[i] for i in kept], [values[i] for i in kept], weights[kept])
+    return ValueBlock([ids[i] for i in places], [values[i] for i in places], weights[places])
 
 
 def _sum(total: float, weights: Float64) -> float:
@@ -119,13 +119,13 @@ class RetrievedBlend(Blend):
         self._weight = 0.0
         self._best: list[Weighted] = []
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         present = [place for place, value in enumerate(block.values) if self._has(value)]
         weights = block.weights[np.array(present, dtype=np.int64)]
         self._weight += float(weights.sum())
-        for at in _heaviest(weights):
-            place = present[at]
-            entry = Weighted(float(weights[at]), block.ids[place], block.values[place])
+        for index in _heaviest(weights):
+            place = present[index]
+            entry = Weighted(float(weights[index]), block.ids[place], block.values[place])
             self._best.append(entry)
         self._best = heapq.nsmallest(LISTED, self._best, key=lambda item: (-item.weight, item.id))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attend.types import Float64, Json
-from attend.values.blend import Blend, Block, RetrievedBlend
+from attend.values.blend import Blend, RetrievedBlend, ValueBlock
 from attend.values.kinds import (
     Kind,
     ValueType,
@@ -108,7 +108,7 @@ class NumberBlend(Blend):
         super().__init__("number")
         self._moments: Moments | None = None
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         numbers = as_numbers(block.values)
         self._moments = _with(self._moments, numbers[:, None], block.weights)
 
@@ -138,14 +138,14 @@ class VectorBlend(Blend):
         super().__init__("vector")
         self._by_width: dict[int, Moments | None] = {}
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         places: dict[int, list[int]] = {}
         for place, value in enumerate(block.values):
             if is_numbers(value):
                 places.setdefault(len(value), []).append(place)
-        for width, at in places.items():
-            rows = as_matrix([block.values[place] for place in at])  # type: ignore[misc]
-            self._by_width[width] = _with(self._by_width.get(width), rows, block.weights[at])
+        for width, present in places.items():
+            rows = as_matrix([block.values[place] for place in present])  # type: ignore[misc]
+            self._by_width[width] = _with(self._by_width.get(width), rows, block.weights[present])
 
     def _heaviest(self) -> Moments | None:
         seen = [(part.weight, -width, part) for width, part in self._by_width.items() if part]
@@ -188,7 +188,7 @@ class SharesBlend(Blend):
         self._weight = 0.0
         self._shares: defaultdict[str, float] = defaultdict(float)
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         for value, weight in zip(block.values, block.weights.tolist(), strict=True):
             labels = self._labels(value)
             for label in labels:
@@ -259,7 +259,7 @@ class ObjectBlend(Blend):
         self._weight = 0.0
         self._fields = {name: blend_for(field) for name, field in fields.items()}
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: ValueBlock) -> None:
         objects = [value if isinstance(value, dict) else None for value in block.values]
         self._weight += float(block.weights[[item is not None for item in objects]].sum())
         for name, field in self._fields.items():

@@ -41,7 +41,7 @@ def nearest(vector: ArrayLike, candidates: ArrayLike) -> Nearest:
 
 
 def decode(vector: ArrayLike, ids: Sequence[str], vectors: ArrayLike) -> dict[str, Json]:
-    """Which document's stored vector a blended one is nearest to, ready for JSON.
+    """Find the document whose stored vector is nearest to a blended one, ready for JSON.
 
     `vectors` is (n, d), one row to each id; `value` in the result is that row. Raises
     as `nearest` does, and ValueError where ids and rows differ in number.
@@ -49,12 +49,12 @@ def decode(vector: ArrayLike, ids: Sequence[str], vectors: ArrayLike) -> dict[st
     rows = np.asarray(vectors, dtype=np.float64)
     if len(ids) != len(rows):
         raise ValueError(f"{len(ids)} ids came with {len(rows)} vectors. Give each id one row.")
-    found = nearest(vector, rows)
+    closest = nearest(vector, rows)
     return {
-        "id": ids[found.index],
-        "value": rows[found.index].tolist(),
-        "cosine": found.cosine,
-        "distance": found.distance,
+        "id": ids[closest.index],
+        "value": rows[closest.index].tolist(),
+        "cosine": closest.cosine,
+        "distance": closest.distance,
     }
 
 

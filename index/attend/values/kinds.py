@@ -85,7 +85,7 @@ def is_missing(value: Json) -> bool:
 
 
 def is_sendable(value: Json) -> bool:
-    """Whether JSON can carry the value: no float in it is infinite or NaN."""
+    """Return whether JSON can carry the value: no float in it is infinite or NaN."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ def select(
     payload: Mapping[str, Json],
     fields: Mapping[str, str],
 ) -> Json:
-    """What `path` names in one document, or None where the document has no such thing.
+    """Return what `path` names in one document, or None where the document has no such thing.
 
     No path is the document's value and `@id` its id. Any other is looked up in the
     value (if that is an object), then in the payload, then in the text fields; dots
@@ -32,9 +32,9 @@ def select(
     if path == ID:
         return document_id
     for tree in (value, payload, fields):
-        found = _follow(tree, path)
-        if found is not None:
-            return found
+        item = _follow(tree, path)
+        if item is not None:
+            return item
     return None
 
 
@@ -53,21 +53,21 @@ def only(payload: Mapping[str, Json], paths: Iterable[str]) -> dict[str, Json]:
     >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"])
     {'price': {'eur': 3}}
     """
-    kept: dict[str, Json] = {}
+    parts: dict[str, Json] = {}
     for path in paths:
-        _keep(kept, payload, path)
-    return kept
+        _keep(parts, payload, path)
+    return parts
 
 
-def _keep(kept: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:
+def _keep(parts: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:
     if path in tree:
-        kept[path] = tree[path]
+        parts[path] = tree[path]
         return
     head, dot, rest = path.partition(".")
     inner = tree.get(head)
-    if not dot or not isinstance(inner, Mapping) or kept.get(head) is inner:
+    if not dot or not isinstance(inner, Mapping) or parts.get(head) is inner:
         return
-    below: dict[str, Any] = dict(kept.get(head, {}))
+    below: dict[str, Any] = dict(parts.get(head, {}))
     _keep(below, inner, rest)
     if below:
-        kept[head] = below
+        parts[head] = below

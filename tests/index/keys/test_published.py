@@ -17,7 +17,7 @@ import pytest
 
 from attend.collection import Collection
 from attend.errors import Damaged, ManifestMismatch
-from attend.keys import Origin, Progress, PublishedIndexes
+from attend.keys import IndexOrigin, Progress, PublishedIndexes
 from attend.verify import verify
 from tests.index.helpers import (
     published,
@@ -295,12 +295,12 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from attend.keys import Origin, PublishedIndexes, published
+from attend.keys import IndexOrigin, PublishedIndexes, published
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
 ids = np.arange(1, 4)
-PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
+PublishedIndexes(Path(sys.argv[1]), IndexOrigin("u", "none", 2, "raw")).publish(
     [(np.ones((3, 2), np.float32), ids, ids)], 3, 0, lambda nonce: None)
 """
 
@@ -315,7 +315,7 @@ PublishedIndexes(Path(sys.argv[1]), Origin("u", "none", 2, "raw")).publish(
     ],
 )
 def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
-    origin = Origin("u", "none", 2, "raw")
+    origin = IndexOrigin("u", "none", 2, "raw")
     indexes = PublishedIndexes(tmp_path, origin)
     known: list[str] = []
     ids = np.arange(1, 3)
@@ -336,7 +336,7 @@ def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
 
 
 def test_a_publication_that_fails_leaves_nothing_behind(tmp_path):
-    indexes = PublishedIndexes(tmp_path, Origin("u", "none", 2, "raw"))
+    indexes = PublishedIndexes(tmp_path, IndexOrigin("u", "none", 2, "raw"))
 
     def failing():
         yield np.ones((1, 2), np.float32), np.array([1]), np.array([1])
@@ -361,7 +361,7 @@ def test_an_index_without_keys_can_be_published_and_grows_again(folder):
 
 
 def test_numbers_of_files_and_manifest_must_agree(tmp_path):
-    indexes = PublishedIndexes(tmp_path, Origin("u", "none", 2, "raw"))
+    indexes = PublishedIndexes(tmp_path, IndexOrigin("u", "none", 2, "raw"))
     known: list[str] = []
     ids = np.arange(2)
     indexes.publish([(np.zeros((2, 2), np.float32), ids, ids)], 2, 0, known.append)

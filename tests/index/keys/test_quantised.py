@@ -18,7 +18,7 @@ import pytest
 
 from attend import Data
 from attend.errors import Damaged
-from attend.keys import Origin, Progress, PublishedIndexes, Wanted, choose, measuring
+from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted, choose, measuring
 from attend.keys.quantised import QuantisedVectors
 from attend.store import NewExample, Question
 from attend.types import Document
@@ -65,7 +65,7 @@ def queries() -> np.ndarray:
 
 
 def indexes(folder: Path) -> PublishedIndexes:
-    return PublishedIndexes(folder, Origin("u", "none", WIDTH, "raw"))
+    return PublishedIndexes(folder, IndexOrigin("u", "none", WIDTH, "raw"))
 
 
 def write(folder: Path, vectors: np.ndarray, wanted: Wanted) -> dict:
@@ -183,7 +183,7 @@ def test_no_key_is_allowed(made, queries):
 @pytest.mark.parametrize("width", [1, 7, 10, 33])
 def test_any_width_is_quantised(tmp_path, width):
     keys = np.random.default_rng(width).normal(size=(3000, width)).astype(np.float32)
-    folder = PublishedIndexes(tmp_path, Origin("u", "none", width, "raw"))
+    folder = PublishedIndexes(tmp_path, IndexOrigin("u", "none", width, "raw"))
     ids = np.arange(3000)
     wanted = Wanted(recall=0.5, exact_below=1)
     manifest = folder.publish([(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
