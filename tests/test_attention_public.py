@@ -451,7 +451,7 @@ REFUSED = [
     ({"heads": [-1.0]}, InvalidRequest, "heads", "greater than or equal to 0"),
     ({"mask": {"exclude": ["0", "nobody"]}}, UnknownDocument, "mask", "'nobody'"),
     ({"mask": {"only": ["nobody"]}}, UnknownDocument, "mask", "'nobody'"),
-    ({"mask": {"none": []}}, InvalidRequest, "mask", "not known"),
+    ({"mask": {"none": []}}, InvalidRequest, "mask", "unknown field"),
     ({"projection": 7}, UnknownProjection, "projection", "7"),
 ]
 

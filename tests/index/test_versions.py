@@ -234,7 +234,6 @@ def test_searches_and_writes_go_on_while_another_version_is_opened(world, monkey
     opening = threading.Thread(target=activate)
     opening.start()
     assert slowly.begun.wait(30)
-    started = time.perf_counter()
     for at in range(3):  # by this thread, and by ones that never searched before
         world.take("write", [30 + at, at])
         world.teach("who hid the doubloons", [f"d{30 + at}"])
@@ -243,7 +242,6 @@ def test_searches_and_writes_go_on_while_another_version_is_opened(world, monkey
         for answer in (world.collection.search("gold", k=50), other):
             assert answer.projection == 1
             assert {hit.id for hit in answer.hits} == world.collection.ids()
-    assert time.perf_counter() - started < 20
     assert opening.is_alive()
     slowly.go_on.set()
     opening.join(30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import time
 
 import numpy as np
 import pytest
@@ -366,24 +365,20 @@ def size(store) -> int:
     return pages * read("PRAGMA page_size").fetchone()[0]
 
 
-def test_a_hundred_thousand_examples_take_seconds_and_little_room(tmp_path):
+def test_a_hundred_thousand_examples_take_little_room(tmp_path):
     store = fresh_store(tmp_path / "documents.db", 384)
     rng = np.random.default_rng(0)
     store.write([entry(str(n), [np.zeros(384)]) for n in range(100)])
     before = size(store)
-    asked = [question(f"q{n}", *row) for n, row in enumerate(rng.normal(size=(2600, 384)))]
+    questions = [question(f"q{n}", *row) for n, row in enumerate(rng.normal(size=(2600, 384)))]
     pairs = random.Random(0).sample([(q, d) for q in range(2600) for d in range(100)], 110_000)
-    given = [NewExample(q, str(d), 1 + d % 2) for q, d in pairs]
-    started = time.perf_counter()
-    assert store.add_examples(asked, given) == (110_000, 0)
-    assert store.add_examples(asked, given[:50_000]) == (0, 50_000)
-    learned = store.examples()
-    assert time.perf_counter() - started < 20  # 4 s where nothing else runs
-    assert len(learned.ids) == 110_000
-    started = time.perf_counter()
-    for id in learned.ids[:200].tolist():
+    examples = [NewExample(q, str(d), 1 + d % 2) for q, d in pairs]
+    assert store.add_examples(questions, examples) == (110_000, 0)
+    assert store.add_examples(questions, examples[:50_000]) == (0, 50_000)
+    ids = store.examples().ids
+    assert len(ids) == 110_000
+    for id in ids[:200].tolist():
         assert store.delete_examples(ids=[id]) == 1
-    assert time.perf_counter() - started < 10  # each by an index: scans would take a minute
     # 2,600 embeddings are 4 MB; 110,000 would be 169.
     assert size(store) - before < 40e6
     store.close()

@@ -1,0 +1,141 @@
+"""Measures of the code's shape, from syntax trees alone: `python -m tests.house` prints them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.places import ROOT
+
+VAGUE = frozenset(
+    re.findall(
+        r"\w+",
+        "found each at given asked known made kept chosen held own whole told met of said drawn "
+        "some wanted",
+    )
+)
+"""Words that say nothing about the thing that a variable holds."""
+
+POOR_START = re.compile(r"(What|How|Whether|Of|Who|Whose|One of)\b")
+
+PATTERNS = {
+    "top-k": r"np\.(arg)?partition\(",
+    "best key": r"maximum\.reduceat|scatter_reduce",
+    "unit length": r"linalg\.norm\([^)]*keepdims",
+    "training loop": r"torch\.optim|LambdaLR",
+    "optimiser": r"scipy\.optimize",
+    "softmax": r"softmax\(|logsumexp\(",
+    "cast": r"\bcast\(|def __getattr__",
+}
+"""What each mechanism is recognised by, so that a second version of it is seen."""
+
+IGNORED = frozenset(
+    {
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+        tokenize.COMMENT,
+    }
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass
+class Shape:
+    """Measures of one package folder, `index` or `service`."""
+
+    files: int = 0
+    code_lines: int = 0
+    classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    long_modules: list[str] = field(default_factory=list)
+    long_functions: list[str] = field(default_factory=list)
+    long_signatures: list[str] = field(default_factory=list)
+    poor_docstrings: list[str] = field(default_factory=list)
+    vague: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+@cache
+def shape(top: str) -> Shape:
+    """Return the measures of all modules below a folder of the project."""
+    measures = Shape()
+    for path in sorted((ROOT / top).rglob("*.py")):
+        _measure(measures, path)
+    return measures
+
+
+def _measure(measures: Shape, path: Path) -> None:
+    source, name = path.read_text(), str(path.relative_to(ROOT))
+    tree = ast.parse(source)
+    measures.files += 1
+    measures.code_lines += len(_code_lines(source, tree))
+    if source.count("\n") > 350:
+        measures.long_modules.append(name)
+    for mechanism, pattern in PATTERNS.items():
+        if re.search(pattern, source):
+            measures.places[mechanism].append(name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            measures.classes[node.name].append(name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            measures.vague[node.id] += node.id in VAGUE
+        elif isinstance(node, Function):
+            _measure_function(measures, node, f"{name}:{node.name}")
+
+
+def _measure_function(measures: Shape, node: Function, name: str) -> None:
+    docstring = ast.get_docstring(node)
+    lines = _length(node) - (_length(node.body[0]) if docstring else 0)
+    if lines > 60:
+        measures.long_functions.append(name)
+    arguments = node.args
+    if len(arguments.args) + len(arguments.kwonlyargs) + len(arguments.posonlyargs) > 7:
+        measures.long_signatures.append(name)
+    if docstring and POOR_START.match(docstring):
+        measures.poor_docstrings.append(name)
+
+
+def _length(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def _code_lines(source: str, tree: ast.AST) -> set[int]:
+    """Return the numbers of lines with code: no blank lines, comments or docstrings."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in IGNORED:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return code - set(_docstring_lines(tree))
+
+
+def _docstring_lines(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield from range(node.lineno, node.lineno + _length(node))
+
+
+if __name__ == "__main__":
+    for folder in ("index", "service"):
+        result = shape(folder)
+        print(f"{folder}: {result.files} files, {result.code_lines} lines of code")
+        print(f"  modules over 350 lines: {result.long_modules}")
+        print(f"  functions over 60 lines: {result.long_functions}")
+        print(f"  functions with over 7 parameters: {result.long_signatures}")
+        print(f"  docstrings with a poor start: {len(result.poor_docstrings)}")
+        print(f"  assignments to vague names: {result.vague.total()}")
+        print(f"  places: { {name: len(where) for name, where in result.places.items()} }")
