@@ -124,7 +124,7 @@ def test_what_a_user_would_think_comes_with_its_spread_and_why(books: FlaskClien
         ({"history": ["whale"], "target": ["emma"]}, 422, "has a value"),
         ({"history": [{"id": "whale", "value": "x"}], "target": ["emma"], "k": 0}, 422, "k"),
         ({"history": ["whale"], "negative": "emma"}, 422, "list"),
-        ({"negative": ["emma"]}, 422, "only negative examples"),
+        ({"negative": ["emma"]}, 422, "Only negative examples"),
     ],
 )
 def test_what_cannot_be_recommended_says_why(

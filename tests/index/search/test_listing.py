@@ -94,7 +94,7 @@ def test_a_cursor_is_of_one_question(many):
     many.activate(many.add_projection(identity(WIDTH, normalize=True)))
     with pytest.raises(InvalidRequest, match="another projection version"):
         many.search(QUERY, k=5, cursor=first.next)
-    with pytest.raises(InvalidRequest, match="leave out offset"):
+    with pytest.raises(InvalidRequest, match="not both"):
         many.search(QUERY, k=5, offset=5, cursor=first.next)
 
 

@@ -63,7 +63,7 @@ def test_a_version_is_read_as_it_was_stored(store):
     expected = zip(keys.tolist(), np.float32(deltas).tolist(), strict=True)
     assert offsets_of(store, version) == dict(expected)
     listed = store.projections()[-1]
-    assert listed[:3] == (version, "given", "print")
+    assert (listed.version, listed.kind, listed.fingerprint) == (version, "given", "print")
     assert (listed.tuning, listed.report, listed.note) == (tuning, report, {"n": 1})
 
 

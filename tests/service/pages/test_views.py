@@ -98,7 +98,7 @@ def test_an_id_that_nothing_has_is_told_as_a_sentence(tab: Tab) -> None:
     assert tab.text("#status") == "No document here has the id “sea-nil”."
     tab.open('/recommend?collection=books&like=["sea-3","sea-nil"]')
     tab.page.wait_for_selector("#status.problem")
-    assert "“sea-nil”: no document here has this id" in tab.text("#status")
+    assert "“sea-nil”: no document has this id" in tab.text("#status")
     assert count(tab, "#results .hit h3") == 10
 
 
