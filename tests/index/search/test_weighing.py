@@ -9,6 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from attend import Collection, Data
+from attend.api.answers import AttendedShare
 from attend.keys import snapshot
 from attend.projection import identity
 from attend.tuning import Tuning
@@ -84,7 +85,8 @@ def test_the_mass_of_the_attended_is_exact_where_all_are_drawn(many, attend, eve
     answer = collection.search(
         query.tolist(), attend=attend, scale=10, projection=1, explain=True, **options
     )
-    share, low, high = answer.weighing.mass
+    mass = answer.weighing.mass
+    share, low, high = mass.share, mass.low, mass.high
     expected = share_of(vectors[::2] if even else vectors, query, attend, 10)
     assert share == pytest.approx(expected, rel=1e-5)
     assert low == high == share
@@ -94,7 +96,7 @@ def test_of_all_documents_the_mass_is_one(many) -> None:
     collection, vectors = many
     for attend in ("all", DOCUMENTS):
         answer = collection.search(vectors[0].tolist(), attend=attend, explain=True)
-        assert answer.weighing.mass == (1.0, 1.0, 1.0)
+        assert answer.weighing.mass == AttendedShare(1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("scale", [1, 5, 20])
