@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from flask import current_app, request
 
@@ -46,10 +46,11 @@ class Context:
 
 
 def context() -> Context:
-    return cast(Context, current_app.extensions[EXTENSION])
+    current: Context = current_app.extensions[EXTENSION]
+    return current
 
 
 def requested_operation() -> RequestedOperation | None:
     """Return the operation of the request; None for an unknown path."""
-    current = cast(Context, current_app.extensions[EXTENSION])
+    current: Context = current_app.extensions[EXTENSION]
     return current.operations.get(request.endpoint or "")

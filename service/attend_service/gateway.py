@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from io import BytesIO
 from queue import SimpleQueue
 from tempfile import SpooledTemporaryFile
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
 
@@ -166,16 +166,17 @@ class Gateway:
         except Refusal as refusal:
             await self._send(refusal.answer(scope.path), protocol)
 
-    async def _receive(self, environ: Environ, protocol: HTTPProtocol) -> BinaryIO:
+    async def _receive(self, environ: Environ, protocol: HTTPProtocol) -> IO[bytes]:
         """Receive the body, of which no more is kept than the application needs to refuse it."""
         if "CONTENT_LENGTH" not in environ and "HTTP_TRANSFER_ENCODING" not in environ:
             return BytesIO()
+        body: IO[bytes]
         length = int(environ.get("CONTENT_LENGTH", SPOOL_BYTES + 1))  # granian checks its form
         try:
             async with asyncio.timeout(self._request_seconds):
                 if length <= SPOOL_BYTES:
                     content = await protocol()
-                    received, body = len(content), cast(BinaryIO, BytesIO(content))
+                    received, body = len(content), BytesIO(content)
                 else:
                     received, body = await self._receive_long(protocol)
         except TimeoutError:
@@ -191,8 +192,8 @@ class Gateway:
             raise Refusal(UNREADABLE, detail)
         return body
 
-    async def _receive_long(self, protocol: HTTPProtocol) -> tuple[int, BinaryIO]:
-        body = cast(BinaryIO, SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115, `_pieces` closes it
+    async def _receive_long(self, protocol: HTTPProtocol) -> tuple[int, IO[bytes]]:
+        body = SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115, `_pieces` closes it
         received = 0
         async for chunk in protocol:
             if received <= self._max_body:
@@ -258,7 +259,7 @@ class Gateway:
         return HttpAnswer(*started[-1], content)
 
 
-def _pieces(pieces: Iterable[bytes], body: BinaryIO) -> Iterator[bytes]:
+def _pieces(pieces: Iterable[bytes], body: IO[bytes]) -> Iterator[bytes]:
     """Yield an answer piece by piece, and close it and the request's body at the end."""
     try:
         yield from filter(None, pieces)

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from flask import Flask
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -137,7 +137,8 @@ class Metrics:
 
 def metrics_of(app: Flask) -> Metrics:
     """Return the metrics of an application."""
-    return cast(Metrics, app.extensions[EXTENSION])
+    metrics: Metrics = app.extensions[EXTENSION]
+    return metrics
 
 
 class QueueState(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces
@@ -101,7 +101,8 @@ def run(
 
         threading.Thread(target=announce_start, daemon=True).start()
         try:
-            server.serve(target_loader=cast(Any, partial(load, launch)), wrap_loader=False)
+            loader: Any = partial(load, launch)  # granian annotates it more narrowly
+            server.serve(target_loader=loader, wrap_loader=False)
         except SystemExit:
             # A worker that a signal to the whole group reached first has not failed.
             if not server.interrupt_signal:

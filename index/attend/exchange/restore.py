@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from attend.api.base import NAME_PATTERN
 from attend.data import Data
@@ -28,7 +28,7 @@ BLOCK = 1 << 20
 
 
 def restore_backup(
-    source: BinaryIO,
+    source: IO[bytes],
     data: Data,
     names: Sequence[str] | None = None,
     *,
@@ -75,7 +75,7 @@ def restore_backup(
 
 
 @contextmanager
-def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
+def _reading(source: IO[bytes]) -> Iterator[tarfile.TarFile]:
     try:
         # A stream, and never a compressed one: a small file must not become a large one on disk.
         with tarfile.open(fileobj=source, mode="r|") as archive:

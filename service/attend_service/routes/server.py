@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from flask import Response, current_app, render_template, request, send_file
 from werkzeug.exceptions import UnsupportedMediaType
@@ -92,9 +91,7 @@ def restore_snapshot(collection: str) -> Response:
     data = context().data
     check_new_collection(data, collection, context().settings.max_collections)
     try:
-        contents = restore_backup(
-            cast(BinaryIO, request.stream), data, into=collection, indexes=False
-        )
+        contents = restore_backup(request.stream, data, into=collection, indexes=False)
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, cast, get_args
+from typing import NamedTuple, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from attend.errors import InvalidRequest
@@ -61,8 +61,11 @@ class Address(NamedTuple):
             raise _refused(written, "a library's name is up to 32 letters and digits")
         if unknown := requested.keys() - {"consistency", "patience", "replicas"}:
             raise _refused(written, f"{', '.join(sorted(unknown))} is not known")
-        consistency = requested.get("consistency", "bounded")
-        if consistency not in get_args(Consistency):
+        level = requested.get("consistency", "bounded")
+        consistency: Consistency | None = next(
+            (name for name in get_args(Consistency) if name == level), None
+        )
+        if consistency is None:
             raise _refused(written, "consistency is bounded or strong")
         patience = requested.get("patience", str(PATIENCE))
         if not re.fullmatch(r"\d{1,3}(\.\d+)?", patience):
@@ -75,7 +78,7 @@ class Address(NamedTuple):
             parts.hostname,
             port,
             library,
-            cast(Consistency, consistency),
+            consistency,
             float(patience),
             int(replicas),
             ":".join(names),
