@@ -89,7 +89,7 @@ def test_keys_may_be_asked_for_before_there_are_any(tmp_path: Path) -> None:
 
 def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     with served(tmp_path) as (_, (host, port)):
-        script = blocks("API keys", "sh")[0].replace("library", str(tmp_path))
+        script = blocks("operation", "sh")[1].replace("library", str(tmp_path))
         script = script.replace("localhost:8000/v1/collections/default", f"{host}:{port}/v1/jobs")
         told = run(script, ROOT)
     assert '{"jobs":[]}' in told
