@@ -102,7 +102,7 @@ AttendSize = Annotated[
 class Request(BaseModel):
     """Base of all request models: frozen, and closed to unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()

@@ -32,15 +32,16 @@ class DocumentRequest(Request):
     """One document to store: `text`, `fields` or `vector`, and what to return for it."""
 
     id: DocumentId
-    text: Text | None = Field(None, description="Short for fields: {text: …}.")
-    fields: dict[str, Text] | None = Field(
-        None, min_length=1, max_length=64, description="Key fields: each gets keys of its own."
-    )
-    vector: Vector | None = Field(None, description="An embedding of the caller's own.")
-    value: JsonValue = Field(None, description="The value to return for it.")
-    payload: dict[str, JsonValue] = Field(
-        default_factory=dict, description="Fields for filters and displays."
-    )
+    text: Text | None = None
+    """Short for fields: {text: …}."""
+    fields: dict[str, Text] | None = Field(None, min_length=1, max_length=64)
+    """Key fields: each gets keys of its own."""
+    vector: Vector | None = None
+    """An embedding of the caller's own."""
+    value: JsonValue = None
+    """The value to return for it."""
+    payload: dict[str, JsonValue] = Field(default_factory=dict)
+    """Fields for filters and displays."""
 
     @model_validator(mode="after")
     def _one_kind_of_key(self) -> DocumentRequest:
@@ -64,12 +65,11 @@ class DocumentRequest(Request):
 class UpdateRequest(Request):
     """A change of a stored document's value or payload; its texts and keys stay."""
 
-    value: JsonValue = Field(None, description="The new value, whole; null is one too.")
-    payload: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="Merged into the stored payload as RFC 7396 has it: null removes a member, "
-        "objects merge member by member, anything else replaces.",
-    )
+    value: JsonValue = None
+    """The new value, whole; null is one too."""
+    payload: dict[str, JsonValue] = Field(default_factory=dict)
+    """Merged into the stored payload as RFC 7396 has it: null removes a member, objects merge
+    member by member, anything else replaces."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> UpdateRequest:
@@ -81,39 +81,27 @@ class UpdateRequest(Request):
 class CollectionSettings(Request):
     """The settings of a collection; most are fixed once it holds documents."""
 
-    encoder: str | None = Field(
-        None, max_length=1024, description="Model name or folder; the packaged MiniLM if absent."
-    )
-    dimension: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_WIDTH,
-        description="Width of the vectors that documents bring; such a collection has no encoder.",
-    )
-    normalize: bool = Field(False, description="Scale brought vectors to length one.")
-    scorer: Literal["dot", "cosine", "laplace"] = Field(
-        "dot", description="The default comparison of queries and keys."
-    )
-    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
-        None, description="The default factor on it: 20 for normalised embeddings, else 1/√d."
-    )
-    passages: bool = Field(True, description="Split texts longer than the encoder's window.")
-    overlap: int | None = Field(
-        None, ge=0, description="Tokens that neighbouring passages share; a quarter if absent."
-    )
-    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = Field(
-        0.95,
-        description="The share of the ten nearest that searches find at least, once there are too "
-        "many keys for exact search; 1 stays exact.",
-    )
-    exact_below: int | None = Field(
-        None,
-        ge=0,
-        description="Search exactly below this many keys; by default as many as take 10 ms.",
-    )
-    values: JsonValue = Field(
-        None, description='Declared value types, such as "number" or {"module": "category"}.'
-    )
+    encoder: str | None = Field(None, max_length=1024)
+    """Model name or folder; the packaged MiniLM if absent."""
+    dimension: int | None = Field(None, ge=1, le=MAX_WIDTH)
+    """Width of the vectors that documents bring; such a collection has no encoder."""
+    normalize: bool = False
+    """Scale brought vectors to length one."""
+    scorer: Literal["dot", "cosine", "laplace"] = "dot"
+    """The default comparison of queries and keys."""
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """The default factor on it: 20 for normalised embeddings, else 1/√d."""
+    passages: bool = True
+    """Split texts longer than the encoder's window."""
+    overlap: int | None = Field(None, ge=0)
+    """Tokens that neighbouring passages share; a quarter if absent."""
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
+    """The share of the ten nearest that searches find at least, once there are too many keys for
+    exact search; 1 stays exact."""
+    exact_below: int | None = Field(None, ge=0)
+    """Search exactly below this many keys; by default as many as take 10 ms."""
+    values: JsonValue = None
+    """Declared value types, such as "number" or {"module": "category"}."""
 
     @model_validator(mode="after")
     def _encoder_or_vectors(self) -> CollectionSettings:
@@ -153,13 +141,11 @@ CONSISTENCY = (
 class ListingRequest(Request):
     """The documents to list."""
 
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
-    cursor: str | None = Field(
-        None,
-        max_length=MAX_CURSOR,
-        description="`next` of the previous page, with the same filter. Writes shift nothing: no "
-        "document comes twice, and none that stays is skipped.",
-    )
+    limit: int = Field(100, ge=0, le=MAX_PAGE)
+    """The most to list; 0 to count only."""
+    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    """`next` of the previous page, with the same filter. Writes shift nothing: no document comes
+    twice, and none that stays is skipped."""
     filter: Filter | None = None
     consistency: Consistency | None = Field(None, description=CONSISTENCY)
 
@@ -173,13 +159,11 @@ class ReadRequest(Request):
 class FacetsRequest(Request):
     """The fields whose values to count, and the documents over which."""
 
-    fields: list[Path] = Field(
-        min_length=1, max_length=MAX_FACETS, description="Fields of value or payload (dotted)."
-    )
+    fields: list[Path] = Field(min_length=1, max_length=MAX_FACETS)
+    """Fields of value or payload (dotted)."""
     filter: Filter | None = None
-    limit: int = Field(
-        10, ge=1, le=MAX_VALUES, description="How many values of each, the most frequent first."
-    )
+    limit: int = Field(10, ge=1, le=MAX_VALUES)
+    """How many values of each, the most frequent first."""
 
 
 class AliasRequest(Request):

@@ -62,15 +62,13 @@ class FeedbackItem(Request):
 
     query: Annotated[AnyQuery, AfterValidator(_check_query)]
     id: DocumentId
-    label: Label = Field(
-        1.0,
-        description="Above 0: relevant, by degree; 0 or false: judged and not relevant; "
-        "below 0: explicitly not relevant.",
-    )
-    position: int | None = Field(
-        None, ge=1, lt=2**63, description="The rank at which the document was shown, from 1."
-    )
-    source: str | None = Field(None, max_length=256, description="Where the label comes from.")
+    label: Label = 1.0
+    """Above 0: relevant, by degree; 0 or false: judged and not relevant; below 0: explicitly not
+    relevant."""
+    position: int | None = Field(None, ge=1, lt=2**63)
+    """The rank at which the document was shown, from 1."""
+    source: str | None = Field(None, max_length=256)
+    """Where the label comes from."""
 
     def example(self) -> Example:
         query = self.query.text if self.query.text is not None else self.query.vector or ()
@@ -87,12 +85,13 @@ class FeedbackDeletion(Request):
     """The feedback to delete: by its own ids, all about some documents, or all there is."""
 
     ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of examples."
+        None, max_length=MAX_DOCUMENTS
     )
-    documents: list[DocumentId] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Ids of documents."
-    )
-    all: bool = Field(False, strict=True, description="True: everything, whatever it is about.")
+    """Ids of examples."""
+    documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
+    """Ids of documents."""
+    all: bool = Field(False, strict=True)
+    """True: everything, whatever it is about."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> FeedbackDeletion:
@@ -107,19 +106,20 @@ class FeedbackDeletion(Request):
 class FeedbackListing(Request):
     """The feedback to list."""
 
-    limit: int = Field(0, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
-    before: int | None = Field(None, ge=1, le=MAX_ROW, description="`next` of the previous page.")
+    limit: int = Field(0, ge=0, le=MAX_PAGE)
+    """The most to list; 0 to count only."""
+    before: int | None = Field(None, ge=1, le=MAX_ROW)
+    """`next` of the previous page."""
 
 
 class InteractionItem(Request):
     """An interaction of a user with a document: a purchase, a view, a rating."""
 
     user: UserId
-    id: DocumentId = Field(description="The document's id.")
-    value: JsonValue = Field(
-        None,
-        description="The user's rating, label, … of the document; predictions are of such values.",
-    )
+    id: DocumentId
+    """The document's id."""
+    value: JsonValue = None
+    """The user's rating, label, … of the document; predictions are of such values."""
     time: Time | None = None
 
     def interaction(self) -> Interaction:
@@ -136,11 +136,12 @@ class InteractionsRequest(Request):
 class InteractionListing(Request):
     """The interactions to list."""
 
-    user: UserId | None = Field(None, description="Only those of this user.")
-    limit: int = Field(100, ge=0, le=MAX_PAGE, description="The most to list; 0 to count only.")
-    cursor: str | None = Field(
-        None, max_length=MAX_CURSOR, description="`next` of the previous page, of the same user."
-    )
+    user: UserId | None = None
+    """Only those of this user."""
+    limit: int = Field(100, ge=0, le=MAX_PAGE)
+    """The most to list; 0 to count only."""
+    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    """`next` of the previous page, of the same user."""
 
 
 class InteractionDeletion(Request):
@@ -148,7 +149,8 @@ class InteractionDeletion(Request):
 
     user: UserId | None = None
     documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
-    all: bool = Field(False, description="All there are.")
+    all: bool = False
+    """All there are."""
 
     @model_validator(mode="after")
     def _says_which(self) -> InteractionDeletion:

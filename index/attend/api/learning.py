@@ -32,42 +32,28 @@ BM25 (hybrid)."""
 class TrainRequest(Request):
     """Options of a training; every field has a default."""
 
-    objective: Objective = Field(
-        "ranking",
-        description="ranking: find what examples call relevant; answers: make the blended value "
-        "right, learned from the stored values themselves; interactions: recommend what comes "
-        "next, learned from what users met; ratings: predict what a user would give a document, "
-        "learned from the numbers they gave others.",
-    )
-    value: str | None = Field(
-        None, max_length=256, description="With answers: a field of the value, else all of it."
-    )
-    share_seen: float = Field(
-        0.5, ge=0, le=1, description="Of queries in use, those about documents in the examples."
-    )
-    dimensions: int | None = Field(
-        None, ge=1, le=65_536, description="Width of projected keys; that of embeddings if absent."
-    )
-    heads: int | None = Field(
-        None,
-        ge=1,
-        le=1,
-        description="1: one head is learned. A version of several heads is added with its "
-        "matrices.",
-    )
-    parts: list[Part] = Field(
-        list(PARTS),
-        min_length=1,
-        max_length=len(PARTS),
-        description="What may be learned and take part: W_Q and W_K (matrices), learned key "
-        "offsets, example queries as keys, and BM25 (words). With matrices alone, all of it can "
-        "be exported.",
-    )
-    error_rate: float = Field(
-        0.05, gt=0, lt=1, description="Answerable queries that may be told there is no answer."
-    )
-    seed: int = Field(0, ge=0, lt=2**32, description="Random seed.")
-    promote: bool = Field(True, description="False: store what was learned, activate nothing.")
+    objective: Objective = "ranking"
+    """ranking: find what examples call relevant; answers: make the blended value right, learned
+    from the stored values themselves; interactions: recommend what comes next, learned from what
+    users met; ratings: predict what a user would give a document, learned from the numbers they
+    gave others."""
+    value: str | None = Field(None, max_length=256)
+    """With answers: a field of the value, else all of it."""
+    share_seen: float = Field(0.5, ge=0, le=1)
+    """Of queries in use, those about documents in the examples."""
+    dimensions: int | None = Field(None, ge=1, le=65_536)
+    """Width of projected keys; that of embeddings if absent."""
+    heads: int | None = Field(None, ge=1, le=1)
+    """1: one head is learned. A version of several heads is added with its matrices."""
+    parts: list[Part] = Field(list(PARTS), min_length=1, max_length=len(PARTS))
+    """What may be learned and take part: W_Q and W_K (matrices), learned key offsets, example
+    queries as keys, and BM25 (words). With matrices alone, all of it can be exported."""
+    error_rate: float = Field(0.05, gt=0, lt=1)
+    """Answerable queries that may be told there is no answer."""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """Random seed."""
+    promote: bool = True
+    """False: store what was learned, activate nothing."""
 
     @model_validator(mode="after")
     def _parts_can_be_learned(self) -> TrainRequest:
@@ -92,23 +78,21 @@ class TrainRequest(Request):
 class RollbackRequest(Request):
     """The role to roll back."""
 
-    role: Role = Field("search", description="The requests that the version answers.")
+    role: Role = "search"
+    """The requests that the version answers."""
 
 
 class CompareRequest(Request):
     """The versions to compare, and the judgements."""
 
     before: Annotated[int, Field(ge=1, le=MAX_ROW)]
-    after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = Field(
-        None, description="The active version if absent."
-    )
-    items: list[FeedbackItem] | None = Field(
-        None,
-        max_length=MAX_DOCUMENTS,
-        description="Queries with documents that answer them; the newest examples if absent, which "
-        "a version may have learned from.",
-    )
-    by: str = Field("ndcg@10", max_length=32, description="The measure by which gains are told.")
+    after: Annotated[int, Field(ge=1, le=MAX_ROW)] | None = None
+    """The active version if absent."""
+    items: list[FeedbackItem] | None = Field(None, max_length=MAX_DOCUMENTS)
+    """Queries with documents that answer them; the newest examples if absent, which a version may
+    have learned from."""
+    by: str = Field("ndcg@10", max_length=32)
+    """The measure by which gains are told."""
 
 
 @dataclass(slots=True)

@@ -25,12 +25,8 @@ class QueryPart(Request):
     text: Text | None = None
     vector: Vector | None = None
     id: DocumentId | None = None
-    weight: FiniteFloat = Field(
-        1.0,
-        ge=-1e6,
-        le=1e6,
-        description="Its share, relative to the others'; below zero it pushes away.",
-    )
+    weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
+    """Its share, relative to the others'; below zero it pushes away."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> QueryPart:
@@ -41,9 +37,8 @@ class QueryPart(Request):
 class MixturePart(QueryPart):
     """One part of a mixture, which attends by itself."""
 
-    weight: FiniteFloat = Field(
-        1.0, ge=0, le=1e6, description="Its share of the attention, relative to the others'."
-    )
+    weight: FiniteFloat = Field(1.0, ge=0, le=1e6)
+    """Its share of the attention, relative to the others'."""
 
 
 def _spelled_out(query: object) -> object:
@@ -80,22 +75,15 @@ class Query(Request):
 
     text: Text | None = None
     vector: Vector | None = None
-    id: DocumentId | None = Field(None, description="More like this document.")
-    ids: list[DocumentId] | None = Field(
-        None,
-        min_length=1,
-        max_length=MAX_PARTS,
-        description="More like these documents: a blend of them, with equal weights.",
-    )
-    blend: Parts | None = Field(
-        None,
-        description="Several queries as one: the weighted mean of embeddings and word scores.",
-    )
-    mixture: MixtureParts | None = Field(
-        None,
-        description="Several queries, each with its own attention; a document's weight is the "
-        "weighted mean of its weights, and `explain` adds the share of each part.",
-    )
+    id: DocumentId | None = None
+    """More like this document."""
+    ids: list[DocumentId] | None = Field(None, min_length=1, max_length=MAX_PARTS)
+    """More like these documents: a blend of them, with equal weights."""
+    blend: Parts | None = None
+    """Several queries as one: the weighted mean of embeddings and word scores."""
+    mixture: MixtureParts | None = None
+    """Several queries, each with its own attention; a document's weight is the weighted mean of its
+    weights, and `explain` adds the share of each part."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Query:

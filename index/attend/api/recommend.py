@@ -54,17 +54,12 @@ class HistoryItem(Request):
     """A document of a history."""
 
     id: DocumentId
-    weight: FiniteFloat = Field(
-        1.0,
-        ge=-1e6,
-        le=1e6,
-        description="Its weight relative to the others. Below zero it is a negative example; zero "
-        "only keeps it out of the answer, which is the default for documents with a value of 0 or "
-        "below (but not in predictions).",
-    )
-    value: JsonValue = Field(
-        None, description="The user's own value; predictions (`target`) are made of these."
-    )
+    weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
+    """Its weight relative to the others. Below zero it is a negative example; zero only keeps it
+    out of the answer, which is the default for documents with a value of 0 or below (but not in
+    predictions)."""
+    value: JsonValue = None
+    """The user's own value; predictions (`target`) are made of these."""
     time: Time | None = None
 
 
@@ -86,10 +81,10 @@ class ProfileItem(Request):
     """An entry of a user's profile: a text, or a field with its value."""
 
     text: Text | None = None
-    field: Path | None = Field(None, description="A field of value or payload (dotted).")
-    value: str | float | bool | None = Field(
-        None, description="Stands for the documents that have it in this field."
-    )
+    field: Path | None = None
+    """A field of value or payload (dotted)."""
+    value: str | float | bool | None = None
+    """Stands for the documents that have it in this field."""
     weight: FiniteFloat = Field(1.0, ge=1e-6, le=1e6)
 
     @model_validator(mode="after")
@@ -125,81 +120,52 @@ class RecommendRequest(Request):
         description="The user's documents, by id or with weight, value and time. Of more "
         f"than {MAX_USED}, the heaviest are used, and of equals the latest.",
     )
-    user: UserId | None = Field(
-        None, description="A user whose stored interactions join the history."
-    )
-    positive: list[AnyExampleItem] = Field(
-        default_factory=list, max_length=MAX_EXAMPLES, description="More like these."
-    )
-    negative: list[AnyExampleItem] = Field(
-        default_factory=list,
-        max_length=MAX_EXAMPLES,
-        description="Less like these: a document's weight is multiplied by the share of it that "
-        "positive examples have in what positive and negative ones give it.",
-    )
-    facts: list[AnyProfileItem] = Field(
-        default_factory=list, max_length=MAX_EXAMPLES, description="A profile; joins the history."
-    )
+    user: UserId | None = None
+    """A user whose stored interactions join the history."""
+    positive: list[AnyExampleItem] = Field(default_factory=list, max_length=MAX_EXAMPLES)
+    """More like these."""
+    negative: list[AnyExampleItem] = Field(default_factory=list, max_length=MAX_EXAMPLES)
+    """Less like these: a document's weight is multiplied by the share of it that positive examples
+    have in what positive and negative ones give it."""
+    facts: list[AnyProfileItem] = Field(default_factory=list, max_length=MAX_EXAMPLES)
+    """A profile; joins the history."""
     target: Annotated[
         list[AnyExampleItem] | None,
         BeforeValidator(
             _listed, json_schema_input_type=list[AnyExampleItem] | AnyExampleItem | None
         ),
-    ] = Field(
-        None,
-        min_length=1,
-        max_length=MAX_TARGETS,
-        description="Predict the user's value of these, instead of recommending.",
-    )
-    k: int = Field(10, ge=1, le=MAX_K, description="The number of documents to list.")
-    offset: int = Field(0, ge=0, le=MAX_K, description="The number of them to skip first.")
-    attend: AttendSize = Field(
-        "all", description="The number of documents over which weights sum to one."
-    )
-    filter: dict[str, JsonValue] | None = Field(
-        None, description='Conditions on payload and value, such as {"genre": "sea"}.'
-    )
-    exclude_seen: bool = Field(True, description="Leave out documents of the history.")
-    on_missing: Literal["error", "skip"] = Field(
-        "error",
-        description="Unknown ids: refuse the request, or skip them. `missing` lists them.",
-    )
-    half_life: FiniteFloat | None = Field(
-        None,
-        gt=0,
-        le=HALF_LIFE,
-        description="Days after which a document of the history counts half; by `time`.",
-    )
-    diversity: FiniteFloat = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="0 ranks by score alone, 1 by the difference to the documents before: one "
-        "minus the λ of maximal marginal relevance.",
-    )
-    reserve: FiniteFloat = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="The least share of the list for documents without interactions.",
-    )
-    fields: list[Path] | None = Field(
-        None,
-        max_length=MAX_FIELDS,
-        description="The fields of the payload (dotted) to return; all if absent.",
-    )
-    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="The share of its nearest keys that each part of the history finds, where keys "
-        "are quantised; 1 is exact.",
-    )
-    title: bool = Field(False, description="Add a display title to each hit, as in a search.")
-    explain: bool = Field(
-        False, description="Add to each hit the share of each part of the history."
-    )
-    projection: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="A version instead of the active one."
-    )
+    ] = Field(None, min_length=1, max_length=MAX_TARGETS)
+    """Predict the user's value of these, instead of recommending."""
+    k: int = Field(10, ge=1, le=MAX_K)
+    """The number of documents to list."""
+    offset: int = Field(0, ge=0, le=MAX_K)
+    """The number of them to skip first."""
+    attend: AttendSize = "all"
+    """The number of documents over which weights sum to one."""
+    filter: dict[str, JsonValue] | None = None
+    """Conditions on payload and value, such as {"genre": "sea"}."""
+    exclude_seen: bool = True
+    """Leave out documents of the history."""
+    on_missing: Literal["error", "skip"] = "error"
+    """Unknown ids: refuse the request, or skip them. `missing` lists them."""
+    half_life: FiniteFloat | None = Field(None, gt=0, le=HALF_LIFE)
+    """Days after which a document of the history counts half; by `time`."""
+    diversity: FiniteFloat = Field(0.0, ge=0, le=1)
+    """0 ranks by score alone, 1 by the difference to the documents before: one minus the λ of
+    maximal marginal relevance."""
+    reserve: FiniteFloat = Field(0.0, ge=0, le=1)
+    """The least share of the list for documents without interactions."""
+    fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
+    """The fields of the payload (dotted) to return; all if absent."""
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
+    """The share of its nearest keys that each part of the history finds, where keys are quantised;
+    1 is exact."""
+    title: bool = False
+    """Add a display title to each hit, as in a search."""
+    explain: bool = False
+    """Add to each hit the share of each part of the history."""
+    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    """A version instead of the active one."""
 
     @model_validator(mode="after")
     def _fits(self) -> RecommendRequest:

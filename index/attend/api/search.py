@@ -44,6 +44,11 @@ def _lexical(weight: object) -> object:
     raise ValueError(f"Send true, false or a number from 0 to {MAX_LEXICAL:g}")
 
 
+LexicalWeight = Annotated[
+    bool | Annotated[FiniteFloat, Field(ge=0, le=MAX_LEXICAL)], BeforeValidator(_lexical)
+]
+
+
 class Mask(Request):
     """Document ids to leave out of the attended set, or the only ones to keep in it."""
 
@@ -54,124 +59,75 @@ class Mask(Request):
 class SearchOptions(Request):
     """Everything about a search except its query."""
 
-    k: int = Field(10, ge=1, le=MAX_K, description="The number of attended documents to list.")
-    offset: int = Field(0, ge=0, le=MAX_K, description="The number of them to skip first.")
-    attend: AttendSize = Field(
-        100, description="The size of the attended set, over which weights sum to one."
-    )
-    filter: dict[str, JsonValue] | None = Field(
-        None, description='Conditions on payload and value, such as {"year": {"gte": 2000}}.'
-    )
-    mask: Mask | None = Field(None, description="Documents to leave out, or the only ones to keep.")
-    mode: Literal["hard", "soft"] = Field(
-        "hard", description="hard: the best document's value; soft: the blend of all attended."
-    )
-    value: str | None = Field(
-        None,
-        max_length=256,
-        description="Which value to return: a field of the value or payload (dotted), "
-        '"@id", or "@key" for the key itself; the document\'s whole value if absent.',
-    )
-    temperature: FiniteFloat = Field(
-        1.0, gt=0, description="Relative to the fitted one: below 1 sharper, above 1 flatter."
-    )
-    scorer: Literal["dot", "cosine", "laplace", "additive"] | None = Field(
-        None, description="How a query and a key are compared; the collection's own if absent."
-    )
-    scale: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
-        None, description="The factor on the scorer's result; the collection's own if absent."
-    )
-    heads: list[Annotated[FiniteFloat, Field(ge=0, le=1e6)]] | None = Field(
-        None, max_length=256, description="One weight per head instead of the projection's own."
-    )
-    pool: Literal["max", "sum"] | None = Field(
-        None,
-        description="A document's logit: its best key (max), or the log-sum-exp of its keys "
-        "(sum); the projection version's own if absent, which is max until one was trained.",
-    )
-    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="The share of the ten nearest keys to find, where keys are quantised: a larger "
-        "share takes longer, and 1 is exact; the collection's own if absent.",
-    )
-    lexical: (
-        Annotated[
-            bool | Annotated[FiniteFloat, Field(ge=0, le=MAX_LEXICAL)], BeforeValidator(_lexical)
-        ]
-        | None
-    ) = Field(
-        None,
-        description="The BM25 (hybrid) weight of words shared with a document: a factor on "
-        "BM25 (as a share of the query's largest) on the scorer's scale, true for the default "
-        "one, false for none; the projection version's own if absent.",
-    )
-    min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
-        None,
-        description="Give no answer below this confidence, if it is calibrated; 0 always answers. "
-        "The projection version's own if absent.",
-    )
-    projection: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_ROW,
-        description="Answer with this projection version instead of the active one.",
-    )
-    decode: bool = Field(False, description="Name the stored value nearest to a blended vector.")
-    cursor: str | None = Field(
-        None,
-        max_length=MAX_CURSOR,
-        description="`next` of the previous page, unchanged; writes between two pages do not shift "
-        "them. All other fields must be as before, except k.",
-    )
-    min_score: FiniteFloat | None = Field(
-        None,
-        description="List no hit with a lower score; as with k, weights and answer stay.",
-    )
-    group_by: str | None = Field(
-        None,
-        min_length=1,
-        max_length=256,
-        description="List only the best document of each group, with the group's size and weight "
-        "among the attended; a group has one value in this field of value or payload. A document "
-        "without the field is a group of its own.",
-    )
-    fields: list[Path] | None = Field(
-        None,
-        max_length=MAX_FIELDS,
-        description="The fields of the payload (dotted) to return with a hit; all if absent.",
-    )
-    facets: list[Path] | None = Field(
-        None,
-        max_length=MAX_FACETS,
-        description="Fields of value or payload whose most frequent values are counted, over all "
-        "documents that filter and mask let pass.",
-    )
-    consistency: Consistency | None = Field(
-        None,
-        description="bounded: what others wrote in the last seconds may be missing; strong: what "
-        "was acknowledged is there, which takes a server some 200 ms. The engine's default if "
-        "absent; a data folder is always strong.",
-    )
-    exclude_self: bool = Field(
-        True,
-        description="Mask documents that are the query (or part of it), except those that "
-        "`mask.only` names.",
-    )
-    title: bool = Field(
-        False,
-        description="Add a display title: a title, name, headline or question of payload, value or "
-        "texts, else the first line of a text, else the id.",
-    )
-    highlight: bool = Field(
-        False,
-        description="Add the passage that matched, its position in its text, and the positions of "
-        "the query's words in it, in characters.",
-    )
-    explain: bool = Field(
-        False,
-        description="Add logits and weights by head, the word scores, the rank without them, and "
-        "the passage that matched.",
-    )
+    k: int = Field(10, ge=1, le=MAX_K)
+    """The number of attended documents to list."""
+    offset: int = Field(0, ge=0, le=MAX_K)
+    """The number of them to skip first."""
+    attend: AttendSize = 100
+    """The size of the attended set, over which weights sum to one."""
+    filter: dict[str, JsonValue] | None = None
+    """Conditions on payload and value, such as {"year": {"gte": 2000}}."""
+    mask: Mask | None = None
+    """Documents to leave out, or the only ones to keep."""
+    mode: Literal["hard", "soft"] = "hard"
+    """hard: the best document's value; soft: the blend of all attended."""
+    value: str | None = Field(None, max_length=256)
+    """Which value to return: a field of the value or payload (dotted), "@id", or "@key" for the key
+    itself; the document's whole value if absent."""
+    temperature: FiniteFloat = Field(1.0, gt=0)
+    """Relative to the fitted one: below 1 sharper, above 1 flatter."""
+    scorer: Literal["dot", "cosine", "laplace", "additive"] | None = None
+    """How a query and a key are compared; the collection's own if absent."""
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """The factor on the scorer's result; the collection's own if absent."""
+    heads: list[Annotated[FiniteFloat, Field(ge=0, le=1e6)]] | None = Field(None, max_length=256)
+    """One weight per head instead of the projection's own."""
+    pool: Literal["max", "sum"] | None = None
+    """A document's logit: its best key (max), or the log-sum-exp of its keys (sum); the projection
+    version's own if absent, which is max until one was trained."""
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
+    """The share of the ten nearest keys to find, where keys are quantised: a larger share takes
+    longer, and 1 is exact; the collection's own if absent."""
+    lexical: LexicalWeight | None = None
+    """The BM25 (hybrid) weight of words shared with a document: a factor on BM25 (as a share of the
+    query's largest) on the scorer's scale, true for the default one, false for none; the projection
+    version's own if absent."""
+    min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    """Give no answer below this confidence, if it is calibrated; 0 always answers. The projection
+    version's own if absent."""
+    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    """Answer with this projection version instead of the active one."""
+    decode: bool = False
+    """Name the stored value nearest to a blended vector."""
+    cursor: str | None = Field(None, max_length=MAX_CURSOR)
+    """`next` of the previous page, unchanged; writes between two pages do not shift them. All other
+    fields must be as before, except k."""
+    min_score: FiniteFloat | None = None
+    """List no hit with a lower score; as with k, weights and answer stay."""
+    group_by: str | None = Field(None, min_length=1, max_length=256)
+    """List only the best document of each group, with the group's size and weight among the
+    attended; a group has one value in this field of value or payload. A document without the field
+    is a group of its own."""
+    fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
+    """The fields of the payload (dotted) to return with a hit; all if absent."""
+    facets: list[Path] | None = Field(None, max_length=MAX_FACETS)
+    """Fields of value or payload whose most frequent values are counted, over all documents that
+    filter and mask let pass."""
+    consistency: Consistency | None = None
+    """bounded: what others wrote in the last seconds may be missing; strong: what was acknowledged
+    is there, which takes a server some 200 ms. The engine's default if absent; a data folder is
+    always strong."""
+    exclude_self: bool = True
+    """Mask documents that are the query (or part of it), except those that `mask.only` names."""
+    title: bool = False
+    """Add a display title: a title, name, headline or question of payload, value or texts, else the
+    first line of a text, else the id."""
+    highlight: bool = False
+    """Add the passage that matched, its position in its text, and the positions of the query's
+    words in it, in characters."""
+    explain: bool = False
+    """Add logits and weights by head, the word scores, the rank without them, and the passage that
+    matched."""
 
     @model_validator(mode="after")
     def _listed_are_attended(self) -> SearchOptions:
@@ -198,8 +154,9 @@ class AcrossRequest(SearchRequest):
     """One search over several collections, with one set of options."""
 
     collections: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
-        min_length=1, max_length=MAX_COLLECTIONS, description="Their names, or aliases of them."
+        min_length=1, max_length=MAX_COLLECTIONS
     )
+    """Their names, or aliases of them."""
 
     @model_validator(mode="after")
     def _known_across(self) -> AcrossRequest:
@@ -225,21 +182,16 @@ class BatchRequest(Request):
     """Searches to answer together, with one call of the encoder."""
 
     searches: list[SearchRequest] = Field(max_length=MAX_BATCH)
-    matrix: bool = Field(
-        False,
-        description="Add the logits and weights of every query over every document that filter "
-        "and mask let pass; with {id: …} as queries, self-attention.",
-    )
+    matrix: bool = False
+    """Add the logits and weights of every query over every document that filter and mask let pass;
+    with {id: …} as queries, self-attention."""
 
 
 class PlainSearch(SearchOptions):
     """A search that fits into an address line."""
 
-    q: Text | None = Field(
-        None,
-        description="The text to search for; without it a browser gets a form.",
-        examples=["a white whale"],
-    )
+    q: Text | None = Field(None, examples=["a white whale"])
+    """The text to search for; without it a browser gets a form."""
     collection: str = Field(DEFAULT_COLLECTION, pattern=NAME_PATTERN)
 
     def request(self) -> dict[str, Any]:
@@ -250,17 +202,16 @@ class PlainSearch(SearchOptions):
 class MapRequest(Request):
     """The keys to show, and the query and the version to show beside them."""
 
-    query: AnyQuery | None = Field(None, description="Show its place and its weights.")
-    projection: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="The version to show; the active one if absent."
-    )
-    before: int | None = Field(
-        None, ge=1, le=MAX_ROW, description="Also show the places under this version."
-    )
-    limit: int = Field(1000, ge=1, le=MAX_POINTS, description="The most documents to show.")
-    method: Literal["pca", "tsne", "umap"] = Field(
-        "pca",
-        description="pca takes no time; tsne keeps neighbourhoods better and takes seconds; umap "
-        "is an earlier name of tsne.",
-    )
-    fields: list[Path] = Field([], max_length=16, description="Fields of the payload to return.")
+    query: AnyQuery | None = None
+    """Show its place and its weights."""
+    projection: int | None = Field(None, ge=1, le=MAX_ROW)
+    """The version to show; the active one if absent."""
+    before: int | None = Field(None, ge=1, le=MAX_ROW)
+    """Also show the places under this version."""
+    limit: int = Field(1000, ge=1, le=MAX_POINTS)
+    """The most documents to show."""
+    method: Literal["pca", "tsne", "umap"] = "pca"
+    """pca takes no time; tsne keeps neighbourhoods better and takes seconds; umap is an earlier
+    name of tsne."""
+    fields: list[Path] = Field([], max_length=16)
+    """Fields of the payload to return."""
