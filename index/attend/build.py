@@ -20,8 +20,8 @@ from attend.api.documents import Written
 from attend.collection import Collection
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Prepared
-from attend.source import FieldMap, RowItem, RowProblem, Source, documents
-from attend.types import Document, OnStage
+from attend.source import FieldMap, RowProblem, Source, documents
+from attend.types import OnStage
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
@@ -169,55 +169,48 @@ class _Build:
         self._on_problem = on_problem
         self._on_progress = on_progress
         self.on_stage = on_stage
-        self._ids: dict[str, str] = {}  # id -> the source it came from
+        self._places: dict[str, str] = {}  # id -> where it was first used
         self.written = Written()
         self.read = 0
         self.refused = 0
 
     def take(self, mapped: Mapped) -> None:
-        before, size = len(self._ids), self._collection.capabilities.window or WINDOW
+        before, size = len(self._places), self._collection.capabilities.window or WINDOW
         with closing(self._usable(mapped)) as usable:
             while window := list(islice(usable, size)):
                 self.written += self._collection.write(window)
                 self.read += len(window)
                 self._on_progress(len(window))
-        if len(self._ids) == before:
+        if len(self._places) == before:
             raise SourceError(
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
                 f"its fields, and the problems reported above."
             )
 
     def remove_others(self) -> int:
-        gone = [id for id in self._collection.store.all_ids() if id not in self._ids]
+        gone = [id for id in self._collection.store.all_ids() if id not in self._places]
         return sum(
             self._collection.delete(gone[start : start + 10_000])
             for start in range(0, len(gone), 10_000)
         )
 
     def _usable(self, mapped: Mapped) -> Generator[Prepared, None, None]:
-        for row in documents(mapped.source, mapped.map):
-            document = self._prepared(row)
-            if isinstance(document, RowProblem):
-                self._report(document)
+        """Yield the documents of a source as they are written; report the rows that cannot be."""
+        for row in documents(mapped.source, mapped.map, self._places):
+            if isinstance(row, RowProblem):
+                self._report(row)
                 continue
-            id = document.document.id
-            self._ids[id] = mapped.source.name
+            id = row.item.id
+            try:
+                document = self._collection.prepare(row.item)
+            except AttendError as error:
+                del self._places[id]
+                self._report(RowProblem(row.place, str(error)))
+                continue
             if self._shard is None or self._shard.takes(id):
                 yield document
             else:
                 self._on_progress(1)
-
-    def _prepared(self, row: RowItem[Document] | RowProblem) -> Prepared | RowProblem:
-        """Return a row's document as it is written, or why it cannot be."""
-        if isinstance(row, RowProblem):
-            return row
-        id = row.item.id
-        if id in self._ids:
-            return RowProblem(row.place, f"The id {id!r} was used before, in {self._ids[id]}.")
-        try:
-            return self._collection.prepare(row.item)
-        except AttendError as error:
-            return RowProblem(row.place, str(error))
 
     def _report(self, problem: RowProblem) -> None:
         self._on_problem(problem)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attend.api.base import MAX_DETAILS, MAX_ID, MAX_TEXT
+from attend.api.base import MAX_DETAILS, MAX_TEXT
 from attend.api.documents import Written
 from attend.errors import DimensionMismatch, InvalidRequest
 from attend.settings import Settings
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
-from attend.types import Document, Float32, Json
+from attend.types import Document, Float32, Json, id_fault
 
 ATTEMPTS = 5
 """How often a batch is planned again when others change its documents meanwhile."""
@@ -195,21 +194,10 @@ class Ingest:
 
 
 def check_id(id: str) -> None:
-    """Refuse what cannot be an id, whichever way it came.
-
-    Control characters too: SQLite's JSON functions end a text at NUL.
-    """
-    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID:
-        raise InvalidRequest(
-            f"The id {id!r:.80} is not a text of 1 to {MAX_ID} characters; send one that is.",
-            field="id",
-        )
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in id):
-        raise InvalidRequest(
-            f"The id {id!r:.80} holds control characters or half of a surrogate pair; send one "
-            f"without.",
-            field="id",
-        )
+    """Raise InvalidRequest for what cannot be an id."""
+    fault = id_fault(id) if isinstance(id, str) else "is not a text"
+    if fault:
+        raise InvalidRequest(f"The id {id!r:.80} {fault}.", field="id")
 
 
 def _check_texts(document: Document) -> None:

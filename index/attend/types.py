@@ -6,6 +6,7 @@ module and `attend.errors`, never each other.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -46,6 +47,36 @@ class Document:
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     value: Json = MISSING_VALUE
     payload: Mapping[str, Json] = field(default_factory=dict)
+
+
+MAX_ID = 512
+
+
+def id_fault(id: str) -> str | None:
+    """Return what is wrong with the id of a document or a user, or None.
+
+    Control characters (Unicode category Cc) are wrong since SQLite's json_each cuts a text at NUL:
+    two ids would become one.
+
+    >>> id_fault("moby-dick"), id_fault("a\\0b")
+    (None, 'holds the control character U+0000, but only printable text can be an id. Take it out')
+    """
+    if not id:
+        return "is empty"
+    if len(id) > MAX_ID:
+        return f"has {len(id)} characters; at most {MAX_ID} are allowed"
+    if id.isprintable():  # nearly every id is, and the check by character is slow
+        return None
+    for character in id:
+        category = unicodedata.category(character)
+        if category == "Cc":
+            return (
+                f"holds the control character U+{ord(character):04X}, but only printable text can "
+                f"be an id. Take it out"
+            )
+        if category == "Cs":
+            return "holds half of a surrogate pair, which is not valid UTF-8. Take it out"
+    return None
 
 
 QueryInput: TypeAlias = str | Sequence[float] | Float32

@@ -21,6 +21,7 @@ from pydantic import (
 
 from attend.errors import Detail, InvalidRequest
 from attend.source.cells import seconds_of
+from attend.types import MAX_ID
 
 DEFAULT_COLLECTION = "default"
 
@@ -33,9 +34,7 @@ MAX_PAGE = 1000
 MAX_ROW = 2**63 - 1
 MAX_TEXT = 1_000_000
 MAX_WIDTH = 65_536
-MAX_ID = 512
 MAX_DETAILS = 100
-MAX_USER = 512
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
 Model = TypeVar("Model", bound="Request")
@@ -70,14 +69,7 @@ DocumentId = Annotated[
         json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_ID)] | int,
     ),
 ]
-UserId = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_USER),
-    BeforeValidator(
-        _id_text,
-        json_schema_input_type=Annotated[str, Field(min_length=1, max_length=MAX_USER)] | int,
-    ),
-]
+UserId = DocumentId
 Time = Annotated[
     float | str,
     AfterValidator(seconds_of),

@@ -16,8 +16,9 @@ from attend.build import Built, Mapped, Shard, build, check_ids
 from attend.cli.options import Bar, Problems, Target, interrupted, model_options, on_collection
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
-from attend.source import LOOKAHEAD_ROWS, Row, describe, guess, open_source, sample
+from attend.source import Row, describe, guess, open_source, sample
 from attend.source.cells import as_vector
+from attend.source.rows import LOOKAHEAD_ROWS
 
 
 def _shard(_context: click.Context, _option: click.Parameter, written: str | None) -> Shard | None:
@@ -99,9 +100,7 @@ def _build(
     collection: Collection, mapped: list[Mapped], problems: Problems, **options: Any
 ) -> Built:
     """Build with bars; if it is interrupted, print the number of stored documents."""
-    sizes = [source.source.size_hint() for source in mapped]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    with closing(_Bars(collection.name, total)) as bars:
+    with closing(_Bars(collection.name)) as bars:
         try:
             return build(
                 collection,
@@ -120,8 +119,8 @@ def _build(
 class _Bars:
     """A bar of documents, and another one for the stages that follow them."""
 
-    def __init__(self, name: str, total: int | None) -> None:
-        self._documents = tqdm(total=total, unit="doc", desc=name, file=sys.stderr)
+    def __init__(self, name: str) -> None:
+        self._documents = tqdm(unit="doc", desc=name, file=sys.stderr)
         self._stages: Bar | None = None
 
     def rows(self, count: int) -> None:

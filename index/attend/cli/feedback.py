@@ -29,7 +29,8 @@ from attend.feedback import (
 )
 from attend.feedback.clicks import CLIP, ETA
 from attend.feedback.gathering import Entry
-from attend.source import Columns, RowItem, RowProblem, Source, guess_columns, open_source
+from attend.source import RowItem, RowProblem, Source, open_source
+from attend.source.columns import Columns, guess_columns
 from attend.store import Interaction
 from attend.types import Example
 

@@ -9,7 +9,7 @@ from attend.api.feedback import FeedbackAdded, InteractionsAdded
 from attend.feedback.adding import add_feedback, add_interactions, unfit
 from attend.feedback.clicks import propensity, read_clicks
 from attend.feedback.gathering import Gathered, gather
-from attend.feedback.judgements import read_judgements, read_queries
+from attend.feedback.judgements import read_judgements
 from attend.feedback.reading import (
     CLICKS,
     INTERACTIONS,
@@ -35,6 +35,5 @@ __all__ = [
     "read_interactions",
     "read_judgements",
     "read_labels",
-    "read_queries",
     "unfit",
 ]

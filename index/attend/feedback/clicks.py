@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attend.feedback.reading import clicked_of, example_of, position_of
-from attend.source import Columns, Row, RowItem, RowProblem, Source, Unusable, read_rows
+from attend.source import Row, RowItem, RowProblem, Source
+from attend.source.columns import Columns
+from attend.source.rows import Unusable, read_rows
 from attend.types import Example, Json, same_question
 
 ETA = 1.0

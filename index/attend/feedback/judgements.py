@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from attend.errors import SourceError
 from attend.feedback.reading import (
@@ -16,18 +17,29 @@ from attend.feedback.reading import (
     query_of,
     vector_query,
 )
-from attend.source import Row, RowItem, RowProblem, Unusable, open_source, read_rows
+from attend.source import Row, RowItem, RowProblem, open_source
 from attend.source.cells import document_id, is_unicode, number_of
 from attend.source.columns import matching
 from attend.source.files import JsonLinesFile
 from attend.source.opening import READERS
-from attend.source.rows import unreadable
+from attend.source.rows import Unusable, open_text, read_rows
 from attend.types import Example, QueryInput, same_question
 
 QUERY_ID_NAMES = ("query_id", "qid", "question_id")
 
 QRELS_SUFFIXES = frozenset({".tsv", ".txt", ".qrels", ".trec", ""})
 """Read line by line, with a header or without: TREC's files have none."""
+
+COLUMNS = ("query-id", "corpus-id", "score")
+"""BEIR's names of the columns of judgements."""
+
+
+class Judgement(NamedTuple):
+    """A line of a file of judgements: a query's id, a document's id, and a grade."""
+
+    query: str
+    document: str
+    grade: float
 
 
 def read_judgements(
@@ -60,25 +72,23 @@ def read_judgements(
     if not by_id:
         raise SourceError(f"{queries} has no usable query: expected _id and text in each row.")
 
-    def judgement_of(row: Row) -> Example:
-        query_id = document_id(row.cells["query-id"], "query-id")
-        if query_id not in by_id:
-            raise Unusable(f"There is no query {query_id!r} in {queries.name}.")
-        document = document_id(row.cells["corpus-id"], "corpus-id")
-        weight = label_of(row.cells["score"], "score")
-        return Example(by_id[query_id], document, weight, source=file_of(row))
-
-    yield from read_rows(_judgement_rows(qrels, by_id), judgement_of)
+    for judgement in read_qrels(qrels, by_id):
+        if isinstance(judgement, RowProblem):
+            yield judgement
+            continue
+        place, (query_id, document, grade) = judgement
+        if query_id in by_id:
+            yield RowItem(place, Example(by_id[query_id], document, grade, source=file_of(place)))
+        else:
+            yield RowProblem(place, f"There is no query {query_id!r} in {queries.name}.")
 
 
 def read_queries(
     path: Path, *, vectors: bool = False
 ) -> Iterator[RowItem[tuple[str, QueryInput]] | RowProblem]:
     """Read the id of each query and the query itself."""
-    if path.suffix.lower() in READERS:
-        source = open_source(str(path))
-    else:
-        source = JsonLinesFile(path, path.name)
+    is_table = path.suffix.lower() in READERS
+    source = open_source(str(path)) if is_table else JsonLinesFile(path)
 
     def named_query_of(row: Row) -> tuple[str, QueryInput]:
         ids = matching(row.cells, ("_id", *QUERY_ID_NAMES, "id"))
@@ -95,57 +105,64 @@ def read_queries(
     return read_rows(source.rows(), named_query_of)
 
 
-def _judgement_rows(path: Path, queries: Mapping[str, QueryInput]) -> Iterator[Row | RowProblem]:
-    """Yield rows with the cells query-id, corpus-id and score."""
+def read_qrels(
+    path: Path, queries: Container[str] = ()
+) -> Iterator[RowItem[Judgement] | RowProblem]:
+    """Read judgements without their queries.
+
+    Args:
+        queries: ids of queries: a first line that begins with one is no header.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
     if path.suffix.lower() in QRELS_SUFFIXES:
-        yield from _judgement_lines(path, queries)
-        return
-    for row in open_source(str(path)).rows():
-        yield row if isinstance(row, RowProblem) else _renamed(row)
+        rows = _lines(path, queries)
+    else:
+        rows = map(_renamed, open_source(str(path)).rows())
+    return read_rows(rows, _judgement_of)
 
 
-def _renamed(row: Row) -> Row | RowProblem:
+def _judgement_of(row: Row) -> Judgement:
+    query, document, grade = COLUMNS
+    return Judgement(
+        document_id(row.cells[query], query),
+        document_id(row.cells[document], document),
+        label_of(row.cells[grade], grade),
+    )
+
+
+def _renamed(row: Row | RowProblem) -> Row | RowProblem:
+    """Give the columns of a table BEIR's names."""
+    if isinstance(row, RowProblem):
+        return row
     names = (*QUERY_ID_NAMES, "query"), DOCUMENT_NAMES, LABEL_NAMES
     columns = [matching(row.cells, role)[:1] for role in names]
     if not all(columns):
         return RowProblem(
             row.place, "The row is no judgement: expected query-id, corpus-id and score."
         )
-    cells = [row.cells[column] for (column,) in columns]
-    return Row(row.place, dict(zip(("query-id", "corpus-id", "score"), cells, strict=True)))
+    return Row(row.place, dict(zip(COLUMNS, (row.cells[c] for (c,) in columns), strict=True)))
 
 
-def _judgement_lines(path: Path, queries: Mapping[str, QueryInput]) -> Iterator[Row | RowProblem]:
-    try:
-        # surrogateescape: one undecodable byte is a problem of its row, not of the file.
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-            for number, line in enumerate(file, start=1):
-                cells = _split(line)
-                if any(cells) and not (number == 1 and _is_header(cells, queries)):
-                    yield _judgement_row(cells, f"{path.name}:{number}")
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def _split(line: str) -> list[str]:
-    cells = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
-    return [cell.strip() for cell in cells]
-
-
-def _is_header(cells: Sequence[str], queries: Mapping[str, QueryInput]) -> bool:
-    """Return whether a first line names columns: its grade is no number, its id no query's."""
-    return number_of(cells[-1]) is None and cells[0] not in queries
-
-
-def _judgement_row(cells: list[str], place: str) -> Row | RowProblem:
-    if len(cells) == 4:
-        del cells[1]  # TREC's iteration, which nobody uses
-    if len(cells) != 3:
-        return RowProblem(
-            place,
-            f"The row has {len(cells)} cells, but query id, document id and grade are expected, "
-            f"separated by tabs.",
-        )
-    if not is_unicode("".join(cells)):
-        return RowProblem(place, "The row holds bytes that are not UTF-8. Save the file as UTF-8.")
-    return Row(place, dict(zip(("query-id", "corpus-id", "score"), cells, strict=True)))
+def _lines(path: Path, queries: Container[str]) -> Iterator[Row | RowProblem]:
+    """Read lines of three cells, or of TREC's four: the second, the iteration, has no use."""
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            place = f"{path.name}:{number}"
+            cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+            if not any(cells):
+                continue
+            if len(cells) not in (3, 4):
+                yield RowProblem(
+                    place,
+                    f"The row has {len(cells)} cells, but query id, document id and grade are "
+                    f"expected, separated by tabs.",
+                )
+            elif not is_unicode(line):
+                yield RowProblem(
+                    place, "The row holds bytes that are not UTF-8. Save the file as UTF-8."
+                )
+            # A header has no number for a grade, and is about no query.
+            elif number > 1 or number_of(cells[-1]) is not None or cells[0] in queries:
+                yield Row(place, dict(zip(COLUMNS, (cells[0], *cells[-2:]), strict=True)))

@@ -19,21 +19,10 @@ import numpy as np
 
 from attend.api.base import MAX_TEXT
 from attend.errors import SourceError
-from attend.source import (
-    Columns,
-    Layout,
-    Row,
-    RowItem,
-    RowProblem,
-    Source,
-    Unusable,
-    guess_columns,
-    read_rows,
-    sample,
-)
+from attend.source import Row, RowItem, RowProblem, Source, sample
 from attend.source.cells import as_vector, document_id, is_unicode, number_of, seconds_of, shown
-from attend.source.columns import matching
-from attend.source.rows import column_names
+from attend.source.columns import Columns, Layout, guess_columns, matching
+from attend.source.rows import Unusable, column_names, read_rows
 from attend.store import Interaction
 from attend.types import MAX_WEIGHT, Example, Json, QueryInput
 
@@ -136,7 +125,7 @@ def example_of(row: Row, columns: Columns, *, vectors: bool) -> Example:
         document=columns.parse(row, "document", document_id),
         weight=1.0 if label is None else label,
         position=columns.parse_optional(row, "position", position_of),
-        source=file_of(row),
+        source=file_of(row.place),
     )
 
 
@@ -267,6 +256,6 @@ def _is_numeric(rows: Sequence[Row], column: str) -> bool:
     return sum(number_of(cell) is not None for cell in cells) * 2 > len(cells)
 
 
-def file_of(row: Row) -> str:
-    """Return the file that a row is from, which its example stores."""
-    return row.place.rpartition(":")[0]
+def file_of(place: str) -> str:
+    """Return the file of a row's place, which its example stores."""
+    return place.rpartition(":")[0]

@@ -7,22 +7,23 @@ whole grades only. Ranking and measuring are separate: rankings of any origin ca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend import feedback
 from attend.api.answers import Answer
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
+from attend.feedback import judgements
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
-from attend.source import RowProblem
-from attend.types import MAX_WEIGHT, Float64, QueryInput
+from attend.source import RowItem, RowProblem
+from attend.source.rows import Item
+from attend.types import Float64, QueryInput
 
 DEPTH = 100
 """Documents ranked for each query."""
@@ -195,14 +196,9 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
         SourceError: a row is not a query, or repeats an id.
     """
     queries: dict[str, QueryInput] = {}
-    for item in feedback.read_queries(path, vectors=vectors):
-        if isinstance(item, RowProblem):
-            raise SourceError(f"{path.parent / item.place} is not a query: {item.reason}")
-        place, (id, query) = item
+    for place, (id, query) in _usable(path, judgements.read_queries(path, vectors=vectors)):
         if id in queries:
-            raise SourceError(
-                f"{path.parent / place} has the id {id!r} again; give each query its own."
-            )
+            raise SourceError(f"{place} has the id {id!r} again; give each query its own.")
         queries[id] = query
     if not queries:
         raise SourceError(f"{path} has no queries.")
@@ -210,24 +206,27 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, float]]:
-    """Read judgements: `query document grade` (BEIR, with a header) or TREC's four columns."""
+    """Read judgements as `teach` does: `query document grade` (BEIR, with a header) or TREC's.
+
+    Raises:
+        SourceError: a row is not a judgement.
+    """
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
-    for number, line in _lines(path):
-        cells = line.split("\t") if "\t" in line else line.split()
-        try:
-            query, document, grade = cells if len(cells) == 3 else _without_iteration(cells)
-            if number == 1 and grade.isidentifier():  # the header's name for the grade
-                continue
-            qrels[query][document] = _grade(grade)
-        except ValueError:
-            raise SourceError(
-                f"{path}:{number} is not a judgement: expected query id, document id and a number "
-                f"from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}, separated by tabs, but it says "
-                f"{line[:80]!r}."
-            ) from None
+    for _, (query, document, grade) in _usable(path, judgements.read_qrels(path)):
+        qrels[query][document] = int(grade) if grade.is_integer() else grade
     if not qrels:
         raise SourceError(f"{path} has no judgements.")
     return dict(qrels)
+
+
+def _usable(path: Path, rows: Iterable[RowItem[Item] | RowProblem]) -> Iterator[RowItem[Item]]:
+    """Yield rows with their whole place; raise SourceError at the first that cannot be used."""
+    for row in rows:
+        place = str(path.parent / row.place)
+        if isinstance(row, RowItem):
+            yield row._replace(place=place)
+        elif row.rejects:
+            raise SourceError(f"{place} cannot be used: {row.reason}")
 
 
 def _graded(scores: Mapping[str, float], grades: Mapping[str, float]) -> float:
@@ -251,30 +250,6 @@ def _check_widths(queries: Mapping[str, QueryInput], width: int) -> None:
                 f"{width}; give it {width} numbers.",
                 field="query",
             )
-
-
-def _without_iteration(cells: list[str]) -> list[str]:
-    """Drop the second of TREC's four columns, which has no use; ValueError if not four."""
-    query, _, document, grade = cells
-    return [query, document, grade]
-
-
-def _grade(written: str) -> float:
-    """Parse a grade, as an int where it is whole; ValueError if it is not a number."""
-    number = float(written)
-    if not abs(number) <= MAX_WEIGHT:  # true for NaN too
-        raise ValueError(written)
-    return int(number) if number.is_integer() else number
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.rstrip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} cannot be read: {error}.") from error
 
 
 def _request(query: QueryInput, options: Mapping[str, Any]) -> SearchRequest:

@@ -9,44 +9,20 @@ for item in documents(source, fields):  # RowItem(place, document) | RowProblem(
 ```
 """
 
-from attend.source.columns import (
-    Columns,
-    FieldMap,
-    Layout,
-    describe,
-    guess,
-    guess_columns,
-)
+from attend.source.columns import FieldMap, describe, guess
 from attend.source.mapping import documents
 from attend.source.opening import open_source
-from attend.source.rows import (
-    LOOKAHEAD_ROWS,
-    SAMPLE_ROWS,
-    Row,
-    RowItem,
-    RowProblem,
-    Source,
-    Unusable,
-    read_rows,
-    sample,
-)
+from attend.source.rows import Row, RowItem, RowProblem, Source, sample
 
 __all__ = [
-    "LOOKAHEAD_ROWS",
-    "SAMPLE_ROWS",
-    "Columns",
     "FieldMap",
-    "Layout",
     "Row",
     "RowItem",
     "RowProblem",
     "Source",
-    "Unusable",
     "describe",
     "documents",
     "guess",
-    "guess_columns",
     "open_source",
-    "read_rows",
     "sample",
 ]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from attend.source.rows import Row, Unusable, column_names
-from attend.types import Json
-
-MAX_ID_CHARACTERS = 512
+from attend.source.rows import Row, Unusable
+from attend.types import Json, id_fault
 
 MAX_DIGITS = 18
 """Longer whole numbers stay text: they would not fit into 64 bits."""
@@ -94,25 +91,17 @@ def is_scalar_column(rows: Sequence[Row], name: str) -> bool:
     return bool(texts) and all(scalar(text) is not None for text in texts)
 
 
-def scalar_columns(rows: Sequence[Row]) -> frozenset[str]:
-    """Return the columns whose every sampled cell is empty, a number or a boolean."""
-    return frozenset(name for name in column_names(rows) if is_scalar_column(rows, name))
-
-
 def typed(cells: Mapping[str, Json], scalars: frozenset[str]) -> dict[str, Json]:
     """Give the cells of an untyped row their types: an empty one is null, a misfit stays text.
 
     >>> typed({"year": "1977", "zip": "01234", "tag": ""}, frozenset({"year"}))
     {'year': 1977, 'zip': '01234', 'tag': None}
     """
-    return {name: _typed(cell, name in scalars) for name, cell in cells.items()}
-
-
-def _typed(cell: Json, is_scalar: bool) -> Json:
-    if cell == "":
-        return None
-    number = scalar(cell) if is_scalar and isinstance(cell, str) else None
-    return cell if number is None else number
+    parsed: dict[str, Json] = {}
+    for name, cell in cells.items():
+        number = scalar(cell) if name in scalars and isinstance(cell, str) else None
+        parsed[name] = (cell or None) if number is None else number
+    return parsed
 
 
 def as_vector(cell: Json) -> list[float] | None:
@@ -124,7 +113,10 @@ def as_vector(cell: Json) -> list[float] | None:
     ([1.0, 0.5], [1.0, 0.5], None, None)
     """
     if isinstance(cell, str):
-        cell = _json_list(cell)
+        try:
+            cell = json.loads(cell) if cell.startswith("[") else None
+        except (ValueError, RecursionError):
+            return None
     if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
         return None
     vector: list[float] = []
@@ -136,14 +128,6 @@ def as_vector(cell: Json) -> list[float] | None:
             return None
         vector.append(float(number))
     return vector
-
-
-def _json_list(text: str) -> Json:
-    try:
-        numbers: Json = json.loads(text) if text.startswith("[") else None
-    except (ValueError, RecursionError):
-        return None
-    return numbers
 
 
 def seconds_of(cell: Json) -> float | None:
@@ -187,29 +171,9 @@ def document_id(cell: Json, column: str) -> str:
             f"The id in {column!r} is {kind(cell)}, but a string or a whole number is expected."
         )
     identity = str(cell)
-    if len(identity) > MAX_ID_CHARACTERS:
-        raise Unusable(
-            f"The id in {column!r} has {len(identity)} characters; "
-            f"at most {MAX_ID_CHARACTERS} are allowed."
-        )
-    if not identity.isprintable():  # nearly every id is, and the check is slow
-        _check_characters(identity, column)
+    if fault := id_fault(identity):
+        raise Unusable(f"The id in {column!r} {fault}.")
     return identity
-
-
-def _check_characters(identity: str, column: str) -> None:
-    """SQLite's json_each cuts a text at NUL: two ids would become one."""
-    for character in identity:
-        category = unicodedata.category(character)
-        if category == "Cc":
-            raise Unusable(
-                f"The id in {column!r} holds the control character U+{ord(character):04X}, "
-                "but only printable text can be an id. Take it out."
-            )
-        if category == "Cs":
-            raise Unusable(
-                f"The id in {column!r} holds half of a surrogate pair, which is not valid UTF-8."
-            )
 
 
 def text_of(cell: Json, column: str) -> str:

@@ -105,10 +105,9 @@ class FieldMap:
     value: tuple[str, ...]
     guessed: tuple[str, ...] = field(default=(), compare=False)
 
-    def taken(self) -> frozenset[str]:
+    def taken(self) -> frozenset[str | None]:
         """Return the columns that have a role, and so are no payload."""
-        single = [name for name in (self.id, self.vector) if name is not None]
-        return frozenset([*single, *self.text, *self.value])
+        return frozenset([self.id, self.vector, *self.text, *self.value])
 
 
 def guess(
@@ -140,7 +139,10 @@ def guess(
     columns = column_names(sample)
     natural_id, natural_text = (source.natural_id, source.natural_text) if source else (None, ())
     id_column = id or natural_id or next(iter(matching(columns, ID_NAMES)), None)
-    vector_column = vector or (None if text or natural_text else _vector(sample))
+    vector_column = vector
+    if not (vector or text or natural_text):
+        named_so = matching(columns, VECTOR_NAMES)
+        vector_column = next((n for n in named_so if _mostly(sample, n, _is_vector)), None)
     texts = tuple(dict.fromkeys(text))
     if not texts and vector_column is None:
         texts = natural_text or _texts(sample, {id_column, *value}, id_column)
@@ -154,27 +156,24 @@ def guess(
     return replace(map, guessed=tuple(r for r in named if getattr(map, r) and not named[r]))
 
 
-def _vector(sample: Sequence[Row]) -> str | None:
-    columns = matching(column_names(sample), VECTOR_NAMES)
-    return next((name for name in columns if _mostly(sample, name, _is_vector)), None)
-
-
 def _texts(sample: Sequence[Row], used: set[str | None], id: str | None) -> tuple[str, ...]:
     """Return all columns with a name that texts go by, else the one with the longest strings."""
-    strings = [name for name in column_names(sample) if _is_prose(sample, name)]
+    names = column_names(sample)
+    strings = [
+        name
+        for name in names
+        if _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
+    ]
     # A column that is returned is searched only where there is no other: English → French.
     free = [name for name in strings if name not in used]
     free = free or [name for name in strings if name != id]
     if not free:
         raise SourceError(
             f"No field looks like text or a vector. Choose with --text F or --vector F among "
-            f"{listed(column_names(sample), limit=40)}."
+            f"{listed(names, limit=40)}."
         )
-    return tuple(matching(free, TEXT_NAMES)) or (max(free, key=lambda n: _length(sample, n)),)
-
-
-def _is_prose(sample: Sequence[Row], name: str) -> bool:
-    return _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
+    lengths = {name: sum(len(str(row.cells.get(name) or "")) for row in sample) for name in free}
+    return tuple(matching(free, TEXT_NAMES)) or (max(free, key=lengths.__getitem__),)
 
 
 def _is_words(cell: Json) -> bool:
@@ -189,11 +188,6 @@ def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> b
     """Return whether nine in ten of a column's cells that are not empty pass the test."""
     cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
     return bool(cells) and sum(map(test, cells)) >= MAJORITY * len(cells)
-
-
-def _length(sample: Sequence[Row], name: str) -> int:
-    """Return a column's total length, which orders columns of equally many rows as the mean."""
-    return sum(len(cell) for row in sample if isinstance(cell := row.cells.get(name), str))
 
 
 def describe(map: FieldMap, sample: Sequence[Row]) -> str:

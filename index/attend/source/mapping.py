@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from attend.source.cells import as_vector, document_id, scalar_columns, text_of, typed
+from attend.source.cells import as_vector, document_id, is_scalar_column, text_of, typed
 from attend.source.columns import FieldMap
-from attend.source.rows import Row, RowItem, RowProblem, Source, Unusable, sample
+from attend.source.rows import (
+    Row,
+    RowItem,
+    RowProblem,
+    Source,
+    Unusable,
+    column_names,
+    sample,
+)
 from attend.types import Document, Json
 
-VECTOR_FIELD = "vector"
-"""The key field of a document's own vector."""
 
-
-def documents(source: Source, map: FieldMap) -> Iterator[RowItem[Document] | RowProblem]:
+def documents(
+    source: Source, map: FieldMap, places: dict[str, str] | None = None
+) -> Iterator[RowItem[Document] | RowProblem]:
     """Read the source from its beginning; each row gives a document or a problem.
 
-    The problems of the source itself pass through. Ids are unique within the source: of
-    rows with the same id the first usable one is taken.
+    The problems of the source itself pass through. Ids are unique: of rows with the same id the
+    first usable one is taken.
+
+    Args:
+        places: id → where it was first used. Sources whose ids must differ share one.
 
     Raises:
         SourceError: the source as a whole is unreadable.
     """
-    mapper = _Mapper(map, scalar_columns(sample(source)) if source.untyped else None)
+    mapper = _Mapper(source, map, {} if places is None else places)
     for number, row in enumerate(source.rows(), start=1):
         if isinstance(row, RowProblem):
             yield row
@@ -35,68 +45,47 @@ def documents(source: Source, map: FieldMap) -> Iterator[RowItem[Document] | Row
 
 
 class _Mapper:
-    """Turns the rows of one source into documents; ids must differ and widths agree.
+    """Turns the rows of one source into documents."""
 
-    `scalars` are the columns of numbers and booleans of an untyped source, None of a typed one.
-    """
-
-    def __init__(self, map: FieldMap, scalars: frozenset[str] | None) -> None:
+    def __init__(self, source: Source, map: FieldMap, places: dict[str, str]) -> None:
         self._map = map
-        self._scalars = scalars
+        self._places = places
         self._taken = map.taken()
-        self._places: dict[str, str] = {}  # id -> where it was first used
-        self._width: int | None = None
+        self._scalars: frozenset[str] | None = None  # columns of numbers, where cells have no types
+        if source.untyped:
+            rows = sample(source)
+            names = (name for name in column_names(rows) if is_scalar_column(rows, name))
+            self._scalars = frozenset(names)
 
     def document(self, row: Row, number: int) -> Document:
         """Return the row's document, by its number where no column is the id; raises Unusable."""
-        identity = self._identity(row, number)
-        document = Document(
-            id=identity,
-            fields={} if self._map.vector else _texts(row, self._map.text),
-            vectors=self._vectors(row, self._map.vector) if self._map.vector else {},
-            value=self._value(row),
-            payload=self._typed(row, [name for name in row.cells if name not in self._taken]),
-        )
-        _check_storable(document)
-        self._remember(document, row.place)
-        return document
-
-    def _identity(self, row: Row, number: int) -> str:
-        if self._map.id is None:
-            return str(number)
-        identity = document_id(row.cells.get(self._map.id), self._map.id)
+        id, vector, value = self._map.id, self._map.vector, self._map.value
+        identity = str(number) if id is None else document_id(row.cells.get(id), id)
         if (place := self._places.get(identity)) is not None:
             raise Unusable(f"The id {identity!r} was used before, at {place}.")
-        return identity
+        values = self._cells(row, value)
+        empty = all(cell is None for cell in values.values())
+        document = Document(
+            id=identity,
+            fields={} if vector else _texts(row, self._map.text),
+            vectors={"vector": _vector(row, vector)} if vector else {},
+            value=values[value[0]] if len(value) == 1 else None if empty else values,
+            payload=self._cells(row, [name for name in row.cells if name not in self._taken]),
+        )
+        _check_storable(document)
+        self._places[identity] = row.place
+        return document
 
-    def _vectors(self, row: Row, column: str) -> dict[str, list[float]]:
-        vector = as_vector(row.cells.get(column))
-        if vector is None:
-            raise Unusable(f"The field {column!r} is not a list of finite numbers.")
-        if self._width is not None and len(vector) != self._width:
-            raise Unusable(
-                f"The vector in {column!r} has {len(vector)} dimensions, "
-                f"but those before it have {self._width}."
-            )
-        return {VECTOR_FIELD: vector}
-
-    def _remember(self, document: Document, place: str) -> None:
-        if self._map.id is not None:  # row numbers cannot repeat
-            self._places[document.id] = place
-        for vector in document.vectors.values():
-            self._width = len(vector)
-
-    def _value(self, row: Row) -> Json:
-        """Return one column's cell; of several an object, or null where all of them are null."""
-        names = self._map.value
-        cells = self._typed(row, names)
-        if len(names) == 1:
-            return cells[names[0]]
-        return cells if any(cell is not None for cell in cells.values()) else None
-
-    def _typed(self, row: Row, names: tuple[str, ...] | list[str]) -> dict[str, Json]:
+    def _cells(self, row: Row, names: Sequence[str]) -> dict[str, Json]:
         cells = {name: row.cells.get(name) for name in names}
         return cells if self._scalars is None else typed(cells, self._scalars)
+
+
+def _vector(row: Row, column: str) -> list[float]:
+    vector = as_vector(row.cells.get(column))
+    if vector is None:
+        raise Unusable(f"The field {column!r} is not a list of finite numbers.")
+    return vector
 
 
 def _texts(row: Row, names: tuple[str, ...]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TextIO, TypeVar
 
 from attend.errors import SourceError
 from attend.types import Json
@@ -17,9 +17,6 @@ SAMPLE_ROWS = 100
 
 LOOKAHEAD_ROWS = 10_000
 """Rows that are searched for usable ones, for a column that the caller names, and for a vector."""
-
-COUNTED_BYTES = 4 << 30
-"""Above this size, reading a file only to count its lines costs too much."""
 
 Item = TypeVar("Item")
 
@@ -79,9 +76,13 @@ class Source(ABC):
     def rows(self) -> Iterator[Row | RowProblem]:
         """Read from the beginning. Raises SourceError if the source as a whole is unreadable."""
 
-    def size_hint(self) -> int | None:
-        """Return the approximate number of rows, or None if counting is expensive."""
-        return None
+
+class FileSource(Source):
+    """A source in one file or folder, named like it."""
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self.path = path
+        self.name = name or path.name
 
 
 def read_rows(
@@ -113,17 +114,13 @@ def sample(source: Source) -> tuple[Row, ...]:
         rows.append(item)
         if len(rows) == SAMPLE_ROWS:
             break
-    if not rows:
-        raise _no_rows(source.name, problems)
-    return tuple(rows)
-
-
-def _no_rows(name: str, problems: Sequence[RowProblem]) -> SourceError:
+    if rows:
+        return tuple(rows)
     rejected = [problem for problem in problems if problem.rejects]
     if rejected:
-        return SourceError(f"None of the first {len(rejected)} rows can be used. {rejected[0]}")
+        raise SourceError(f"None of the first {len(rejected)} rows can be used. {rejected[0]}")
     notices = "".join(f" {notice}" for notice in problems[:1])
-    return SourceError(f"{name} has no rows. Give a source with at least one.{notices}")
+    raise SourceError(f"{source.name} has no rows. Give a source with at least one.{notices}")
 
 
 def column_names(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -143,10 +140,13 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
     return line if len(names) <= limit else f"{line} and {len(names) - limit} more"
 
 
-def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading; raises SourceError with the system's reason."""
+def open_text(path: Path) -> TextIO:
+    """Open a file of UTF-8; raises SourceError with the system's reason.
+
+    Bytes that are not UTF-8 become surrogates: one is a problem of its row, not of the file.
+    """
     try:
-        return path.open("rb")
+        return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -155,15 +155,3 @@ def unreadable(path: Path, error: Exception) -> SourceError:
     """Return the error for a file that exists but cannot be opened or parsed."""
     reason = getattr(error, "strerror", None) or str(error)
     return SourceError(f"{path} cannot be read: {reason.rstrip('.')}.")
-
-
-def count_lines(path: Path) -> int | None:
-    """Count the lines of a file; None if it is too large to read for that alone."""
-    if path.stat().st_size > COUNTED_BYTES:
-        return None
-    lines, last = 0, b"\n"
-    with open_bytes(path) as file:
-        while chunk := file.read(1 << 20):
-            lines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return lines if last == b"\n" else lines + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -13,21 +13,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import compute, types
 
 from attend.errors import SourceError
 from attend.source.columns import ID_NAMES, matching
-from attend.source.rows import Row, RowProblem, Source, listed, unreadable
+from attend.source.files import check_names
+from attend.source.rows import FileSource, Row, RowProblem, Source, listed, unreadable
 from attend.types import Json
 
 ROWID = "rowid"
 
 BATCH_ROWS = 1024
-BINARY_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-PLAIN_TYPES = (
-    *(pa.types.is_integer, pa.types.is_boolean),
-    *(pa.types.is_string, pa.types.is_large_string),
-)
 
 Convert = Callable[[object], Json]
 
@@ -47,14 +43,15 @@ class SqliteTable(Source):
     natural_id: str | None
 
     def rows(self) -> Iterator[Row | RowProblem]:
+        columns = ", ".join(quoted(column) for column in self.columns)
+        selection = f"SELECT {columns} FROM {quoted(self.table)}"
         rejected: dict[str, str] = {}  # column -> where its first bytes are
         try:
             with closing(connect(self.path)) as database:
-                for number, values in enumerate(database.execute(self._select()), start=1):
+                for number, values in enumerate(database.execute(selection), start=1):
                     place = f"{self.name}:{number}"
                     cells = dict(zip(self.columns, values, strict=True))
-                    blobs = [name for name, cell in cells.items() if isinstance(cell, bytes)]
-                    for name in blobs:
+                    for name in [name for name, cell in cells.items() if isinstance(cell, bytes)]:
                         rejected.setdefault(name, place)
                         del cells[name]
                     yield Row(place, cells)
@@ -62,15 +59,6 @@ class SqliteTable(Source):
             raise unreadable(self.path, error) from error
         for name, place in rejected.items():
             yield left_out(place, name)
-
-    def _select(self) -> str:
-        columns = ", ".join(quoted(column) for column in self.columns)
-        return f"SELECT {columns} FROM {quoted(self.table)}"
-
-    def size_hint(self) -> int | None:
-        with closing(connect(self.path)) as database:
-            (count,) = database.execute(f"SELECT count(*) FROM {quoted(self.table)}").fetchone()
-        return int(count)
 
 
 def left_out(place: str, column: str) -> RowProblem:
@@ -85,12 +73,20 @@ def open_table(path: Path, table: str) -> SqliteTable:
     Raises:
         SourceError: the file is no SQLite database, or has no such table; it lists the tables.
     """
+    listing = "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
     try:
         with closing(connect(path)) as database:
-            present = _tables(database)
-            if table not in present:
-                raise _unknown(path, table, present)
-            columns, key = _columns(database, table)
+            kinds = dict(database.execute(listing))
+            if table not in kinds:
+                there = f"It has {listed(list(kinds))}" if kinds else "It has no tables"
+                fault = f"has no table {table!r}" if table else "needs the name of a table"
+                raise SourceError(f"{path} {fault}. {there}; write {path.name}:TABLE.")
+            about = database.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+            columns = tuple(name for _, name, *_ in about)
+            keys = [name for _, name, *_, position in about if position]
+            key = keys[0] if len(keys) == 1 else None
+            if key is None and not matching(columns, ID_NAMES) and kinds[table] == "table":
+                key = _rowid(database, table)
     except sqlite3.Error as error:
         raise unreadable(path, error) from error
     if key == ROWID and ROWID not in columns:
@@ -98,37 +94,13 @@ def open_table(path: Path, table: str) -> SqliteTable:
     return SqliteTable(path, table, f"{path.name}:{table}", columns, key)
 
 
-def _unknown(path: Path, table: str, present: Sequence[str]) -> SourceError:
-    there = f"It has {listed(present)}" if present else "It has no tables"
-    fault = f"has no table {table!r}" if table else "needs the name of a table"
-    return SourceError(f"{path} {fault}. {there}; write {path.name}:TABLE.")
-
-
-def _tables(database: sqlite3.Connection) -> list[str]:
-    listing = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
-    return [name for (name,) in database.execute(listing)]
-
-
-def _columns(database: sqlite3.Connection, table: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the column names, and the primary key of one column, or rowid, or None."""
-    about = database.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
-    names = tuple(name for _, name, *_ in about)
-    keys = [name for _, name, *_, position in about if position]
-    if len(keys) == 1:
-        return names, keys[0]
-    return names, ROWID if not matching(names, ID_NAMES) and _has_rowid(database, table) else None
-
-
-def _has_rowid(database: sqlite3.Connection, table: str) -> bool:
-    """Return false for a view, and for a table created WITHOUT ROWID."""
-    kind = "SELECT type FROM sqlite_master WHERE name = ?"
-    if database.execute(kind, (table,)).fetchone() != ("table",):
-        return False
+def _rowid(database: sqlite3.Connection, table: str) -> str | None:
+    """Return the name of a table's row ids; None for a table created WITHOUT ROWID."""
     try:
         database.execute(f"SELECT {ROWID} FROM {quoted(table)} LIMIT 0")
     except sqlite3.OperationalError:
-        return False
-    return True
+        return None
+    return ROWID
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -148,73 +120,52 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-@dataclass(frozen=True)
-class ParquetFile(Source):
+class ParquetFile(FileSource):
     """A `.parquet` file. Columns that hold bytes are left out; a notice names them."""
 
-    path: Path
-    name: str
-
     def rows(self) -> Iterator[Row | RowProblem]:
-        with self._open() as file:
-            schema = file.schema_arrow
-            rejected = [field.name for field in schema if holds_bytes(field.type)]
-            columns = {f.name: converter(f.type) for f in schema if f.name not in rejected}
-            for number, cells in enumerate(self._records(file, columns), start=1):
-                yield Row(f"{self.name}:{number}", cells)
-            for column in rejected:
-                yield left_out(self.name, column)
-
-    def _records(
-        self, file: pq.ParquetFile, columns: Mapping[str, Convert]
-    ) -> Iterator[Mapping[str, Json]]:
-        batches = file.iter_batches(BATCH_ROWS, columns=list(columns))
         try:
-            for batch in batches:
-                lists = [
-                    [convert(cell) for cell in whole_microseconds(column).to_pylist()]
-                    for column, convert in zip(batch.columns, columns.values(), strict=True)
-                ]
-                for cells in zip(*lists, strict=True):
-                    yield dict(zip(columns, cells, strict=True))
+            with pq.ParquetFile(self.path) as file:
+                schema = file.schema_arrow
+                check_names(self, schema.names)
+                rejected = [field.name for field in schema if holds_bytes(field.type)]
+                columns = {f.name: converter(f.type) for f in schema if f.name not in rejected}
+                for number, cells in enumerate(_records(file, columns), start=1):
+                    yield Row(f"{self.name}:{number}", cells)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(self.path, error) from error
+        for column in rejected:
+            yield left_out(self.name, column)
 
-    def _open(self) -> pq.ParquetFile:
-        try:
-            file = pq.ParquetFile(self.path)
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(self.path, error) from error
-        names = file.schema_arrow.names
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            file.close()
-            raise SourceError(f"{self.path} has several columns named {listed(twice)}.")
-        return file
 
-    def size_hint(self) -> int | None:
-        with self._open() as file:
-            return int(file.metadata.num_rows)
+def _records(file: pq.ParquetFile, columns: Mapping[str, Convert]) -> Iterator[dict[str, Json]]:
+    for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+        lists = [
+            [convert(cell) for cell in whole_microseconds(column).to_pylist()]
+            for column, convert in zip(batch.columns, columns.values(), strict=True)
+        ]
+        for cells in zip(*lists, strict=True):
+            yield dict(zip(columns, cells, strict=True))
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
     """Return whether a cell of this type is, or contains, raw bytes."""
-    if pa.types.is_dictionary(kind):
+    if types.is_dictionary(kind):
         return holds_bytes(kind.value_type)
-    if any(is_binary(kind) for is_binary in BINARY_TYPES):
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return True
     return any(holds_bytes(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def converter(kind: pa.DataType) -> Convert:
     """Return the function from a cell of this type to JSON; vectors and texts pass at no cost."""
-    is_list = any(is_kind(kind) for is_kind in LIST_TYPES)
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     inner = kind.value_type if is_list else kind
     # A lone float may be NaN for "missing"; in a list it is a coordinate, checked later.
-    plain = any(is_kind(inner) for is_kind in PLAIN_TYPES) or (
-        is_list and pa.types.is_floating(inner)
-    )
-    return _unchanged if plain else to_json
+    is_json = is_list and types.is_floating(inner)
+    for is_kind in (types.is_integer, types.is_boolean, types.is_string, types.is_large_string):
+        is_json = is_json or is_kind(inner)
+    return _unchanged if is_json else to_json
 
 
 def _unchanged(cell: object) -> Json:
@@ -247,10 +198,10 @@ def to_json(cell: object) -> Json:
 def whole_microseconds(column: pa.Array) -> pa.Array:
     """Drop nanoseconds, which Python's datetime cannot hold."""
     kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", tz=kind.tz), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    if pa.types.is_time(kind) and kind == pa.time64("ns"):
-        return column.cast(pa.time64("us"), safe=False)
-    return column
+    if getattr(kind, "unit", None) != "ns":
+        return column
+    if types.is_timestamp(kind):
+        shorter = pa.timestamp("us", tz=kind.tz)
+    else:
+        shorter = pa.duration("us") if types.is_duration(kind) else pa.time64("us")
+    return compute.call_function("cast", [column], compute.CastOptions.unsafe(shorter))

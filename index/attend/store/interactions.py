@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.api.base import MAX_USER
 from attend.errors import InvalidRequest
 from attend.store.connections import DatabasePart, columns_of, id_list, row_count, value_json
 from attend.store.documents import known_rows
 from attend.store.records import Interaction, InteractionPage, InteractionSet, UserHistory
-from attend.types import Int64, Json
+from attend.types import MAX_ID, Int64, Json
 
 READ_BLOCK = 8192
 """Interactions read at a time."""
@@ -156,8 +155,8 @@ def _delete_all_but(db: Database, pairs: Set[tuple[int, int]]) -> None:
 
 
 def _wrong_interaction(interaction: Interaction) -> str | None:
-    if not 1 <= len(interaction.user) <= MAX_USER:
-        return f"has a user of {len(interaction.user)} characters; send 1 to {MAX_USER}."
+    if not 1 <= len(interaction.user) <= MAX_ID:
+        return f"has a user of {len(interaction.user)} characters; send 1 to {MAX_ID}."
     try:
         interaction.user.encode()
     except UnicodeEncodeError:

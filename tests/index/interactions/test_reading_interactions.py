@@ -15,7 +15,8 @@ from attend.api.feedback import InteractionsAdded
 from attend.cli import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
-from attend.source import RowItem, guess_columns, open_source
+from attend.source import RowItem, open_source
+from attend.source.columns import guess_columns
 from attend.store import Interaction
 from tests.index.helpers import vector_data
 

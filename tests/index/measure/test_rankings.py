@@ -284,7 +284,7 @@ def test_what_is_taught_can_be_evaluated(tmp_path):
         assert list(found[id]) == list(row.item.query)
         assert grades[id] == {row.item.document: row.item.weight}
     write_jsonl(queries, [{"_id": "a", "text": "a whale"}])
-    with pytest.raises(SourceError, match=r"queries\.jsonl:1 is not a query: .* a list of finite"):
+    with pytest.raises(SourceError, match=r"queries\.jsonl:1 cannot be used: .* a list of finite"):
         read_queries(queries, vectors=True)
 
 
@@ -319,7 +319,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_qrels(tmp_path / "nothing.tsv")
     path = tmp_path / "latin.tsv"
     path.write_bytes(b"q\xe9\td\t1\n")
-    with pytest.raises(SourceError, match=r"latin\.tsv cannot be read"):
+    with pytest.raises(SourceError, match=r"latin\.tsv:1 cannot be used: .* not UTF-8"):
         read_qrels(path)
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend.errors import SourceError
-from attend.source import LOOKAHEAD_ROWS, SAMPLE_ROWS, Row, RowProblem, open_source, sample
+from attend.source import Row, RowProblem, open_source, sample
 from attend.source import files as files_module
 from attend.source import rows as rows_module
 from attend.source.files import StandardInput, bounded_lines, json_rows
-from attend.source.rows import count_lines
+from attend.source.rows import LOOKAHEAD_ROWS, SAMPLE_ROWS
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -159,18 +159,6 @@ def test_a_header_that_names_no_columns_is_refused(tmp_path, data, reason):
 def test_the_nameless_index_column_of_a_data_frame_gets_a_name(tmp_path):
     (row,) = read(write(tmp_path / "x.csv", ",title\n0,Emma\n"))
     assert row.cells == {"column_1": "0", "title": "Emma"}
-
-
-@given(st.binary(max_size=50))
-def test_lines_are_counted_as_python_splits_them(tmp_path_factory, data):
-    path = write(tmp_path_factory.mktemp("lines") / "x", data)
-    assert count_lines(path) == len(data.split(b"\n")) - data.endswith(b"\n") - (data == b"")
-
-
-def test_size_hints(tmp_path):
-    assert open_source(str(write(tmp_path / "x.jsonl", "{}\n{}"))).size_hint() == 2
-    assert open_source(str(write(tmp_path / "x.csv", "a\n1\n2\n3\n"))).size_hint() == 3
-    assert StandardInput(io.BytesIO()).size_hint() is None
 
 
 @pytest.mark.parametrize("count", [0, 3, SAMPLE_ROWS, LOOKAHEAD_ROWS, LOOKAHEAD_ROWS + 7])
