@@ -104,7 +104,7 @@ def build_texts(folder: Path, texts: Mapping[str, str]) -> Float32:
         collection.upsert(given[at : at + BATCH])
     collection.publish()
     with collection.store.all_keys() as (_, batches):
-        embeddings = np.concatenate([batch.embeddings for batch in batches])
+        embeddings = np.concatenate([batch.vectors for batch in batches])
     data.close()
     return embeddings
 

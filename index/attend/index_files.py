@@ -46,9 +46,9 @@ class IndexFiles:
         on_stage: OnStage = lambda stage, done: None,
     ) -> None:
         """Write all keys of a version as a new generation of its index."""
-        with self._store.all_keys(examples=version.examples) as (state, batches):
+        with self._store.all_keys(examples=version.examples) as (state, tables):
             manifest = self.of(version).publish(
-                ((t.vectors, t.ids, t.documents) for t in map(version.keys, batches)),
+                map(version.keys, tables),
                 state.last_key,
                 state.last_removal,
                 self._store.record_publication,

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from attend.arrays import best, locate, ranges
-from attend.types import Float32, Floats, Int64
+from attend.types import Bool, Float32, Floats, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,18 +23,23 @@ class KeyTable:
         starts: (n + 1,) first position of each document's keys, then m.
         vectors: (m, d) keys, or the embeddings that they are made of.
         ids: (m,) the keys' ids in the store.
+        examples: (m,) True for embeddings of example queries; None where there are none.
     """
 
     rows: Int64
     starts: Int64
     vectors: Float32
     ids: Int64
+    examples: Bool | None = None
 
     @classmethod
-    def of_keys(cls, vectors: Float32, ids: Int64, documents: Int64) -> KeyTable:
+    def of_keys(
+        cls, vectors: Float32, ids: Int64, documents: Int64, examples: Bool | None = None
+    ) -> KeyTable:
         """Make a table of keys whose documents' rows (m,) ascend."""
         begins = np.flatnonzero(np.diff(documents, prepend=-1)) if len(documents) else documents
-        return cls(documents[begins], np.append(begins, len(documents)), vectors, ids)
+        starts = np.append(begins, len(documents))
+        return cls(documents[begins], starts, vectors, ids, examples)
 
     @classmethod
     def joined(cls, tables: Sequence[KeyTable]) -> KeyTable:
@@ -48,6 +53,7 @@ class KeyTable:
             np.append(0, np.cumsum(counts)),
             np.concatenate([table.vectors for table in filled]),
             np.concatenate([table.ids for table in filled]),
+            _joined_flags(filled),
         )
 
     def __len__(self) -> int:
@@ -68,6 +74,11 @@ class KeyTable:
     def documents(self) -> Int64:
         """(m,) the row of each key's document."""
         return self.rows if self.single else self.rows[self.ordinals]
+
+    @property
+    def is_example(self) -> Bool:
+        """(m,) True for embeddings of example queries."""
+        return np.zeros(len(self.ids), dtype=bool) if self.examples is None else self.examples
 
     @cached_property
     def single(self) -> bool:
@@ -90,11 +101,17 @@ class KeyTable:
             first, last = int(places[0]), int(places[-1]) + 1
             keys = slice(int(self.starts[first]), int(self.starts[last]))
             starts = self.starts[first : last + 1] - keys.start
-            return KeyTable(self.rows[first:last], starts, self.vectors[keys], self.ids[keys])
+            flags = None if self.examples is None else self.examples[keys]
+            return KeyTable(
+                self.rows[first:last], starts, self.vectors[keys], self.ids[keys], flags
+            )
         positions = self.positions(places)
         counts = self.starts[places + 1] - self.starts[places]
         starts = np.append(0, np.cumsum(counts))
-        return KeyTable(self.rows[places], starts, self.vectors[positions], self.ids[positions])
+        flags = None if self.examples is None else self.examples[positions]
+        return KeyTable(
+            self.rows[places], starts, self.vectors[positions], self.ids[positions], flags
+        )
 
     def places(self, rows: Int64) -> Int64:
         """Places (ascending) of those of the rows that are here; the table's rows ascend."""
@@ -166,6 +183,12 @@ class KeyTable:
         for rows in parts:
             places, present = locate(ascending, rows)
             yield self.some(np.sort(order[places[present]]))
+
+
+def _joined_flags(tables: Sequence[KeyTable]) -> Bool | None:
+    if all(table.examples is None for table in tables):
+        return None
+    return np.concatenate([table.is_example for table in tables])
 
 
 def _is_run(ascending: Int64) -> bool:

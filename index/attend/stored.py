@@ -209,8 +209,8 @@ class StoredCollection:
         Keys and queries of length one keep it, so that their scores stay cosines.
         """
         normalize = self.settings.unit_embeddings
-        with self.store.all_keys() as (_, batches):
-            embeddings = (batch.embeddings for batch in batches)
+        with self.store.all_keys() as (_, tables):
+            embeddings = (table.vectors for table in tables)
             if kind == "pca":
                 return pca(embeddings, dimensions, normalize=normalize)
             return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
@@ -226,7 +226,7 @@ class StoredCollection:
             UnknownProjection: no such version exists.
             Conflict: another version than the expected one answers; nothing was changed.
         """
-        if self.store.role_of(version) != "predict":
+        if self.store.version(version).role != "predict":
             self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version, expected)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,30 +14,13 @@ from attend.arrays import locate
 from attend.errors import Damaged
 from attend.key_table import KeyTable
 from attend.projection import Projection
-from attend.store import KeyBatch, Role, StoredVersion
+from attend.store import NO_OFFSETS, Offsets, Role, StoredVersion, Terms
 from attend.tuning import Tuning
 from attend.types import Float32, Float64, Int64
 
 CENTRED_SCALE = 10.0
 """Scale of centred queries: a smaller one attends to more of a history. (nDCG@10 of books that
 nobody had met, in a split of goodbooks' train part: .302 with 10, .296 with 20, .287 with 30.)"""
-
-
-class Offsets(NamedTuple):
-    """Learned key offsets: added to the embeddings of some keys before these are projected."""
-
-    keys: Int64  # (m,) ids, ascending
-    deltas: Float32  # (m, d)
-
-
-class Terms(NamedTuple):
-    """Learned vectors of some documents under one name."""
-
-    rows: Int64  # (n,) ascending
-    vectors: Float32  # (n, width)
-
-
-NO_OFFSETS = Offsets(np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32))
 
 
 @dataclass(frozen=True)
@@ -80,9 +63,9 @@ class Version:
             number,
             Projection.from_bytes(stored.weights).materialised(),
             Tuning.of(stored.tuning),
-            Offsets(*stored.offsets),
+            stored.offsets,
             stored.role,
-            {name: Terms(*term) for name, term in stored.terms.items()},
+            stored.terms,
             stored.last_key,
         )
         if version.projection.fingerprint != stored.fingerprint:
@@ -139,12 +122,12 @@ class Version:
         """Return how much documents count in a history (n,); 1 where nothing was learned."""
         return self._term("gate", rows, 1.0)[:, 0].astype(np.float64)
 
-    def without(self, added: KeyBatch) -> Version:
+    def without(self, added: KeyTable) -> Version:
         """Leave out the terms of documents that have new keys of their own.
 
         Such a document has another text now, of which nothing was learned.
         """
-        other = added.documents[~added.examples & (added.ids > self.last_key)]
+        other = added.documents[~added.is_example & (added.ids > self.last_key)]
         if not self.terms or not len(other):
             return self
         terms = {
@@ -194,16 +177,16 @@ class Version:
         """No keys (0, Hk, d)."""
         return self.projection.keys(np.empty((0, self.projection.d_in), dtype=np.float32))
 
-    def keys(self, batch: KeyBatch) -> KeyTable:
-        """Return stored embeddings as keys (m, width)."""
-        texts = ~batch.examples
-        if texts.all():
-            keys = self._text_keys(batch.ids, batch.embeddings)
-            return KeyTable.of_keys(keys, batch.ids, batch.documents)
-        vectors = np.empty((len(batch.ids), self.width), dtype=np.float32)
-        vectors[texts] = self._text_keys(batch.ids[texts], batch.embeddings[texts])
-        vectors[~texts] = self._example_keys(batch.embeddings[~texts])
-        return KeyTable.of_keys(vectors, batch.ids, batch.documents)
+    def keys(self, stored: KeyTable) -> KeyTable:
+        """Return the same table with keys (m, width) in the place of embeddings (m, d)."""
+        if stored.examples is None or not stored.examples.any():
+            vectors = self._text_keys(stored.ids, stored.vectors)
+        else:
+            texts, embeddings = ~stored.examples, stored.vectors
+            vectors = np.empty((len(stored.ids), self.width), dtype=np.float32)
+            vectors[texts] = self._text_keys(stored.ids[texts], embeddings[texts])
+            vectors[~texts] = self._example_keys(embeddings[~texts])
+        return replace(stored, vectors=vectors, examples=None)
 
     def _text_keys(self, ids: Int64, embeddings: Float32) -> Float32:
         if not len(ids):

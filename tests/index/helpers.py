@@ -87,7 +87,7 @@ def drop_indexes(store: Store, names: Sequence[str]) -> None:
 
 def embeddings_of(store: CollectionStore, row: int) -> np.ndarray:
     """A document's own keys (not those of examples), in the order of their ids: (keys, d)."""
-    return store.own_keys(np.array([row], dtype=np.int64)).embeddings
+    return store.own_keys(np.array([row], dtype=np.int64)).vectors
 
 
 def brute_logits(

@@ -17,7 +17,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def memory_from(vectors, starts, ids, rows, unit: bool) -> Memory:
     """A memory from where each document's keys begin (n,)."""
-    return Memory(rows, np.append(starts, len(vectors)), vectors, ids, unit)
+    return Memory(rows, np.append(starts, len(vectors)), vectors, ids, unit=unit)
 
 
 def memory_of(

@@ -55,7 +55,7 @@ def test_activation_expects_what_was_active_in_the_same_role(store):
     with pytest.raises(Conflict):
         store.activate_projection(two, expected=0)
     with pytest.raises(UnknownProjection, match="no projection 9"):
-        store.role_of(9)
+        store.version(9)
 
 
 def test_terms_go_with_their_documents_and_their_texts(store):
@@ -109,7 +109,7 @@ def collection(tmp_path):
 
 def embeddings(collection) -> np.ndarray:
     with collection.store.all_keys() as (_, batches):
-        return np.concatenate([each.embeddings for each in batches]).astype(np.float64)
+        return np.concatenate([each.vectors for each in batches]).astype(np.float64)
 
 
 def test_untrained_recommendations_meet_centred_queries(collection):

@@ -16,11 +16,11 @@ from attend.index_files import IndexFiles
 from attend.keys import PublishedIndexes
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.store import Store
+from attend.store import Offsets, Store
 from attend.tuning import Tuning
 from attend.types import Document
 from attend.verify import verify
-from attend.versions import Offsets, Version
+from attend.versions import Version
 from tests.index.helpers import with_another_vector
 from tests.index.world import World, check_weights, expected
 
@@ -111,7 +111,7 @@ def test_other_scorers_compare_with_the_moved_keys(world, scorer):
     with world.store.all_keys() as (_, batches):
         batch = next(batches)
     mine = batch.documents == first
-    deltas = query - batch.embeddings[mine]
+    deltas = query - batch.vectors[mine]
     offsets = dict(zip(batch.ids[mine].tolist(), deltas, strict=True))
     fitted = world.version(identity(WIDTH), offsets=offsets)
     best = world.collection.search("gold rain", projection=fitted.number, scorer=scorer).hits[0]

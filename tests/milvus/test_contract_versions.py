@@ -100,7 +100,7 @@ def test_what_is_stored_of_a_version_comes_back(versioned: Collection) -> None:
     stored = next(each for each in versioned.projections() if each.version == version)
     assert stored.note == {"k": [1, None, "é"]}
     assert not stored.active
-    weights = versioned.store.projection_weights(version)
+    weights = versioned.store.version(version).weights
     assert Projection.from_bytes(weights).fingerprint == projection.fingerprint
 
 

@@ -92,7 +92,7 @@ def test_matrices_are_learned_where_examples_are(empty: Collection) -> None:
     assert empty.search(items[0]["query"]).projection == result["version"]
     assert result["after"]["ndcg@10"] > result["before"]["ndcg@10"]
 
-    learned = Projection.from_bytes(empty.store.projection_weights(result["version"]))
+    learned = Projection.from_bytes(empty.store.version(result["version"]).weights)
     keys = learned.materialised().keys(found.embeddings)[:, 0]
     for item in items[:5]:
         asked = np.array([item["query"]["vector"]])

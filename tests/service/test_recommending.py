@@ -138,7 +138,7 @@ def test_rolling_back_in_a_role(books: FlaskClient, data: Data) -> None:
     first = store.active()
     assert first is not None
     version = store.add_projection(
-        first.kind, store.projection_weights(1), first.fingerprint, {}, role="recommend"
+        first.kind, store.version(1).weights, first.fingerprint, {}, role="recommend"
     )
     assert post(books, f"{BOOKS}/projections/{version}/activate", None) == {"active": version}
     listed = get(books, f"{BOOKS}/projections")

@@ -73,7 +73,11 @@ class Capabilities:
             field: the field of the request that needs it.
         """
         if not getattr(self, name):
-            raise self.unsupported(*UNSUPPORTED[name], field=field)
+            raise self.lacking(name, field=field)
+
+    def lacking(self, name: str, *, field: str | None = None) -> Unsupported:
+        """Return the error for a capability that the engine lacks."""
+        return self.unsupported(*UNSUPPORTED[name], field=field)
 
     def unsupported(self, subject: str, advice: str, *, field: str | None = None) -> Unsupported:
         """Return the error for something that the engine cannot do.

@@ -12,10 +12,11 @@ from attend.arrays import locate
 from attend.engines.engine import Finding
 from attend.errors import AttendError, Conflict, Damaged
 from attend.ingest import key_hash, value_hash
+from attend.key_table import KeyTable
 from attend.projection import Projection
 from attend.recommend.predictor import read_model
 from attend.settings import Settings
-from attend.store import ROLES, Hashes, KeyBatch, KeyRow, Store, StoredDocument
+from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.connections import count_change
 from attend.store.keys import own_key_rows
@@ -119,8 +120,7 @@ class LocalChecks:
                 if stored.role == "predict":
                     read_model(self._store, stored.version)
                     continue
-                weights = self._store.projection_weights(stored.version)
-                projection = Projection.from_bytes(weights)
+                projection = Projection.from_bytes(self._store.version(stored.version).weights)
                 Tuning.of(stored.tuning)
             except AttendError as error:
                 yield f"Projection {stored.version}: {error}"
@@ -151,12 +151,12 @@ class LocalChecks:
         """Find keys of the database that the index lacks or has otherwise, and the reverse."""
         examples = self._views.current(version).made.examples
         stored = 0
-        with self._store.all_keys(examples=examples) as (_, batches):
+        with self._store.all_keys(examples=examples) as (_, tables):
             # Inside the transaction, so that both are of one moment while others write.
             view = self._views.current(version)
-            for batch in batches:
-                stored += len(batch.ids)
-                yield from _differences(view, batch)
+            for table in tables:
+                stored += len(table.ids)
+                yield from _differences(view, table)
         indexed = sum(segment.living_keys for segment in view.keys.segments)
         if stored < indexed:
             yield f"The index holds {indexed} living keys, but the database {stored}."
@@ -182,17 +182,17 @@ def _is_within(start: int, stop: int, text: str | None) -> bool:
     return 0 <= start <= stop <= len(text or "")
 
 
-def _differences(view: LocalView, batch: KeyBatch) -> Iterator[str]:
-    indexed = view.keys.lookup(np.unique(batch.documents))
+def _differences(view: LocalView, stored: KeyTable) -> Iterator[str]:
+    indexed = view.keys.lookup(stored.rows)
     order = np.argsort(indexed.ids)
-    places, is_indexed = locate(indexed.ids[order], batch.ids)
+    places, is_indexed = locate(indexed.ids[order], stored.ids)
     if not is_indexed.all():
-        missing = batch.ids[~is_indexed]
+        missing = stored.ids[~is_indexed]
         yield f"{len(missing)} keys are not in the index, key {missing[0]} first."
         return
-    expected = view.made.keys(batch).vectors
+    expected = view.made.keys(stored).vectors
     differences = np.abs(expected - indexed.vectors[order[places]]).max(axis=1)
-    yield from _wrong(batch.ids[differences > TOLERANCE])
+    yield from _wrong(stored.ids[differences > TOLERANCE])
 
 
 def _wrong(keys: Int64) -> Iterator[str]:

@@ -27,6 +27,7 @@ import numpy as np
 from filelock import FileLock
 
 from attend.errors import Damaged
+from attend.key_table import KeyTable
 from attend.keys.choose import IndexChoice, Wanted, choose, opened
 from attend.keys.files import (
     check_file,
@@ -120,17 +121,17 @@ class PublishedIndexes:
 
     def publish(
         self,
-        blocks: Iterable[tuple[Float32, Int64, Int64]],
+        tables: Iterable[KeyTable],
         last_key: int,
         last_removal: int,
         record: Callable[[str], None],
         target: Wanted = Wanted(),  # noqa: B008 # frozen
         on_stage: OnStage = lambda stage, done: None,
     ) -> Manifest:
-        """Write a new generation from (vectors, key ids, document rows) and make it current.
+        """Write a new generation of keys and make it current.
 
         `record` makes the database know of it, before anyone can load it. `target` is what the
-        index must do; `on_stage` is told how far a quantised one is. Of the keys only a block is
+        index must do; `on_stage` is told how far a quantised one is. Of the keys only a table is
         in memory, and a sample where they are quantised; what is killed on the way leaves the
         generation before it.
 
@@ -144,7 +145,7 @@ class PublishedIndexes:
         with FileLock(self.folder / "lock"):
             generation = max(self._generations(), default=0) + 1
             with self._writing(generation) as folder:
-                keys = _write_keys(folder, blocks, self.origin.dimension)
+                keys = _write_keys(folder, tables, self.origin.dimension)
                 choice = choose(folder, map_array(folder / VECTORS), target, on_stage)
                 manifest = self._described(folder, generation, keys, last_key, last_removal, choice)
                 record(manifest.nonce)
@@ -223,18 +224,16 @@ class PublishedIndexes:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _write_keys(
-    folder: Path, blocks: Iterable[tuple[Float32, Int64, Int64]], dimension: int
-) -> int:
+def _write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
     """Write vectors as they come, and ids at the end; returns how many keys there are."""
     ids: list[Int64] = [np.empty(0, dtype=np.int64)]
     rows: list[Int64] = [np.empty(0, dtype=np.int64)]
 
     def vectors() -> Iterator[Float32]:
-        for block, key_ids, documents in blocks:
-            ids.append(key_ids)
-            rows.append(documents)
-            yield block
+        for table in tables:
+            ids.append(table.ids)
+            rows.append(table.documents)
+            yield table.vectors
 
     keys = write_rows(folder / VECTORS, vectors(), dimension)
     write_array(folder / KEYS, np.concatenate(ids))

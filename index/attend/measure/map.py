@@ -15,9 +15,10 @@ from attend.api.queries import Query
 from attend.api.search import MapRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
+from attend.key_table import KeyTable
 from attend.search.encode import QueryEncoder
 from attend.search.explain import display_title
-from attend.store import KeyBatch, StoredDocument
+from attend.store import StoredDocument
 from attend.types import Float64, Floats
 from attend.values import only
 from attend.versions import Version
@@ -55,7 +56,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     answer = _attended(collection, request)
     shown = _sample(collection, request, answer, now.width)
     keys = store.own_keys(np.array([document.row for document in shown], dtype=np.int64))
-    means, rows = _means(now, keys), np.unique(keys.documents).tolist()
+    means, rows = _means(now, keys), keys.rows.tolist()
     method = "pca" if request.method == "pca" else "tsne"
     plane, explained = _principal(means) if method == "pca" else (_tsne(means), None)
     places = dict(zip(rows, _pairs(plane(means)), strict=True))
@@ -119,11 +120,11 @@ def _sample(
     return list(by_id.values())[:limit]
 
 
-def _means(version: Version, batch: KeyBatch) -> Float64:
+def _means(version: Version, stored: KeyTable) -> Float64:
     """Return the mean of each document's keys, by row ascending: (n, d)."""
-    if not len(batch.ids):
+    if not len(stored):
         return np.empty((0, version.width))
-    keys = version.keys(batch)
+    keys = version.keys(stored)
     return np.asarray(keys.with_vectors(keys.vectors.astype(np.float64)).means(), np.float64)
 
 

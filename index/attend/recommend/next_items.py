@@ -227,8 +227,7 @@ class Recommender:
         self, resolved: _Resolved, scoring: Scoring, scored: ScoredDocuments, places: Int64
     ) -> list[Recommendation]:
         attended, request = scored.attended, resolved.request
-        read = self._store.documents if request.title else self._store.values
-        documents = read(attended.documents[places])
+        documents = self._store.documents(attended.documents[places], texts=request.title)
         if len(documents) < len(places):
             raise Vanished
         reasons = None

@@ -129,11 +129,12 @@ class Predictor:
 
     def _means(self, rows: Int64) -> Float32:
         """Return documents (n, d) as ratings are learned of them: the means of their keys."""
-        present, means = self._store.own_keys(np.unique(rows)).means()
-        if not np.isin(rows, present).all():
+        keys = self._store.own_keys(np.unique(rows))
+        if not np.isin(rows, keys.rows).all():
             raise Vanished
-        vectors: Float32 = means[np.searchsorted(present, rows)] if len(rows) else means
-        return vectors.reshape(len(rows), self._views.mean().shape[0])
+        if not len(rows):
+            return np.empty((0, self._views.mean().shape[0]), dtype=np.float32)
+        return np.asarray(keys.means()[np.searchsorted(keys.rows, rows)], dtype=np.float32)
 
 
 def _check_size(request: RecommendRequest, predictions: Sequence[Prediction]) -> None:

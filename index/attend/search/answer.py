@@ -273,9 +273,7 @@ class Answering:
 
     def _read(self, rows: Int64) -> Mapping[int, StoredDocument]:
         """Read documents, with their texts where a value may be one."""
-        if self.options.value in (None, KEY):
-            return self.store.values(rows)
-        return self.store.documents(rows)
+        return self.store.documents(rows, texts=self.options.value not in (None, KEY))
 
     def _with_texts(self, rows: Int64) -> list[StoredDocument]:
         documents = self.store.documents(rows)

@@ -88,14 +88,15 @@ class QueryEncoder:
         """
         if not len(rows):
             return np.empty((0, self._settings.dimension), dtype=np.float32)
-        documents, means = self._store.own_keys(np.unique(rows)).means()
-        if not np.isin(rows, documents).all():
+        keys = self._store.own_keys(np.unique(rows))
+        if not np.isin(rows, keys.rows).all():
             raise UnknownDocument(
                 "A document was deleted while the query was read; send the query again, or leave "
                 "the document out.",
                 field="query",
             )
-        queries: Float32 = self.unit(means)[np.searchsorted(documents, rows)]
+        means = np.asarray(keys.means(), dtype=np.float32)
+        queries: Float32 = self.unit(means)[np.searchsorted(keys.rows, rows)]
         return queries
 
     def unit(self, embeddings: Float32) -> Float32:

@@ -75,7 +75,7 @@ def attention_matrix(
     queries = queries_of(searches, view.made, words)
     attended = attend(view, settings, queries, every, rows).attended
     columns = np.unique(np.concatenate([top.documents for top in attended]))
-    documents = contents.values(columns)
+    documents = contents.documents(columns, texts=False)
     if len(documents) < len(columns):
         raise Vanished
     by_query = [_by_column(top, columns) for top in attended]

@@ -234,17 +234,17 @@ def _nearest_value(
 
 def _nearest_key(store: CollectionStore, vector: Float64) -> tuple[Nearest, StoredDocument] | None:
     best: tuple[Nearest, int] | None = None
-    with store.all_keys() as (_, batches):
-        for batch in batches:
-            if batch.embeddings.shape[1] != len(vector):
+    with store.all_keys() as (_, tables):
+        for table in tables:
+            if table.vectors.shape[1] != len(vector):
                 return None
-            near = nearest(vector, batch.embeddings)
+            near = nearest(vector, table.vectors)
             if best is None or near.distance < best[0].distance:
-                best = near, int(batch.documents[near.index])
+                best = near, int(table.documents[near.index])
     if best is None:
         raise Vanished
     near, row = best
-    documents = store.values(np.array([row]))
+    documents = store.documents(np.array([row]), texts=False)
     if row not in documents:
         raise Vanished
     return near, documents[row]

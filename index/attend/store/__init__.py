@@ -5,6 +5,7 @@ from attend.store.examples import moved
 from attend.store.filters import Predicate, compile_filter
 from attend.store.protocol import CollectionStore
 from attend.store.records import (
+    NO_OFFSETS,
     ROLES,
     Entry,
     ExampleSet,
@@ -12,10 +13,10 @@ from attend.store.records import (
     Interaction,
     InteractionPage,
     InteractionSet,
-    KeyBatch,
     KeyChanges,
     KeyRow,
     NewExample,
+    Offsets,
     Question,
     Role,
     StaleEntries,
@@ -33,6 +34,7 @@ from attend.store.records import (
 from attend.store.words import Lexical
 
 __all__ = [
+    "NO_OFFSETS",
     "ROLES",
     "CollectionStore",
     "Entry",
@@ -41,11 +43,11 @@ __all__ = [
     "Interaction",
     "InteractionPage",
     "InteractionSet",
-    "KeyBatch",
     "KeyChanges",
     "KeyRow",
     "Lexical",
     "NewExample",
+    "Offsets",
     "Predicate",
     "Question",
     "Role",

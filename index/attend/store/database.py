@@ -23,7 +23,7 @@ from attend.store.protocol import CollectionStore
 from attend.store.records import State
 from attend.store.selection import Selection
 from attend.store.versions import StoredVersions, insert_version
-from attend.store.words import TOKENIZER, Lexical, WordMatches
+from attend.store.words import TOKENIZER, Lexical, WordCache, WordReader
 from attend.types import Consistency, Json
 
 REMEMBERED_PUBLICATIONS = 100
@@ -46,7 +46,7 @@ class Store(
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.connections = Connections(path, read_only=read_only)
-        self._matches = WordMatches()
+        self._words = WordCache()
         self._indexes = FieldIndexes(self.connections)
         self._selection = Selection(self._indexes)
         # Reading never waits for writing: the lock is taken only if a migration is due.
@@ -102,11 +102,7 @@ class Store(
         lines = [str(row[0]) for row in self._read().execute("PRAGMA integrity_check")]
         return [] if lines == ["ok"] else lines
 
-    def lexical(self, text: str, limit: int | None = None) -> Lexical:
+    def lexical_many(self, texts: Sequence[str], limit: int | None = None) -> list[Lexical]:
         with self.connections.reading() as db:
-            return words.search(self._matches.of(db), TOKENIZER.words(text), limit)
-
-    def lexical_many(self, texts: Sequence[str]) -> list[Lexical]:
-        with self.connections.reading() as db:
-            reader = self._matches.of(db)
-            return [words.search(reader, TOKENIZER.words(text)) for text in texts]
+            reader = WordReader(db, self._words)
+            return [words.search(reader, TOKENIZER.words(text), limit) for text in texts]

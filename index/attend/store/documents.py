@@ -43,11 +43,9 @@ class StoredDocuments(DatabasePart):
         documents, keys = row.fetchone()
         return int(documents), int(keys)
 
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]:
-        return {document.row: document for document in _by_rows(self._read(), rows)}
-
-    def values(self, rows: Int64) -> dict[int, StoredDocument]:
-        return {document.row: document for document in _by_rows(self._read(), rows, "'{}'")}
+    def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
+        fields = "fields" if texts else "'{}'"
+        return {document.row: document for document in _by_rows(self._read(), rows, fields)}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
         rows = self._read().execute(

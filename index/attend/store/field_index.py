@@ -18,8 +18,9 @@ from typing import NamedTuple
 from sqlite_utils import Database
 
 from attend.errors import AttendError
-from attend.store.conditions import ID, TEXT, WORDS, located, paths
+from attend.store.conditions import WORDS, located, paths
 from attend.store.connections import Connections
+from attend.store.filters import ID, TEXT
 from attend.store.migrations import VALUES_OF
 
 log = logging.getLogger("attend")

@@ -19,29 +19,76 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attend.errors import InvalidRequest
-from attend.store.conditions import (
-    TEXT,
-    All,
-    Node,
-    Not,
-    Some,
-    among,
-    has_words,
-    is_null,
-    leaves_of,
-    starts_with,
-    within,
-)
 from attend.store.words import TOKENIZER
 from attend.types import Json
+
+ID, VALUE, TEXT = "@id", "@value", "@text"
 
 MAX_DEPTH = 12
 MAX_CONDITIONS = 256
 MAX_LISTED = 100_000
 """Values in all lists of one filter together: ids, for the most part."""
 MAX_WORDS = 64
+
+
+class IsNull(NamedTuple):
+    """The field is missing or null."""
+
+    field: str
+
+
+class Among(NamedTuple):
+    """An element of the field equals one of the values, of which none is null."""
+
+    field: str
+    values: Sequence[Json]
+
+
+class Within(NamedTuple):
+    """One element of the field meets all bounds: pairs of a sign and a value, all of a kind."""
+
+    field: str
+    bounds: Sequence[tuple[str, str | int | float]]
+
+
+class HasWords(NamedTuple):
+    """A text field of the document, or with `@text` all of them together, has all the words."""
+
+    field: str
+    words: Sequence[str]
+
+
+class All(NamedTuple):
+    """Every part holds; true without any."""
+
+    parts: tuple[Node, ...]
+
+
+class Some(NamedTuple):
+    """At least one part holds."""
+
+    parts: tuple[Node, ...]
+
+
+class Not(NamedTuple):
+    """The part does not hold."""
+
+    part: Node
+
+
+Leaf = IsNull | Among | Within | HasWords
+Node = Leaf | All | Some | Not
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """Return the single conditions of a filter."""
+    if isinstance(node, Leaf):
+        return [node]
+    parts = (node.part,) if isinstance(node, Not) else node.parts
+    return [leaf for part in parts for leaf in leaves_of(part)]
 
 
 @dataclass(frozen=True)
@@ -132,25 +179,13 @@ def check_name(name: str) -> None:
         raise _rejected(f"{name!r} is no field name: names have no quotation marks or empty parts")
 
 
-def _equals(name: str, operand: Json) -> Node:
-    return _among(name, [operand])
-
-
-def _differs(name: str, operand: Json) -> Node:
-    return Not(_equals(name, operand))
-
-
 def _among(name: str, operand: Json) -> Node:
-    """Any element of the field equals any operand."""
+    """Return the condition that any element of the field equals any operand."""
     values = _values(name, operand)
-    equal = among(name, [value for value in values if value is not None])
+    equal = Among(name, [value for value in values if value is not None])
     if None not in values:
         return equal
-    return is_null(name) if len(values) == 1 else Some((equal, is_null(name)))
-
-
-def _not_among(name: str, operand: Json) -> Node:
-    return Not(_among(name, operand))
+    return IsNull(name) if len(values) == 1 else Some((equal, IsNull(name)))
 
 
 def _has_all(name: str, operand: Json) -> Node:
@@ -158,7 +193,7 @@ def _has_all(name: str, operand: Json) -> Node:
     values = _values(name, operand)
     if not values:
         raise _rejected(f"'all' on {name!r} takes a list of at least one value")
-    return _together([_equals(name, value) for value in values])
+    return _together([_among(name, [value]) for value in values])
 
 
 def _values(name: str, operand: Json) -> Sequence[Json]:
@@ -176,14 +211,17 @@ def _values(name: str, operand: Json) -> Sequence[Json]:
 def _exists(name: str, operand: Json) -> Node:
     if not isinstance(operand, bool):
         raise _rejected(f"'exists' on {name!r} takes true or false, but {operand!r} was given")
-    return Not(is_null(name)) if operand else is_null(name)
+    return Not(IsNull(name)) if operand else IsNull(name)
 
 
 def _starts(name: str, operand: Json) -> Node:
     if not isinstance(operand, str):
         raise _rejected(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
     _check_comparable(operand, name)
-    return starts_with(name, operand)
+    stem = operand.rstrip("\U0010ffff")
+    # The first text after all that start with the prefix; where there is none, no bound.
+    following = [("<", stem[:-1] + chr(ord(stem[-1]) + 1))] if stem else []
+    return Within(name, [(">=", operand), *following])
 
 
 def _matches(name: str, operand: Json) -> Node:
@@ -195,7 +233,7 @@ def _matches(name: str, operand: Json) -> Node:
             f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "
             f"{len(words) or 'none'}"
         )
-    return has_words(name, words)
+    return HasWords(name, words)
 
 
 def _range(name: str, bounds: Mapping[str, Json]) -> Node:
@@ -204,7 +242,7 @@ def _range(name: str, bounds: Mapping[str, Json]) -> Node:
         raise _rejected(
             f"the bounds of {name!r} are a number and a text; nothing lies between the two"
         )
-    return within(name, checked)
+    return Within(name, checked)
 
 
 def _bound(name: str, key: str, operand: Json) -> str | int | float:
@@ -233,11 +271,11 @@ def _rejected(reason: str) -> InvalidRequest:
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 _OPERATORS: dict[str, Callable[[str, Json], Node]] = {
-    "eq": _equals,
-    "ne": _differs,
+    "eq": lambda name, operand: _among(name, [operand]),
+    "ne": lambda name, operand: Not(_among(name, [operand])),
     "in": _among,
-    "nin": _not_among,
-    "contains": _equals,
+    "nin": lambda name, operand: Not(_among(name, operand)),
+    "contains": lambda name, operand: _among(name, [operand]),
     "any": _among,
     "all": _has_all,
     "exists": _exists,

@@ -6,14 +6,17 @@ The key of an example lies in the table without an embedding: it has its questio
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 
 import numpy as np
 from sqlite_utils import Database
 
-from attend.store.connections import DatabasePart, read_state, stacked
-from attend.store.records import Entry, KeyBatch, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
+from attend.key_table import KeyTable
+from attend.store.connections import DatabasePart, columns_of, read_state, stacked
+from attend.store.records import Entry, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
 from attend.types import Float32, Int64
 
 READ_BLOCK = 8192
@@ -21,6 +24,9 @@ READ_BLOCK = 8192
 
 REMEMBERED_REMOVALS = 100_000
 """Removed keys that stay listed, for readers that still hold them: other processes, versions."""
+
+_Row = tuple[int, int, bytes, int]
+"""Id, document, embedding, and 1 for an example query."""
 
 _OWN = "SELECT id, document, embedding, 0 FROM keys WHERE example IS NULL"
 
@@ -45,12 +51,12 @@ class StoredKeys(DatabasePart):
         )
         return {row[0]: StoredKey(*row) for row in rows}
 
-    def own_keys(self, rows: Int64) -> KeyBatch:
+    def own_keys(self, rows: Int64) -> KeyTable:
         keys = self._read().execute(
             f"{_OWN} AND document IN (SELECT value FROM json_each(?)) ORDER BY document, id",
             [json.dumps(rows.tolist())],
         )
-        return _key_batch(keys.fetchall())
+        return _table(keys.fetchall())
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
         rows = self._read().execute(
@@ -61,12 +67,11 @@ class StoredKeys(DatabasePart):
         return [by_id[id] for id in ids if id in by_id]
 
     @contextmanager
-    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
+    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyTable]]]:
         with self.connections.reading() as db:
             select = _WITH_EXAMPLES if examples else _OWN
             keys = db.execute(f"{select} ORDER BY keys.document, keys.id")
-            blocks = iter(lambda: keys.fetchmany(READ_BLOCK), [])
-            yield read_state(db), (_key_batch(rows) for rows in blocks)
+            yield read_state(db), _tables(iter(lambda: keys.fetchmany(READ_BLOCK), []))
 
     def changes_since(
         self, last_key: int, last_removal: int, *, examples: bool = False
@@ -88,7 +93,7 @@ class StoredKeys(DatabasePart):
             removed = db.execute("SELECT key FROM removals WHERE id > ?", [last_removal])
             return KeyChanges(
                 read_state(db),
-                _key_batch(keys.fetchall()),
+                _table(keys.fetchall()),
                 np.array([row[0] for row in removed], dtype=np.int64),
             )
 
@@ -122,12 +127,26 @@ def replace_keys(db: Database, row: int, entry: Entry) -> None:
     )
 
 
-def _key_batch(rows: Sequence[tuple[int, int, bytes, int]]) -> KeyBatch:
-    return KeyBatch(
-        ids=np.array([row[0] for row in rows], dtype=np.int64),
-        documents=np.array([row[1] for row in rows], dtype=np.int64),
-        embeddings=stacked([row[2] for row in rows]),
-        examples=np.array([row[3] for row in rows], dtype=np.bool_),
+def _tables(blocks: Iterable[list[_Row]]) -> Iterator[KeyTable]:
+    """Yield rows as tables; a document that a block cuts is in the table of its last key."""
+    rest: list[_Row] = []
+    for block in blocks:
+        rest += block
+        end = bisect_left(rest, rest[-1][1], key=itemgetter(1))
+        if end:
+            yield _table(rest[:end])
+        rest = rest[end:]
+    if rest:
+        yield _table(rest)
+
+
+def _table(rows: Sequence[_Row]) -> KeyTable:
+    ids, documents, blobs, examples = columns_of(rows, 4)
+    return KeyTable.of_keys(
+        stacked(blobs),
+        np.array(ids, dtype=np.int64),
+        np.array(documents, dtype=np.int64),
+        np.array(examples, dtype=np.bool_) if any(examples) else None,
     )
 
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
 from attend.api.answers import Facet
+from attend.errors import Unsupported
+from attend.key_table import KeyTable
 from attend.store.filters import Predicate
 from attend.store.records import (
     Entry,
@@ -15,7 +17,6 @@ from attend.store.records import (
     Interaction,
     InteractionPage,
     InteractionSet,
-    KeyBatch,
     NewExample,
     Question,
     Role,
@@ -35,8 +36,13 @@ from attend.types import Consistency, Float32, Int64, Json
 class CollectionStore(Protocol):
     """Documents, keys, feedback and versions of one collection, in any engine.
 
-    Any thread may use it. An engine raises Unsupported for what its `Capabilities` leave out.
+    Any thread may use it. An engine raises Unsupported for what its `Capabilities` leave out; so
+    do the methods here that an engine without such a capability inherits.
     """
+
+    def unsupported(self, capability: str) -> Unsupported:
+        """Return the error for a capability that the engine lacks."""
+        return Unsupported(f"This engine has no capability {capability!r}; use a data folder.")
 
     def close(self) -> None: ...
 
@@ -61,11 +67,12 @@ class CollectionStore(Protocol):
     def counts(self) -> tuple[int, int]:
         """Return the number of documents, and of their keys without those of examples."""
 
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]:
-        """Return documents by row; rows that are gone are absent."""
+    def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
+        """Return documents by row; rows that are gone are absent.
 
-    def values(self, rows: Int64) -> dict[int, StoredDocument]:
-        """Return the same without texts, which may be long and which blending does not need."""
+        Args:
+            texts: read texts, which may be long and which blending does not need.
+        """
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
         """Return documents by the caller's ids; unknown ids are absent."""
@@ -85,6 +92,7 @@ class CollectionStore(Protocol):
 
     def matching(self, predicate: Predicate) -> Int64:
         """Return the rows that pass a filter, ascending; not to be written to."""
+        raise self.unsupported("train")
 
     def count(self, predicate: Predicate) -> int: ...
 
@@ -98,6 +106,7 @@ class CollectionStore(Protocol):
         Raises:
             InvalidRequest: a wrong field name, too many of them, or a wrong limit.
         """
+        raise self.unsupported("facets")
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """Return the stored hashes of documents; unknown ids are absent."""
@@ -136,7 +145,7 @@ class CollectionStore(Protocol):
     def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
         """Return the sources of keys, by key id."""
 
-    def own_keys(self, rows: Int64) -> KeyBatch:
+    def own_keys(self, rows: Int64) -> KeyTable:
         """Return the documents' keys without those of examples, in the order (row, key id)."""
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
@@ -144,14 +153,16 @@ class CollectionStore(Protocol):
 
     def all_keys(
         self, *, examples: bool = False
-    ) -> AbstractContextManager[tuple[State, Iterator[KeyBatch]]]:
-        """Read all keys by document, in blocks, with the state in which they are read."""
+    ) -> AbstractContextManager[tuple[State, Iterator[KeyTable]]]:
+        """Read all keys by document, in tables, with the state in which they are read."""
 
     def lexical(self, text: str, limit: int | None = None) -> Lexical:
         """Find the documents that share words with a text, by BM25: all, or the `limit` best."""
+        return self.lexical_many([text], limit)[0]
 
-    def lexical_many(self, texts: Sequence[str]) -> list[Lexical]:
+    def lexical_many(self, texts: Sequence[str], limit: int | None = None) -> list[Lexical]:
         """Do the same for many texts, in one state of the collection."""
+        raise self.unsupported("lexical")
 
     # -- examples ---------------------------------------------------------------------------
 
@@ -209,6 +220,7 @@ class CollectionStore(Protocol):
             UnknownDocument: names the ids that no document has.
             InvalidRequest: a wrong user, value or time.
         """
+        raise self.unsupported("recommend")
 
     def delete_interactions(
         self, user: str | None = None, documents: Sequence[str] | None = None
@@ -217,22 +229,28 @@ class CollectionStore(Protocol):
 
         Returns: the number of deletions.
         """
+        raise self.unsupported("recommend")
 
-    def interactions(self) -> InteractionSet: ...
+    def interactions(self) -> InteractionSet:
+        raise self.unsupported("recommend")
 
     def interactions_of(self, user: str) -> UserHistory:
         """Return the interactions of a user; none for an unknown user."""
+        raise self.unsupported("recommend")
 
     def interaction_page(
         self, after: tuple[int, int], limit: int, user: str | None = None
     ) -> InteractionPage:
         """Return the next interactions after a place (0, 0 first), of one user or of all."""
+        raise self.unsupported("recommend")
 
     def interaction_counts(self) -> tuple[int, int]:
         """Return the number of interactions, and of users."""
+        return 0, 0
 
     def popularity(self) -> tuple[Int64, Int64]:
         """Return the rows of documents with interactions, ascending, and their users."""
+        raise self.unsupported("recommend")
 
     # -- versions ---------------------------------------------------------------------------
 
@@ -273,11 +291,12 @@ class CollectionStore(Protocol):
 
     def active(self, role: Role = "search") -> StoredProjection | None:
         """Return the active version of a role; None for the untrained one."""
-
-    def role_of(self, version: int) -> Role:
-        """Return the role of a version. Raise UnknownProjection for an unknown one."""
-
-    def projection_weights(self, version: int) -> bytes: ...
+        versions = self.projections()
+        return next((one for one in versions if one.active and one.role == role), None)
 
     def version(self, version: int) -> StoredVersion:
-        """Return a version's matrices, tuning, offsets and terms, of one moment."""
+        """Return a version's matrices, tuning, offsets and terms, of one moment.
+
+        Raises:
+            UnknownProjection: no such version exists.
+        """

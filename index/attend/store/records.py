@@ -10,6 +10,7 @@ import numpy as np
 
 from attend.api.base import Reply
 from attend.errors import Conflict
+from attend.key_table import KeyTable
 from attend.types import Bool, Document, Float32, Float64, Int64, Json
 
 
@@ -82,11 +83,22 @@ One version is active in each role; before one is trained it is number 0, the un
 
 ROLES: tuple[Role, ...] = get_args(Role)
 
-Terms: TypeAlias = Mapping[str, tuple[Int64, Float32]]
-"""By name: rows of documents (n,), ascending, and a vector of each (n, width)."""
 
-Offsets: TypeAlias = tuple[Int64, Float32]
-"""Key ids (m,), ascending, and the vector added to the embedding of each (m, d)."""
+class Terms(NamedTuple):
+    """Learned vectors of some documents under one name."""
+
+    rows: Int64  # (n,) ascending
+    vectors: Float32  # (n, width)
+
+
+class Offsets(NamedTuple):
+    """Learned key offsets: added to the embeddings of some keys before these are projected."""
+
+    keys: Int64  # (m,) ids, ascending
+    deltas: Float32  # (m, d)
+
+
+NO_OFFSETS = Offsets(np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32))
 
 
 class VersionDetails(TypedDict, total=False):
@@ -95,7 +107,7 @@ class VersionDetails(TypedDict, total=False):
     tuning: Mapping[str, Json] | None
     report: Mapping[str, Json] | None
     offsets: Offsets | None
-    terms: Terms | None
+    terms: Mapping[str, Terms] | None
     last_key: int | None
     """The last key at the time of training; terms of documents whose text changed since then are
     left out."""
@@ -135,7 +147,7 @@ class StoredVersion(NamedTuple):
     offsets: Offsets
     fingerprint: str
     role: Role
-    terms: Terms
+    terms: Mapping[str, Terms]
     last_key: int
 
 
@@ -162,25 +174,8 @@ class KeyChanges(NamedTuple):
     """Keys that were added and removed since an earlier state, read at one moment."""
 
     state: State
-    added: KeyBatch
+    added: KeyTable
     removed: Int64  # (r,) key ids, also such as the reader never had
-
-
-class KeyBatch(NamedTuple):
-    """Keys in the order (document row, key id)."""
-
-    ids: Int64  # (m,)
-    documents: Int64  # (m,)
-    embeddings: Float32  # (m, d); of an example key, its question's
-    examples: Bool  # (m,) which are example keys
-
-    def means(self) -> tuple[Int64, Float32]:
-        """Return the rows of the documents (n,), ascending, and the mean of their keys (n, d)."""
-        rows, starts, counts = np.unique(self.documents, return_index=True, return_counts=True)
-        if not len(rows):
-            return rows, self.embeddings[:0]
-        sums = np.add.reduceat(self.embeddings, starts, axis=0)
-        return rows, np.asarray(sums / counts[:, None], dtype=np.float32)
 
 
 class Question(NamedTuple):

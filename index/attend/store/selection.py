@@ -6,32 +6,38 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from threading import Lock
 
 import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet, FacetValue
 from attend.errors import InvalidRequest
+from attend.store.caching import LimitedCache
 from attend.store.conditions import (
     BOOLEAN,
-    ID,
     NULL,
-    TEXT,
     WORDS,
-    All,
-    Leaf,
-    Node,
-    Not,
-    Some,
+    indexed_field,
     kind_of,
-    leaves_of,
+    leaf_sql,
     located,
     scan_sql,
 )
 from attend.store.connections import read_state
 from attend.store.field_index import FieldIndexes, source
-from attend.store.filters import Predicate, check_name, compile_filter
+from attend.store.filters import (
+    ID,
+    TEXT,
+    All,
+    Leaf,
+    Node,
+    Not,
+    Predicate,
+    Some,
+    check_name,
+    compile_filter,
+    leaves_of,
+)
 from attend.types import Int64, Json
 
 CACHED_ROWS = 4_000_000
@@ -51,30 +57,29 @@ FEW = 10
 
 
 class Selection:
-    """Caches the results of filters until a document changes. Threads may share one."""
+    """Caches the results of filters by the state of the documents. Threads may share one."""
 
     def __init__(self, indexes: FieldIndexes) -> None:
         self._indexes = indexes
-        self._lock = Lock()
-        self._change = -1
-        self._results: dict[str, Int64] = {}
-        self._size = 0
+        self._results = LimitedCache[tuple[int, str], Int64](
+            CACHED_ROWS, lambda rows: len(rows) + OVERHEAD
+        )
 
     def rows(self, db: Database, predicate: Predicate) -> Int64:
         """Return the rows that pass in one read transaction, ascending; not to be written to."""
-        change = read_state(db).change
-        rows = self._take(change, predicate.key)
+        key = read_state(db).change, predicate.key
+        rows = self._results.get(key)
         if rows is None:
             rows = self.read(db, predicate)
             rows.setflags(write=False)
-            self._put(change, predicate.key, rows)
+            self._results.put(key, rows)
         return rows
 
     def read(self, db: Database, predicate: Predicate) -> Int64:
         """Read the same without the cache, for a transaction that writes."""
-        leaves = leaves_of(predicate.node)
-        ready = self._indexes.ready(db, {leaf.field for leaf in leaves})
-        scanned = {leaf.field for leaf in leaves if not _has_index(leaf, ready)}
+        fields = {indexed_field(leaf) for leaf in leaves_of(predicate.node)}
+        ready = self._indexes.ready(db, fields)
+        scanned = {field for field in fields if not _has_index(field, ready)}
         started = time.perf_counter()
         rows = _FilterReader(db, ready, partial(self.rows, db, _EVERYTHING)).rows(predicate.node)
         self._indexes.scanned(scanned, time.perf_counter() - started)
@@ -92,27 +97,6 @@ class Selection:
             if name not in ready:
                 self._indexes.scanned({name}, time.perf_counter() - started)
         return facets
-
-    def _take(self, change: int, key: str) -> Int64 | None:
-        with self._lock:
-            if self._change != change:
-                return None
-            rows = self._results.pop(key, None)
-            if rows is not None:
-                self._results[key] = rows  # last again: the first ones go first
-            return rows
-
-    def _put(self, change: int, key: str, rows: Int64) -> None:
-        with self._lock:
-            if change < self._change or (change == self._change and key in self._results):
-                return
-            if change > self._change:
-                self._change, self._results, self._size = change, {}, 0
-            self._results[key] = rows
-            self._size += len(rows) + OVERHEAD
-            while self._size > CACHED_ROWS and len(self._results) > 1:
-                first = next(iter(self._results))
-                self._size -= len(self._results.pop(first)) + OVERHEAD
 
 
 _EVERYTHING = compile_filter({})
@@ -147,24 +131,26 @@ class _FilterReader:
         return self._read("SELECT row FROM documents") if rows is None else rows
 
     def _is_indexed(self, node: Node) -> bool:
-        return all(_has_index(leaf, self._ready) for leaf in leaves_of(node))
+        return all(_has_index(indexed_field(leaf), self._ready) for leaf in leaves_of(node))
 
     def _few(self, parts: Sequence[Node]) -> Int64 | None:
         """Return the rows of a condition that few documents meet, or None."""
         for part in parts:
             if isinstance(part, Leaf):
-                first = f"SELECT DISTINCT row FROM ({self._lookup_sql(part)}) LIMIT {FEW_ROWS + 1}"
-                rows = self._read(first, part.parameters)
+                rows = self._matches(part, f"SELECT DISTINCT row FROM ({{}}) LIMIT {FEW_ROWS + 1}")
                 if len(rows) <= FEW_ROWS:
                     return rows
         return None
 
-    def _lookup_sql(self, leaf: Leaf) -> str:
-        return leaf.lookup.replace("{source}", source(leaf.field, self._ready.get(leaf.field)))
+    def _matches(self, leaf: Leaf, select: str = "{}") -> Int64:
+        """Look one condition up; `select` is SQL around the lookup."""
+        sql, field = leaf_sql(leaf), indexed_field(leaf)
+        lookup = sql.lookup.replace("{source}", source(field, self._ready.get(field)))
+        return self._read(select.format(lookup), sql.parameters)
 
     def _look_up(self, node: Node) -> Int64:
         if isinstance(node, Leaf):
-            return self._read(self._lookup_sql(node), node.parameters)
+            return self._matches(node)
         if isinstance(node, Not):
             return self._all([node])
         if isinstance(node, Some):
@@ -199,8 +185,8 @@ class _FilterReader:
         return rows if ascends else np.unique(rows)
 
 
-def _has_index(leaf: Leaf, ready: Mapping[str, int]) -> bool:
-    return leaf.field in (ID, TEXT) or leaf.field in ready
+def _has_index(field: str, ready: Mapping[str, int]) -> bool:
+    return field in (ID, TEXT) or field in ready
 
 
 def _intersection(one: Int64, other: Int64) -> Int64:

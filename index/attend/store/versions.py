@@ -112,29 +112,22 @@ class StoredVersions(DatabasePart):
             for row in rows
         ]
 
-    def active(self, role: Role = "search") -> StoredProjection | None:
-        versions = self.projections()
-        return next((one for one in versions if one.active and one.role == role), None)
-
-    def role_of(self, version: int) -> Role:
-        return _role_of(self._read(), version)
-
-    def projection_weights(self, version: int) -> bytes:
-        return _weights(self._read(), version)
-
     def version(self, version: int) -> StoredVersion:
         with self.connections.reading() as db:
-            weights = _weights(db, version)
-            fingerprint, tuning, role = db.execute(
-                "SELECT fingerprint, tuning, role FROM projections WHERE version = ?", [version]
+            row = db.execute(
+                "SELECT weights, fingerprint, tuning, role FROM projections WHERE version = ?",
+                [version],
             ).fetchone()
+            if row is None:
+                raise _unknown(db, version)
+            weights, fingerprint, tuning, role = row
             offsets = db.execute(
                 "SELECT key, delta FROM offsets WHERE projection = ? ORDER BY key", [version]
             ).fetchall()
             return StoredVersion(
                 weights=weights,
                 tuning=json.loads(tuning),
-                offsets=(
+                offsets=Offsets(
                     np.array([key for key, _ in offsets], dtype=np.int64),
                     stacked([delta for _, delta in offsets]),
                 ),
@@ -194,7 +187,9 @@ def _insert_offsets(db: Database, version: int, offsets: Offsets) -> None:
     )
 
 
-def _insert_terms(db: Database, version: int, terms: Terms, last_key: int | None) -> None:
+def _insert_terms(
+    db: Database, version: int, terms: Mapping[str, Terms], last_key: int | None
+) -> None:
     """Store a version's terms of documents; those of documents that are gone are left out.
 
     Args:
@@ -241,13 +236,6 @@ def _activate(db: Database, version: int, expected: int | None) -> None:
     put_settings(db, {_SETTING[role]: version})
 
 
-def _weights(db: Database, version: int) -> bytes:
-    row = db.execute("SELECT weights FROM projections WHERE version = ?", [version]).fetchone()
-    if row is None:
-        raise _unknown(db, version)
-    return bytes(row[0])
-
-
 def _role_of(db: Database, version: int) -> Role:
     row = db.execute("SELECT role FROM projections WHERE version = ?", [version]).fetchone()
     if row is None:
@@ -267,7 +255,7 @@ def _numbers(db: Database) -> list[str]:
     return [str(version) for (version,) in db.execute("SELECT version FROM projections ORDER BY 1")]
 
 
-def _terms(db: Database, version: int) -> Terms:
+def _terms(db: Database, version: int) -> dict[str, Terms]:
     by_name: dict[str, list[tuple[int, bytes]]] = {}
     for name, row, term in db.execute(
         "SELECT name, document, term FROM document_terms WHERE projection = ? "
@@ -276,6 +264,8 @@ def _terms(db: Database, version: int) -> Terms:
     ):
         by_name.setdefault(name, []).append((row, term))
     return {
-        name: (np.array([row for row, _ in terms], dtype=np.int64), stacked([t for _, t in terms]))
+        name: Terms(
+            np.array([row for row, _ in terms], dtype=np.int64), stacked([t for _, t in terms])
+        )
         for name, terms in by_name.items()
     }

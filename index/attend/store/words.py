@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlite_utils import Database
 
+from attend.store.caching import LimitedCache
 from attend.types import Float32, Float64, Int64
 
 SPLIT = "unicode61 remove_diacritics 2"
@@ -125,92 +126,54 @@ class WordMatch(NamedTuple):
         return cls(narrow, np.array([score for _, score in pairs], dtype=np.float32))
 
 
-class WordMatches:
-    """Caches the matches of words until a text changes. Threads may share one."""
+class WordCache:
+    """Caches what was read of words, by the state of the texts. Threads may share one."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cache = _Cache(-1)
-
-    def of(self, db: Database) -> WordReader:
-        """Return a reader of the matches within one read transaction."""
-        texts = int(db.execute("SELECT value FROM settings WHERE name = 'texts'").fetchone()[0])
-        with self._lock:
-            if self._cache.texts < texts:
-                self._cache = _Cache(texts)
-            # A reader of an earlier state has a cache of its own.
-            cache = self._cache if self._cache.texts == texts else _Cache(texts)
-        return WordReader(db, cache)
+        self.matches = LimitedCache[tuple[int, str], WordMatch](
+            CACHED_SCORES, lambda match: len(match.rows) + OVERHEAD
+        )
+        self.counts = LimitedCache[tuple[int, str], int](MAX_COUNTS, lambda count: 1)
+        self.sizes = LimitedCache[int, int](1, lambda size: 1)
 
 
 class WordReader:
-    """Reads matches in the state of one read transaction."""
+    """Reads words within one read transaction."""
 
-    def __init__(self, db: Database, cache: _Cache) -> None:
+    def __init__(self, db: Database, cache: WordCache) -> None:
         self._db = db
         self._cache = cache
+        row = db.execute("SELECT value FROM settings WHERE name = 'texts'").fetchone()
+        self._texts = int(row[0])
 
-    @property
     def size(self) -> int:
-        """The number of documents that have texts."""
-        if self._cache.size is None:
-            row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
-            self._cache.size = int(row[0])
-        return self._cache.size
+        """Return the number of documents that have texts."""
+        size = self._cache.sizes.get(self._texts)
+        if size is not None:
+            return size
+        row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
+        return self._cache.sizes.put(self._texts, int(row[0]))
 
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
-        cached = self._cache.counts.get(stem)
-        if cached is not None:
-            return cached
+        count = self._cache.counts.get((self._texts, stem))
+        if count is not None:
+            return count
         row = self._db.execute(
             "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)",
             [_quoted(word), most + 1],
         ).fetchone()
-        if len(self._cache.counts) >= MAX_COUNTS:
-            self._cache.counts.clear()
-        self._cache.counts[stem] = int(row[0])
-        return int(row[0])
+        return self._cache.counts.put((self._texts, stem), int(row[0]))
 
     def match(self, stem: str, word: str) -> WordMatch:
-        cached = self._cache.take(stem)
-        if cached is not None:
-            return cached
+        """Return the documents that have a word."""
+        match = self._cache.matches.get((self._texts, stem))
+        if match is not None:
+            return match
         pairs = self._db.execute(
             "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [_quoted(word)]
         ).fetchall()
-        match = WordMatch.of(pairs)
-        self._cache.put(stem, match)
-        return match
-
-
-class _Cache:
-    """Matches read in one state of the texts."""
-
-    def __init__(self, texts: int) -> None:
-        self.texts = texts
-        self.size: int | None = None
-        self.counts: dict[str, int] = {}
-        self._matches: dict[str, WordMatch] = {}
-        self._scores = 0
-        self._lock = threading.Lock()
-
-    def take(self, stem: str) -> WordMatch | None:
-        with self._lock:
-            match = self._matches.pop(stem, None)
-            if match is not None:
-                self._matches[stem] = match  # last again: the first ones go first
-            return match
-
-    def put(self, stem: str, match: WordMatch) -> None:
-        with self._lock:
-            if stem in self._matches:
-                return
-            self._matches[stem] = match
-            self._scores += len(match.rows) + OVERHEAD
-            while self._scores > CACHED_SCORES and len(self._matches) > 1:
-                first = next(iter(self._matches))
-                self._scores -= len(self._matches.pop(first).rows) + OVERHEAD
+        return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
 
 
 def _quoted(word: str) -> str:
@@ -249,7 +212,7 @@ def search(reader: WordReader, words: Mapping[str, str], limit: int | None = Non
     Words that more than half of the documents have are left out: each would add at most
     LEAST_IDF * (K1 + 1) to a score, and nearly every document to the result.
     """
-    size = reader.size
+    size = reader.size()
     most = min(size // 2, FULL_DOCUMENTS)
     terms = [_Term(stem, word, reader.count(stem, word, most)) for stem, word in words.items()]
     used = _rarest([term for term in terms if 0 < term.documents <= most], size)

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
 from attend.collection import Collection
-from attend.engines.engine import UNSUPPORTED
 from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, StageWatch, Task
 from attend.types import Json
 
@@ -114,5 +113,5 @@ def _within(collection: Collection, request: TrainRequest) -> TrainRequest:
         return request
     named = "parts" in request.model_fields_set
     if named or request.objective != "ranking" or not parts:
-        raise able.unsupported(*UNSUPPORTED["train"], field="parts")
+        raise able.lacking("train", field="parts")
     return request.model_copy(update={"parts": parts})

@@ -35,7 +35,7 @@ from attend.training.answer_material import AnswerMaterial, read_answers, shared
 from attend.training.material import start_of
 from attend.training.publish import Judgement, NewVersion, objective_of, projection_of
 from attend.training.request import Task
-from attend.training.served import ServedVersion, active_version, stored_batch
+from attend.training.served import ServedVersion, active_version, stored_keys
 from attend.tuning import Tuning
 from attend.types import Float64, Floats, Json
 
@@ -306,8 +306,8 @@ class AnswersObjective:
                     for attended in self.attended[choice]
                 ]
         version, collection = active_version(self.task), self.task.collection
-        batch = stored_batch(collection, version, self.answers.memory.rows)
-        served = ServedVersion(version, collection.settings, batch)
+        stored = stored_keys(collection, version, self.answers.memory.rows)
+        served = ServedVersion(version, collection.settings, stored)
         output = served_output(served, self.answers, self.request.value)
         return [Current(self._served(served, index), 1.0, output) for index in range(FOLDS)]
 

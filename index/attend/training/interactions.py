@@ -32,6 +32,7 @@ from attend.learn.selection import (
     nested_outcomes,
     weights,
 )
+from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
 from attend.training.publish import (
     Judgement,
@@ -41,7 +42,7 @@ from attend.training.publish import (
     projection_of,
 )
 from attend.training.request import FEWEST_QUESTIONS, Task
-from attend.training.served import ServedVersion, key_batch
+from attend.training.served import ServedVersion
 from attend.tuning import Tuning
 from attend.types import Floats, Int64, Json
 
@@ -162,8 +163,8 @@ class InteractionsObjective:
             {"scale": fitted.scale},
             offsets_of(fitted, memory),
             {
-                GATE: (memory.rows[counted], gates[counted, None].astype(np.float32)),
-                QUERY: (memory.rows[moved], moves[moved]),
+                GATE: Terms(memory.rows[counted], gates[counted, None].astype(np.float32)),
+                QUERY: Terms(memory.rows[moved], moves[moved]),
             },
             int(memory.ids.max()),
         )
@@ -220,7 +221,7 @@ class InteractionsObjective:
         """Return the active version as it is, on the documents of the memory."""
         version = self.task.collection.views.current(role="recommend").made
         memory = self.material.memory
-        served = ServedVersion(version, self.task.collection.settings, key_batch(memory))
+        served = ServedVersion(version, self.task.collection.settings, memory)
         moved_queries = version.asking(memory.document_embeddings(), memory.rows)
 
         def logits(documents: Int64, candidates: Int64) -> Floats:

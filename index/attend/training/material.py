@@ -37,19 +37,15 @@ LEAST_PROPENSITY = 0.1
 
 def memory_of(collection: Collection, rows: Int64 | None) -> Memory:
     """Read the keys of the documents of some rows, ascending; of all if None."""
-    with collection.store.all_keys() as (_, batches):
-        parts = []
-        for batch in batches:
-            mask = slice(None) if rows is None else np.isin(batch.documents, rows)
-            parts.append((batch.ids[mask], batch.documents[mask], batch.embeddings[mask]))
-    if not parts:
+    with collection.store.all_keys() as (_, stored):
+        tables = [part if rows is None else part.some(part.places(rows)) for part in stored]
+    if not tables:
         raise InvalidRequest(
             f"The collection {collection.name!r} has no documents to learn about; add some."
         )
-    ids, documents, embeddings = (np.concatenate(part) for part in zip(*parts, strict=True))
     unit = collection.settings.unit_embeddings or collection.settings.scorer == "cosine"
-    table = KeyTable.of_keys(np.ascontiguousarray(embeddings), ids, documents)
-    return Memory(table.rows, table.starts, table.vectors, table.ids, unit)
+    table = KeyTable.joined(tables)
+    return Memory(table.rows, table.starts, table.vectors, table.ids, unit=unit)
 
 
 def start_of(memory: Memory, dimensions: int | None) -> Float32:
@@ -257,7 +253,7 @@ def read_ratings(collection: Collection, seed: int) -> RatingMaterial:
     users, items, values = stored.user_indices[rated], stored.rows[rated], stored.values[rated]
     members = _of_some_users(users, seed)
     keys = collection.store.own_keys(np.unique(items[members]))
-    rows, embeddings = keys.means()
+    rows, embeddings = keys.rows, np.asarray(keys.means(), dtype=np.float32)
     members = members[np.isin(items[members], rows)]  # a document may have gone meanwhile
     places = np.searchsorted(rows, items[members])
     ratings = Ratings(users[members], places, values[members], len(stored.users), len(rows))

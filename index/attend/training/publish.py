@@ -14,10 +14,10 @@ from attend.learn.residual import Fitted
 from attend.projection import Projection, given, identity
 from attend.ratings import RatingModel
 from attend.settings import Settings
-from attend.store import StoredProjection, Terms
+from attend.store import Offsets, StoredProjection, Terms
 from attend.training.request import Task
 from attend.tuning import Tuning
-from attend.types import Float32, Float64, Int64, Json
+from attend.types import Float64, Json
 
 OBJECTIVES = {
     "ranking": "learned from examples what should be found",
@@ -54,8 +54,8 @@ class NewVersion(NamedTuple):
     projection: Projection | RatingModel
     tuning: Tuning
     calibration: Mapping[str, Json]
-    offsets: tuple[Int64, Float32] | None = None
-    terms: Terms | None = None
+    offsets: Offsets | None = None
+    terms: Mapping[str, Terms] | None = None
     last_key: int | None = None
 
 
@@ -153,11 +153,11 @@ def projection_of(
     )
 
 
-def offsets_of(fitted: Fitted, memory: Memory) -> tuple[Int64, Float32]:
+def offsets_of(fitted: Fitted, memory: Memory) -> Offsets:
     """Return a fit's offsets by the ids of their keys, ascending."""
     ids = memory.ids[fitted.offset_keys]
     order = np.argsort(ids)
-    return ids[order], fitted.offsets[order]
+    return Offsets(ids[order], fitted.offsets[order])
 
 
 def _replaced(before: StoredProjection, objective: str) -> str:

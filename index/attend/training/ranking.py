@@ -33,10 +33,10 @@ from attend.training.publish import (
     projection_of,
 )
 from attend.training.request import FEWEST_QUESTIONS, Task
-from attend.training.served import ServedVersion, active_version, key_batch
+from attend.training.served import ServedVersion, active_version, with_examples
 from attend.tuning import Tuning
 from attend.types import Float64, Int64, Json
-from attend.versions import Offsets, Version
+from attend.versions import Version
 
 MEASURE = "ndcg@10"
 
@@ -190,8 +190,9 @@ class RankingObjective:
             then = earlier.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
-        batch = key_batch(self.material.memory, training if version.examples else None)
-        served = ServedVersion(version, self.task.collection.settings, batch)
+        memory = self.material.memory
+        stored = with_examples(memory, training) if version.examples else memory
+        served = ServedVersion(version, self.task.collection.settings, stored)
         values = served.ndcg(self.material.questions.some(self._members(fold)))
         watch(1.0)
         return {None: values}
@@ -213,8 +214,7 @@ class RankingObjective:
                 watch=watch,
             ).mixed(start, float(choices["share"]))
         projection = projection_of(fitted, memory, self.task.collection.settings)
-        moves = Offsets(*offsets_of(fitted, memory))
-        return replace(self.active, projection=projection, offsets=moves)
+        return replace(self.active, projection=projection, offsets=offsets_of(fitted, memory))
 
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""

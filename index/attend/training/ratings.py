@@ -22,6 +22,7 @@ from attend.learn.rating_judge import (
 from attend.learn.rating_net import RECIPES, FittedRatings, Shape, fit_ratings
 from attend.learn.selection import cross_validate
 from attend.recommend.predictor import TERMS
+from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
 from attend.training.publish import Judgement, NewVersion
 from attend.training.request import FEWEST_QUESTIONS, Task
@@ -124,7 +125,7 @@ class RatingsObjective:
             self.fitted.model,
             Tuning(),
             {"coverage": dict(judgement.coverage), "trust": trust},
-            terms={TERMS: (material.rows, self.fitted.terms.packed())},
+            terms={TERMS: Terms(material.rows, self.fitted.terms.packed())},
             last_key=material.last_key,
         )
 

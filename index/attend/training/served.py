@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from attend.attention import Block, Mechanism, block_logits, log_mix, partition
 from attend.collection import Collection
+from attend.key_table import KeyTable
 from attend.learn.calibration import ATTEND
 from attend.learn.candidates import ideal_dcg, top_places
 from attend.learn.data import BLOCK, Memory, Questions
 from attend.measure.statistics import CUT, ndcg
 from attend.search.plan import AttentionOptions, plan_of
 from attend.settings import Settings
-from attend.store import KeyBatch
 from attend.training.request import Task
 from attend.types import Float32, Float64, Floats, Int64
 from attend.versions import Version
@@ -33,11 +31,11 @@ class ServedVersion:
         table: the version's own keys, with example queries as keys where it has them.
     """
 
-    def __init__(self, version: Version, settings: Settings, batch: KeyBatch) -> None:
+    def __init__(self, version: Version, settings: Settings, stored: KeyTable) -> None:
         self.version = version
         options = AttentionOptions(attend=version.tuning.attend or ATTEND)
         self.plan = plan_of(version, settings, options, words=True)
-        self.table = version.keys(batch)
+        self.table = version.keys(stored)
 
     @property
     def mechanism(self) -> Mechanism:
@@ -94,42 +92,21 @@ class ServedVersion:
         return np.concatenate(values)
 
 
-def key_batch(memory: Memory, training: Questions | None = None) -> KeyBatch:
-    """Return the keys of a memory as the store gives them.
-
-    Args:
-        training: questions that are keys of the documents relevant to them.
-    """
-    plain = np.zeros(len(memory.vectors), dtype=bool)
-    batch = KeyBatch(memory.ids, memory.documents, memory.vectors, plain)
-    if training is None:
-        return batch
+def with_examples(memory: Memory, training: Questions) -> KeyTable:
+    """Return a memory with questions as keys of the documents relevant to them."""
     question, document = training.relevant.nonzero()
-    ids = np.full(len(question), -1, dtype=np.int64)
-    marks = np.ones(len(ids), dtype=bool)
-    examples = KeyBatch(ids, memory.rows[document], training.embeddings[question], marks)
-    return joined_batch([batch, examples])
-
-
-def stored_batch(collection: Collection, version: Version, rows: Int64) -> KeyBatch:
-    """Read the keys of the documents of some rows, ascending, with example queries as keys where
-    a version has them."""
-    parts = []
-    with collection.store.all_keys(examples=version.examples) as (_, batches):
-        for batch in batches:
-            here = np.isin(batch.documents, rows)
-            ids, documents, embeddings, examples = batch
-            parts.append(KeyBatch(ids[here], documents[here], embeddings[here], examples[here]))
-    return joined_batch(parts)
-
-
-def joined_batch(parts: Sequence[KeyBatch]) -> KeyBatch:
-    """Return the keys of several batches as one, in the order of their documents."""
-    documents = np.concatenate([part.documents for part in parts])
+    documents = np.concatenate([memory.documents, memory.rows[document]])
     order = np.argsort(documents, kind="stable")
-    return KeyBatch(
-        np.concatenate([part.ids for part in parts])[order],
+    return KeyTable.of_keys(
+        np.concatenate([memory.vectors, training.embeddings[question]])[order],
+        np.concatenate([memory.ids, np.full(len(question), -1, dtype=np.int64)])[order],
         documents[order],
-        np.concatenate([part.embeddings for part in parts])[order],
-        np.concatenate([part.examples for part in parts])[order],
+        (np.arange(len(documents)) >= len(memory.ids))[order],
     )
+
+
+def stored_keys(collection: Collection, version: Version, rows: Int64) -> KeyTable:
+    """Read the keys of the documents of some rows, with example queries as keys where a version
+    has them."""
+    with collection.store.all_keys(examples=version.examples) as (_, tables):
+        return KeyTable.joined([table.some(table.places(rows)) for table in tables])

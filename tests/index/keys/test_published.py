@@ -17,6 +17,7 @@ import pytest
 
 from attend.collection import Collection
 from attend.errors import Damaged, ManifestMismatch
+from attend.key_table import KeyTable
 from attend.keys import IndexOrigin, Progress, PublishedIndexes
 from attend.verify import verify
 from tests.index.helpers import (
@@ -295,13 +296,14 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
+from attend.key_table import KeyTable
 from attend.keys import IndexOrigin, PublishedIndexes, published
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
 ids = np.arange(1, 4)
 PublishedIndexes(Path(sys.argv[1]), IndexOrigin("u", "none", 2, "raw")).publish(
-    [(np.ones((3, 2), np.float32), ids, ids)], 3, 0, lambda nonce: None)
+    [KeyTable.of_keys(np.ones((3, 2), np.float32), ids, ids)], 3, 0, lambda nonce: None)
 """
 
 
@@ -319,7 +321,7 @@ def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
     indexes = PublishedIndexes(tmp_path, origin)
     known: list[str] = []
     ids = np.arange(1, 3)
-    first = [(np.zeros((2, 2), np.float32), ids, ids)]
+    first = [KeyTable.of_keys(np.zeros((2, 2), np.float32), ids, ids)]
     assert indexes.publish(first, 2, 0, known.append).generation == 1
     code = KILLED
     if module.endswith("PublishedIndexes"):
@@ -328,7 +330,7 @@ def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
     assert killed.returncode == -signal.SIGKILL
     segment, manifest = indexes.load(lambda: Progress(3, 0, known))
     assert (manifest.generation, segment.keys) == (1, 2)
-    four = [(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))]
+    four = [KeyTable.of_keys(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))]
     after = indexes.publish(four, 3, 0, known.append)
     segment, manifest = indexes.load(lambda: Progress(3, 0, known))
     assert (manifest, segment.keys) == (after, 4)
@@ -339,7 +341,7 @@ def test_a_publication_that_fails_leaves_nothing_behind(tmp_path):
     indexes = PublishedIndexes(tmp_path, IndexOrigin("u", "none", 2, "raw"))
 
     def failing():
-        yield np.ones((1, 2), np.float32), np.array([1]), np.array([1])
+        yield KeyTable.of_keys(np.ones((1, 2), np.float32), np.array([1]), np.array([1]))
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
@@ -364,7 +366,8 @@ def test_numbers_of_files_and_manifest_must_agree(tmp_path):
     indexes = PublishedIndexes(tmp_path, IndexOrigin("u", "none", 2, "raw"))
     known: list[str] = []
     ids = np.arange(2)
-    indexes.publish([(np.zeros((2, 2), np.float32), ids, ids)], 2, 0, known.append)
+    table = KeyTable.of_keys(np.zeros((2, 2), np.float32), ids, ids)
+    indexes.publish([table], 2, 0, known.append)
     sealed(indexes.folder / "1" / "manifest.json", keys=3)
     with pytest.raises(Damaged, match="2 vectors and 2 ids, but its manifest says 3"):
         indexes.load(lambda: Progress(2, 0, known))

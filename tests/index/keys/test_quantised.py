@@ -18,6 +18,7 @@ import pytest
 
 from attend import Data
 from attend.errors import Damaged
+from attend.key_table import KeyTable
 from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted, choose, measuring
 from attend.keys.quantised import QuantisedVectors
 from attend.store import NewExample, Question
@@ -70,9 +71,8 @@ def indexes(folder: Path) -> PublishedIndexes:
 
 def write(folder: Path, vectors: np.ndarray, wanted: Wanted) -> dict:
     ids = np.arange(len(vectors))
-    blocks = [(vectors[at : at + 5000], ids[at : at + 5000], ids[at : at + 5000]) for at in
-              range(0, len(vectors), 5000)]  # fmt: skip
-    return indexes(folder).publish(blocks, len(vectors), 0, KNOWN.append, wanted).index
+    tables = KeyTable.of_keys(vectors, ids, ids).blocks(5000)
+    return indexes(folder).publish(tables, len(vectors), 0, KNOWN.append, wanted).index
 
 
 KNOWN: list[str] = []
@@ -186,7 +186,7 @@ def test_any_width_is_quantised(tmp_path, width):
     folder = PublishedIndexes(tmp_path, IndexOrigin("u", "none", width, "raw"))
     ids = np.arange(3000)
     wanted = Wanted(recall=0.5, exact_below=1)
-    manifest = folder.publish([(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
+    manifest = folder.publish([KeyTable.of_keys(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
     segment, _ = folder.load(lambda: Progress(1, 0, KNOWN))
     found = segment.vectors.search(keys[:50], measuring.FETCHED, None).positions
     assert found_share(found, truth(keys[:50], keys)) >= manifest.index["recall"] - SHORT

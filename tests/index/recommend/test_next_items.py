@@ -41,7 +41,7 @@ def collection(tmp_path):
 
 def keys(collection) -> np.ndarray:
     with collection.store.all_keys() as (_, batches):
-        return np.concatenate([each.embeddings for each in batches]).astype(np.float64)
+        return np.concatenate([each.vectors for each in batches]).astype(np.float64)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -360,7 +360,7 @@ def test_a_learned_version_moves_keys_queries_and_gates(collection):
     moves = np.array([[0.5] * WIDTH, [-1.0] * WIDTH])
     version = learned(collection, query=moves, gate=np.array([[0.2], [3.0]]))
     found = collection.recommend(history=["d1", "d2", "d3"], k=77, explain=True)
-    projection = Projection.from_bytes(collection.store.projection_weights(version))
+    projection = Projection.from_bytes(collection.store.version(version).weights)
     stored = keys(collection)
     moved = stored.copy()
     moved[[30, 31]] += 0.3

@@ -159,7 +159,7 @@ def test_an_estimate_of_all_documents_is_exact(filled, monkeypatch):
     allowed = np.ones(len(keys), dtype=bool)
     expected = mixed(by_part(keys, there, history, allowed), np.ones(len(history)))
     rows = {f"d{at}": at for at in range(len(keys))}
-    names = collection.store.values(found.attended[0].documents)
+    names = collection.store.documents(found.attended[0].documents)
     ids = [rows[names[row].id] for row in found.attended[0].documents.tolist()]
     assert not found.exact
     # What is proposed and not scored counts by its bytes, which are a little off.

@@ -39,7 +39,7 @@ def collection(tmp_path):
 
 def keys(collection) -> np.ndarray:
     with collection.store.all_keys() as (_, batches):
-        return np.concatenate([each.embeddings for each in batches]).astype(np.float64)
+        return np.concatenate([each.vectors for each in batches]).astype(np.float64)
 
 
 def expected(logits: np.ndarray, gates, attend) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

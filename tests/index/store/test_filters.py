@@ -153,7 +153,7 @@ def replace_all(store, documents: list[dict[str, Any]]) -> None:
 
 def matching(store, condition: dict[str, Any]) -> list[str]:
     rows = store.matching(compile_filter(condition))
-    found = store.values(rows)
+    found = store.documents(rows, texts=False)
     return sorted(found[row].id for row in rows.tolist())
 
 

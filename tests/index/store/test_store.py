@@ -330,7 +330,7 @@ def test_many_threads_read_whole_states_while_one_writes(store):
             while not stop.is_set():
                 numbers = {document.value for document in store.find(ids).values()}
                 with store.all_keys() as (_, batches):
-                    numbers_of_keys = {x for b in batches for x in b.embeddings[:, 0].tolist()}
+                    numbers_of_keys = {x for b in batches for x in b.vectors[:, 0].tolist()}
                 assert len(numbers) == 1
                 assert len(numbers_of_keys) == 1
                 seen.update(numbers)

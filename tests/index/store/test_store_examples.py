@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 
 import numpy as np
@@ -54,7 +55,7 @@ def example_keys(store) -> dict[int, tuple[str, list[float]]]:
             key: (int(row), embedding.tolist())
             for batch in batches
             for key, row, embedding, is_one in zip(
-                batch.ids.tolist(), batch.documents, batch.embeddings, batch.examples, strict=True
+                batch.ids.tolist(), batch.documents, batch.vectors, batch.is_example, strict=True
             )
             if is_one
         }
@@ -208,14 +209,14 @@ def test_example_keys_are_seen_only_where_asked_for(store):
     with store.all_keys() as (_, batches):
         plain = [key for batch in batches for key in batch.ids.tolist()]
     assert plain == own.ids.tolist()
-    assert not own.examples.any()
+    assert own.examples is None
     row = store.find(["a"])["a"].row
     assert embeddings_of(store, row).tolist() == [[0, 1]]
     assert len(store.changes_since(before.last_key, before.last_removal).added.ids) == 0
     added = store.changes_since(before.last_key, before.last_removal, examples=True).added
     assert added.examples.all()
     assert added.ids.tolist() == list(example_keys(store))
-    assert added.embeddings.tolist() == [[7, 8], [7, 8]]
+    assert added.vectors.tolist() == [[7, 8], [7, 8]]
     assert store.state().last_key == added.ids.max()
 
 
@@ -308,6 +309,53 @@ def test_examples_are_deleted_by_id_by_document_or_all(store):
     assert store.counts() == (4, 4)
 
 
+def test_deleting_examples_reads_indexes_and_no_whole_table(store):
+    """SQLite says itself how it finds the rows: SCAN reads a whole table, SEARCH an index."""
+    for text in ("q", "r", "s"):
+        teach(store, ("a", 1), ("b", 1), ("c", 0), text=text)
+    statements: list[str] = []
+    with store.connections.writing() as db:
+        db.conn.set_trace_callback(statements.append)
+    store.delete_examples(ids=[store.examples().ids.tolist()[0]])
+    store.delete_examples(documents=["b"])
+    store.write([entry("a", [(5, 5)])])
+    store.delete(["c"])
+    assert store.example_count() == 0
+    plans = {sql: steps(store, sql) for sql in map(explained, statements) if "DELETE" in sql}
+    assert {re.search(r"DELETE FROM (\w+)", sql)[1] for sql in plans} >= {
+        "documents", "examples", "keys", "questions",
+    }  # fmt: skip
+    # What goes with a row goes by a foreign key, of which no statement tells.
+    for child, column in references(store, {"documents", "examples", "questions"}):
+        sql = f"SELECT 1 FROM {child} WHERE {column} = 1"
+        plans[sql] = steps(store, sql)
+    scans = {
+        step: sql for sql, found in plans.items() for step in found
+        if re.match(r"SCAN (?!json_each|CONSTANT)", step)
+    }  # fmt: skip
+    assert scans == {}
+
+
+def explained(statement: str) -> str:
+    """A traced statement as one that stands alone: a trigger's begins with `--` and names rows."""
+    return re.sub(r"\b(old|new)\.\w+", "1", statement.removeprefix("-- "))
+
+
+def steps(store, sql: str) -> list[str]:
+    """The steps of SQLite's plan of a statement."""
+    plan = store.connections.reader().execute(f"EXPLAIN QUERY PLAN {sql}")
+    return [step for *_, step in plan]
+
+
+def references(store, parents: set[str]) -> list[tuple[str, str]]:
+    """Tables and columns that refer to some tables, by which their rows go."""
+    read = store.connections.reader().execute(
+        'SELECT child.name, reference."from", reference."table" FROM sqlite_master AS child, '
+        "pragma_foreign_key_list(child.name) AS reference WHERE child.type = 'table'"
+    )
+    return [(child, column) for child, column, parent in read if parent in parents]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["teach", "unteach", "write", "delete"]),
@@ -342,7 +390,7 @@ def test_a_reader_of_changes_holds_the_keys_of_the_examples_that_are(tmp_path_fa
             expected = {pair: each for pair, each in expected.items() if pair[1] != id}
         changes = store.changes_since(*seen, examples=True)
         held = (held - set(changes.removed.tolist())) | set(
-            changes.added.ids[changes.added.examples].tolist()
+            changes.added.ids[changes.added.is_example].tolist()
         )
         seen = changes.state.last_key, changes.state.last_removal
     assert told(store) == expected

@@ -255,8 +255,8 @@ def test_a_database_of_before_is_brought_up_to_date(tmp_path):
         assert store.lexical(query).rows.tolist() == [rows[id]]
     with store.all_keys(examples=True) as (state, batches):
         (batch,) = batches
-    assert batch.embeddings.tolist() == [[n, 1] for n in range(4)]
-    assert (batch.examples.any(), state.change) == (False, 4)
+    assert batch.vectors.tolist() == [[n, 1] for n in range(4)]
+    assert (batch.examples, state.change) == (None, 4)
     assert store.version(1)[:2] == (b"\1", {})
     store.write([entry("a", fields={"t": "new"})])
     store.delete(["b"])

@@ -58,7 +58,8 @@ def asked(collection: Collection, ids: list[str]) -> tuple[np.ndarray, np.ndarra
     """Rows and embeddings, in the order of ids."""
     rows = collection.store.rows_of(ids)
     wanted = np.array([rows[id] for id in ids], dtype=np.int64)
-    known, vectors = collection.store.own_keys(wanted).means()
+    keys = collection.store.own_keys(wanted)
+    known, vectors = keys.rows, keys.means()
     return wanted, vectors[np.searchsorted(known, wanted)]
 
 

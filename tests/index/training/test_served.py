@@ -13,7 +13,7 @@ from attend.feedback import add_feedback
 from attend.learn.held_out import DocumentFold
 from attend.projection import given, identity, split_heads
 from attend.training.answer_material import read_answers, shared_words
-from attend.training.served import ServedVersion, stored_batch
+from attend.training.served import ServedVersion, stored_keys
 from attend.tuning import Tuning
 from attend.versions import Version
 from tests.index.world import WORDS, words
@@ -111,7 +111,7 @@ def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
     lexical[0, np.searchsorted(rows, found.rows)] = found.scores / found.maximum
     coverage = np.array([found.maximum / found.ideal], dtype=np.float32)
     active = Version.of(version, library.store.version(version), "cosine")
-    served = ServedVersion(active, library.settings, stored_batch(library, active, rows))
+    served = ServedVersion(active, library.settings, stored_keys(library, active, rows))
     embedded = library.encoder().encode_queries([text])
     mine = served.scores(embedded, np.arange(40), served.words(lexical, coverage))[0]
     answer = library.search(text, attend="all", k=40)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attend.api.search import Mask, SearchOptions
-from attend.engines.engine import UNSUPPORTED, OpenedCollection
+from attend.engines.engine import OpenedCollection
 from attend.engines.milvus import schema, tables
 from attend.engines.milvus.address import Address
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
@@ -122,7 +122,7 @@ class RemoteSnapshots:
         return self._versions.of(self._tables.known().version)
 
     def mean(self) -> Float32:
-        raise CAPABILITIES.unsupported(*UNSUPPORTED["train"])
+        raise CAPABILITIES.lacking("train")
 
 
 def _check(options: SearchOptions) -> None:

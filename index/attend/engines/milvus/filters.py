@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.store import Predicate
-from attend.store.conditions import (
+from attend.store.filters import (
     ID,
     All,
     Among,
@@ -123,9 +123,9 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
         Unsupported: the filter asks for words of a text.
     """
     ranged = {
-        leaf.name
+        leaf.field
         for leaf in leaves_of(predicate.node)
-        if isinstance(leaf.condition, Within) and leaf.name != ID
+        if isinstance(leaf, Within) and leaf.field != ID
     }
     everything = isinstance(predicate.node, All) and not predicate.node.parts
     text = "" if everything else _written(predicate.node, elements)
@@ -153,32 +153,28 @@ def _written(node: Node, elements: int) -> str:
 
 
 def _leaf(leaf: Leaf, elements: int) -> str:
-    of_id = leaf.name == ID
-    match leaf.condition:
+    match leaf:
         case HasWords():
             CAPABILITIES.check("match", field="filter")
             return NOTHING
-        case IsNull():
-            return NOTHING if of_id else f"not (exists {_field(leaf.name)})"
-        case Among(values):
+        case IsNull(field):
+            return NOTHING if field == ID else f"not (exists {_field(field)})"
+        case Among(field, values):
             listed = [plain(item) for item in values if isinstance(item, bool | int | float | str)]
-            if of_id:
+            if field == ID:
                 listed = [item for item in listed if isinstance(item, str)]
             if not listed:
                 return NOTHING
             written = json.dumps(listed, ensure_ascii=False)
-            return (
-                f"id in {written}"
-                if of_id
-                else f"json_contains_any({_field(leaf.name)}, {written})"
-            )
-        case Within(bounds):
-            places = (
-                ["id"]
-                if of_id
-                else [f"{_field(leaf.name)}[{position}]" for position in range(elements)]
-            )
-            if of_id and not isinstance(bounds[0][1], str):
+            if field == ID:
+                return f"id in {written}"
+            return f"json_contains_any({_field(field)}, {written})"
+        case Within(field, bounds):
+            if field != ID:
+                places = [f"{_field(field)}[{position}]" for position in range(elements)]
+            elif isinstance(bounds[0][1], str):
+                places = ["id"]
+            else:
                 return NOTHING
             return " or ".join(
                 f"({' and '.join(f'{place} {sign} {_operand(value)}' for sign, value in bounds)})"

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.engines.engine import UNSUPPORTED
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.filters import both
@@ -261,7 +260,7 @@ class RemoteKeys:
 
 
 def _reads_all() -> Unsupported:
-    return CAPABILITIES.unsupported(*UNSUPPORTED["attend_all"], field="attend")
+    return CAPABILITIES.lacking("attend_all", field="attend")
 
 
 def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import CAPABILITIES, NotSupported
+from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.examples import RemoteExamples
 from attend.engines.milvus.filters import (
@@ -25,11 +25,12 @@ from attend.engines.milvus.filters import (
 from attend.engines.milvus.tables import Head, Read, Tables
 from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import Writer
+from attend.errors import Unsupported
+from attend.key_table import KeyTable
 from attend.store import (
     CollectionStore,
     Entry,
     Hashes,
-    KeyBatch,
     Predicate,
     Role,
     StaleEntries,
@@ -52,7 +53,7 @@ REVISIONS = 5
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
-class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
+class RemoteStore(RemoteExamples, CollectionStore):
     """Documents, keys and versions; any thread may use it.
 
     Every document is written whole or not at all, a batch document by document. What `Store` has
@@ -66,6 +67,9 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         self._planned = threading.local()
         self._wrote = 0
         self._search_read: Mapping[int, Read] | None = None
+
+    def unsupported(self, capability: str) -> Unsupported:
+        return CAPABILITIES.lacking(capability)
 
     def close(self) -> None:
         """The connection is the library's."""
@@ -123,19 +127,14 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         client = self._tables.client
         return client.count(self._tables.documents), client.count(self._tables.keys())
 
-    def documents(self, rows: Int64) -> dict[int, StoredDocument]:
+    def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
         if self._search_read is not None:
             return {
                 row: self._search_read[row].document
                 for row in rows.tolist()
                 if row in self._search_read
             }
-        return {row: read.document for row, read in self._tables.read(rows.tolist()).items()}
-
-    def values(self, rows: Int64) -> dict[int, StoredDocument]:
-        if self._search_read is not None:
-            return self.documents(rows)
-        read = self._tables.read(rows.tolist(), texts=False)
+        read = self._tables.read(rows.tolist(), texts=texts)
         return {row: item.document for row, item in read.items()}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
@@ -198,7 +197,7 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
             for id, head in heads.items()
         }
 
-    def own_keys(self, rows: Int64) -> KeyBatch:
+    def own_keys(self, rows: Int64) -> KeyTable:
         reads = self._tables.read(rows.tolist(), texts=False)
         return self._batch([reads[row] for row in sorted(reads)])
 
@@ -211,17 +210,17 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
         return {id: StoredKey(id, *place) for id, place in results.items()}
 
     @contextmanager
-    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyBatch]]]:
+    def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyTable]]]:
         """All keys that are their documents' own, in blocks of whole documents, by row."""
         yield self.state(), self._all_keys()
 
-    def _all_keys(self) -> Iterator[KeyBatch]:
+    def _all_keys(self) -> Iterator[KeyTable]:
         after = 0
         while reads := self._tables.scroll(after, 1000, texts=False):
             after = reads[-1].document.row
             yield self._batch(reads)
 
-    def _batch(self, reads: Sequence[Read]) -> KeyBatch:
+    def _batch(self, reads: Sequence[Read]) -> KeyTable:
         keys = {key: read.document.row for read in reads for key in read.key_ids()}
         results = self._tables.vectors(list(keys))
         ids = [key for key in keys if key in results]
@@ -229,8 +228,7 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
             np.stack([results[key] for key in ids]) if ids else np.empty((0, 0), dtype=np.float32)
         )
         documents = np.array([keys[key] for key in ids], dtype=np.int64)
-        none = np.zeros(len(ids), dtype=np.bool_)
-        return KeyBatch(np.array(ids, dtype=np.int64), documents, embeddings, none)
+        return KeyTable.of_keys(embeddings, np.array(ids, dtype=np.int64), documents)
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -317,17 +315,6 @@ class RemoteStore(RemoteExamples, NotSupported, CollectionStore):
 
     def projections(self) -> list[StoredProjection]:
         return self._versions.listed()
-
-    def active(self, role: Role = "search") -> StoredProjection | None:
-        return next(
-            (item for item in self.projections() if item.active and item.role == role), None
-        )
-
-    def role_of(self, version: int) -> Role:
-        return self._versions.of(version).role
-
-    def projection_weights(self, version: int) -> bytes:
-        return self._versions.stored(version).weights
 
     def version(self, version: int) -> StoredVersion:
         return self._versions.stored(version)

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Unpack
 
-import numpy as np
-
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.graphs import Graphs
@@ -23,14 +21,9 @@ from attend.engines.milvus.key_tables import KeyTables
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.tables import Tables
 from attend.errors import Conflict
-from attend.store import StoredProjection, StoredVersion, VersionDetails
-from attend.types import Float32, Int64, Json
+from attend.store import NO_OFFSETS, StoredProjection, StoredVersion, VersionDetails
+from attend.types import Json
 from attend.versions import Version
-
-NO_OFFSETS: tuple[Int64, Float32] = (
-    np.empty(0, dtype=np.int64),
-    np.empty((0, 0), dtype=np.float32),
-)
 
 
 class RemoteVersions:

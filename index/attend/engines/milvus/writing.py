@@ -30,8 +30,8 @@ from attend.engines.milvus import schema
 from attend.engines.milvus.client import Row
 from attend.engines.milvus.tables import DocumentContents, Head, Tables, contents_of
 from attend.errors import AttendError, Unavailable
-from attend.store import Entry, KeyBatch, KeyRow, StaleEntries
-from attend.types import Float32
+from attend.key_table import KeyTable
+from attend.store import Entry, KeyRow, StaleEntries
 from attend.versions import Version
 
 log = logging.getLogger("attend")
@@ -213,13 +213,10 @@ class Writer:
 
 def projected(rows: Sequence[Row], version: Version) -> list[Row]:
     """Rows of the raw layout as those of a version's."""
-    batch = KeyBatch(
-        np.array([row["key"] for row in rows], dtype=np.int64),
-        np.array([row["document"] for row in rows], dtype=np.int64),
-        np.array([row["vector"] for row in rows], dtype=np.float32),
-        np.zeros(len(rows), dtype=np.bool_),
-    )
-    vectors: Float32 = version.keys(batch).vectors
+    # A table of documents of one key each: rows need not be in the order of their documents.
+    keys = np.array([row["key"] for row in rows], dtype=np.int64)
+    embeddings = np.array([row["vector"] for row in rows], dtype=np.float32)
+    vectors = version.keys(KeyTable(keys, np.arange(len(keys) + 1), embeddings, keys)).vectors
     return [{**row, "vector": vector} for row, vector in zip(rows, vectors, strict=True)]
 
 
