@@ -128,11 +128,12 @@ def replace_keys(db: Database, row: int, entry: Entry) -> None:
 
 
 def _tables(blocks: Iterable[list[_Row]]) -> Iterator[KeyTable]:
-    """Yield rows as tables; a document that a block cuts is in the table of its last key."""
+    """Yield rows as tables of whole documents: a full block may have cut its last one."""
     rest: list[_Row] = []
     for block in blocks:
         rest += block
-        end = bisect_left(rest, rest[-1][1], key=itemgetter(1))
+        is_full = len(block) == READ_BLOCK
+        end = bisect_left(rest, rest[-1][1], key=itemgetter(1)) if is_full else len(rest)
         if end:
             yield _table(rest[:end])
         rest = rest[end:]

@@ -16,6 +16,7 @@ from attend.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
 from attend.ingest import Ingest, value_hash
 from attend.settings import Settings
 from attend.store import Entry, StaleEntries, Store, connections
+from attend.store import keys as store_keys
 from attend.types import Document
 from tests.index.helpers import embeddings_of, entry, fresh_store, no_encoder
 
@@ -453,3 +454,15 @@ def test_opening_never_waits_for_a_writer(store):
         assert opened == [["a"]]
     finally:
         other.close()
+
+
+def test_a_document_is_never_cut_between_two_tables(store, monkeypatch):
+    monkeypatch.setattr(store_keys, "READ_BLOCK", 3)
+    counts = [1, 4, 2, 3, 1, 7, 1, 1]
+    for number, count in enumerate(counts):
+        store.write([entry(str(number), [(number, place) for place in range(count)])])
+    with store.all_keys() as (_, tables):
+        read = list(tables)
+    assert [count for table in read for count in table.counts.tolist()] == counts
+    assert len(read) > 1
+    assert np.diff([row for table in read for row in table.rows.tolist()]).min() > 0
