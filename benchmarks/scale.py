@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
 from scale_index import hnswlib, learned, ours, start
 from threadpoolctl import threadpool_limits
 
-from attend.attention import Block, Blocks, attend_many, mechanism
+from attend.attention import Mechanism, attend_many, default_scale
+from attend.key_table import KeyTable
 from attend.keys import Delta, Segment, Snapshot
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32
@@ -133,13 +135,12 @@ def attention(vectors: Float32, queries: Float32) -> dict[str, float]:
     ids = np.arange(len(vectors))
     held = np.asarray(vectors)
     snapshot = Snapshot(Segment.of(FlatVectors(held), ids, ids), Delta.empty(WIDTH), 0, 0, 0)
-    by_dot = mechanism(scorer_name="dot", d_k=WIDTH, normalized=True)
-    blocks = Blocks(
-        lambda: (
-            Block(found.rows, found.starts[:-1], found.vectors[:, None, :])
-            for found in snapshot.blocks(None)
-        )
-    )
+    scale = np.full(1, default_scale("dot", normalized=True, d_k=WIDTH))
+    by_dot = Mechanism("dot", scale, gates=np.ones(1))
+
+    def blocks() -> Iterator[KeyTable]:
+        for table in snapshot.blocks(None):
+            yield table.with_vectors(table.vectors[:, None, :])
 
     def over_all(count: int) -> float:
         return timed(lambda: attend_many(queries[:count, None], blocks, by_dot, NEAREST))[1]

@@ -1,173 +1,232 @@
-"""A mechanism: the checked settings of one attention, and the logit of a document from its keys."""
+"""A mechanism: scorers, and the logits of documents from the keys that they have.
+
+A scorer matches queries and keys, (q, H, d) x (m, Hk, d) -> (q, H, m), in the finer precision of
+the two, so that a float64 query has exact scores against float32 keys. Hk is 1 (keys shared by all
+heads), H, or a divisor of H: then each run of Hk heads meets the keys' heads in turn, as the parts
+of a mixture do. Dot product: Vaswani et al. 2017. Additive: Bahdanau et al. 2014. Laplace: Kim et
+al. 2019.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from functools import cached_property, partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from attend.arrays import best
-from attend.attention.scorers import Additive, Scorer, scorer
-from attend.attention.softmax import check_temperature
+from attend.arrays import best, unit
 from attend.errors import InvalidRequest
+from attend.key_table import KeyTable
 from attend.types import Float64, Floats, Int64
 
-Scale: TypeAlias = float | str | Sequence[float] | Float64 | None
-"""A number, one for each head, 'sqrt' (1/sqrt(d_k)), 'none' (1), or None for the default."""
+Scorer: TypeAlias = Callable[[Floats, Floats], Floats]
 
 NORMALIZED_SCALE = 20.0
 """1/sqrt(384) on unit vectors, whose products lie within -1 and 1, is nearly uniform."""
 
+COLDEST = 1e-9
+"""Below this temperature every softmax is one-hot already, and quotients come to overflow."""
 
-Pool: TypeAlias = Callable[[Floats, Int64], Floats]
+LARGEST = 1e100
+"""Beyond any logit that means something, and far from overflow at any temperature."""
 
+MANY_KEYS = 4096
+"""From here on the keys come first in a product, which is a third faster for a few queries. It
+rounds the last of them otherwise, so that equals among a few would not stay in order."""
 
-def log_sum_exp(logits: Floats, starts: Int64) -> Floats:
-    """Return log sum exp over each document's keys: as if each key were attended to by itself."""
-    counts = np.diff(starts, append=logits.shape[-1])
-    peak = best(logits, starts)  # (..., n)
-    # A document whose keys are all at -inf has no peak to subtract, and stays there.
-    safe = np.where(np.isneginf(peak), 0, peak)
-    shares = np.exp(logits - np.repeat(safe, counts, axis=-1))  # (..., m)
-    with np.errstate(divide="ignore"):
-        return safe + np.log(np.add.reduceat(shares, starts, axis=-1))
+TILE_PRODUCTS = 1_000_000
+"""Multiplications up to which OpenBLAS reads a matrix where it lies, and does not copy it into
+panels first (its interface/gemm.c: M N K up to 100 cubed). For 16 queries a copy costs as much as
+their product with what is copied."""
 
+LEAST_TILE = 16
+"""Keys in a tile; more queries, which would make it smaller, share the panels well."""
 
-POOLS: Mapping[str, Pool] = {"max": best, "sum": log_sum_exp}
-
-
-def pool_of(name: str) -> Pool:
-    """Return the reduction of that name; raises InvalidRequest naming the known ones."""
-    if name not in POOLS:
-        raise InvalidRequest(
-            f"{name!r} is no pool; choose one of {', '.join(POOLS)}.", field="pool"
-        )
-    return POOLS[name]
+PAIR_VALUES = 1 << 18
+"""Numbers held at once where each query meets each key one by one: 2 MiB, within cache."""
 
 
-def by_document(logits: Floats, starts: Int64, pool: Pool) -> Floats:
-    """Reduce (..., m) to (..., n); the same array where every document has one key."""
-    if len(starts) == logits.shape[-1]:
-        return logits
-    return pool(logits, starts)
+def default_scale(scorer: str, normalized: bool, d_k: int) -> float:
+    """Return the untrained scale: what keeps logits of that scorer neither flat nor one-hot.
+
+    20 for cosines (and dot products of unit vectors), 1/sqrt(d_k) for dot products of
+    raw vectors (Vaswani et al. 2017), 1 for laplace and additive.
+    """
+    if scorer == "cosine" or (scorer == "dot" and normalized):
+        return NORMALIZED_SCALE
+    return 1 / float(np.sqrt(d_k)) if scorer == "dot" else 1.0
+
+
+class Additive(NamedTuple):
+    """Parameters of v^T tanh(W q + U k + b), one set for all heads."""
+
+    w: Float64  # (a, d)
+    u: Float64  # (a, d)
+    v: Float64  # (a,)
+    b: Float64 | None = None  # (a,); zero if absent
 
 
 @dataclass(frozen=True, eq=False)
 class Mechanism:
-    """Settings by which queries of H heads weigh documents; `mechanism` checks and makes it.
+    """Settings by which queries of H heads weigh documents; immutable, shared between threads.
 
-    A snapshot holds one: it is immutable and shared between threads.
+    Attributes:
+        scorer: a name in `SCORERS`, or "additive".
+        scale: (H,) the factors on its result.
+        gates: (H,) the weights of the heads, summing to one.
+        pool: a name in `POOLS`.
+        null_logit: (H,) the no-answer score in each head, before the temperature.
+        additive: the parameters of the scorer of that name.
     """
 
-    scorer_name: str
-    score: Scorer
+    scorer: str
     scale: Float64
-    """(H,)"""
-    pool: Pool
-    temperature: float
     gates: Float64
-    """(H,), summing to one."""
-    null_logit: Float64 | None
-    """(H,): the no-answer score in each head, before the temperature."""
+    pool: str = "max"
+    temperature: float = 1.0
+    null_logit: Float64 | None = None
+    additive: Additive | None = None
+
+    def __post_init__(self) -> None:
+        if not COLDEST <= self.temperature < np.inf:
+            raise InvalidRequest(
+                f"The temperature is {self.temperature}; send a finite number above 0, at least "
+                f"{COLDEST} (1 is as fitted).",
+                field="temperature",
+            )
 
     @cached_property
     def heads(self) -> int:
         """H."""
         return self.gates.size
 
+    @cached_property
+    def null(self) -> Float64 | None:
+        """(H,) the no-answer score over the temperature; None without one."""
+        return None if self.null_logit is None else self.null_logit / self.temperature
 
-def mechanism(
-    *,
-    scorer_name: str = "dot",
-    d_k: int,
-    normalized: bool,
-    scale: Scale = None,
-    pool_name: str = "max",
-    temperature: float = 1.0,
-    gates: ArrayLike = (1.0,),
-    null_logit: ArrayLike | None = None,
-    additive: Additive | None = None,
-) -> Mechanism:
-    """Make a mechanism from names and numbers; raises InvalidRequest for any that is unsound.
+    def cooled(self, z: Floats) -> Floats:
+        """Divide logits by the temperature; at 1 return the same array."""
+        return z if self.temperature == 1 else z / self.temperature
 
-    `d_k` is the width of a projected key (before folding) and `normalized` whether
-    queries and keys have length one: both only choose the default scale. The number of
-    gates is the number of heads.
-    """
-    head_gates = _gates(gates)
-    return Mechanism(
-        scorer_name=scorer_name,
-        score=scorer(scorer_name, additive),
-        scale=_scales(scale, default_scale(scorer_name, normalized, d_k), d_k, head_gates.size),
-        pool=pool_of(pool_name),
-        temperature=check_temperature(temperature),
-        gates=head_gates,
-        null_logit=None if null_logit is None else _null(null_logit, head_gates.size),
-    )
+    @cached_property
+    def score(self) -> Scorer:
+        """The scorer itself."""
+        if self.scorer == "additive":
+            return partial(additive, parameters=self.additive)
+        return SCORERS[self.scorer]
 
+    def score_keys(self, queries: Floats, keys: Floats) -> Floats:
+        """Score queries (q, H, d) against keys (m, Hk, d), scaled by head: (q, H, m)."""
+        q, heads, d = queries.shape
+        by_key = queries if keys.shape[1] == 1 else queries.reshape(-1, keys.shape[1], d)
+        scores = self.score(by_key, keys).reshape(q, heads, len(keys))
+        scaled = np.empty(scores.shape, scores.dtype)  # by query, wherever the product lies
+        return np.multiply(scores, self.scale[:, None].astype(scores.dtype), out=scaled)
 
-def default_scale(scorer_name: str, normalized: bool, d_k: int) -> float:
-    """Return the untrained scale: what keeps logits of that scorer neither flat nor one-hot.
+    def logits(self, queries: Floats, documents: KeyTable, bias: Floats | None = None) -> Floats:
+        """Score queries (q, H, d) against documents with keys (m, Hk, d): z (q, H, n).
 
-    20 for cosines (and dot products of unit vectors), 1/sqrt(d_k) for dot products of
-    raw vectors (Vaswani et al. 2017), 1 for laplace and additive.
-    """
-    if scorer_name == "cosine" or (scorer_name == "dot" and normalized):
-        return NORMALIZED_SCALE
-    return 1 / float(np.sqrt(d_k)) if scorer_name == "dot" else 1.0
+        In the precision of queries and keys, or of the bias if that is finer.
 
+        Args:
+            bias: added to the logits, and broadcast to (q, H, n); -inf masks.
 
-def resolve_scale(scale: float | str | None, default: float, d_k: int) -> float:
-    """Return a scale as a number; raises InvalidRequest unless it is finite and above zero."""
-    if scale is None:
-        return default
-    if isinstance(scale, str):
-        named = {"sqrt": 1 / float(np.sqrt(d_k)), "none": 1.0}
-        if scale in named:
-            return named[scale]
-    elif isinstance(scale, int | float | np.number) and not isinstance(scale, bool):
-        number = float(scale)
-        if np.isfinite(number) and number > 0:
-            return number
-    raise InvalidRequest(
-        f"The scale is {scale!r}; send a finite number above 0, 'sqrt' for 1/sqrt(d_k), or "
-        f"'none' for 1.",
-        field="scale",
-    )
+        Raises:
+            InvalidRequest: logits that are not finite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+            scores = self.score_keys(queries, documents.vectors)
+        # Written so that NaN fails too; and -inf would pass for a mask.
+        if scores.size and not (float(scores.min()) >= -LARGEST and float(scores.max()) <= LARGEST):
+            raise InvalidRequest(
+                "A query and a key have no finite score; one of them holds NaN, infinity or "
+                "numbers too large to multiply."
+            )
+        if len(documents.rows) < scores.shape[-1]:
+            scores = POOLS[self.pool](scores, documents.starts[:-1])
+        return scores if bias is None else scores + bias
 
 
-def _scales(scale: Scale, default: float, d_k: int, heads: int) -> Float64:
-    if isinstance(scale, str) or not isinstance(scale, Sequence | np.ndarray):
-        return np.full(heads, resolve_scale(scale, default, d_k))
-    if len(scale) != heads:
+def log_sum_exp(logits: Floats, starts: Int64) -> Floats:
+    """Return log sum exp over each document's keys: as if each key were attended to by itself."""
+    counts = np.diff(starts, append=logits.shape[-1])
+    peak = best(logits, starts)  # (..., n)
+    shares = np.exp(logits - np.repeat(peak, counts, axis=-1))  # (..., m)
+    return peak + np.log(np.add.reduceat(shares, starts, axis=-1))
+
+
+POOLS: Mapping[str, Callable[[Floats, Int64], Floats]] = {"max": best, "sum": log_sum_exp}
+"""Reduce logits (..., m) over each document's keys to (..., n)."""
+
+
+def dot(queries: Floats, keys: Floats) -> Floats:
+    """Score by q·k."""
+    q, heads, width = queries.shape
+    if keys.shape[1] == 1:
+        # One product for all heads: (q*H, d) and (m, d) -> (q*H, m)
+        flat, shared = queries.reshape(q * heads, width), keys[:, 0, :]
+        if len(keys) < MANY_KEYS:
+            return (flat @ shared.T).reshape(q, heads, len(keys))
+        return _tiled(shared, flat).T.reshape(q, heads, len(keys))
+    by_head = queries.transpose(1, 0, 2) @ keys.transpose(1, 2, 0)  # (H, q, d) @ (H, d, m)
+    return by_head.transpose(1, 0, 2)  # (q, H, m)
+
+
+def _tiled(keys: Floats, queries: Floats) -> Floats:
+    """Multiply keys (m, d) @ queries (q, d)ᵀ: (m, q), in tiles that few queries read but once."""
+    count, width = keys.shape
+    tile = TILE_PRODUCTS // max(1, len(queries) * width) // LEAST_TILE * LEAST_TILE
+    if len(queries) == 1 or tile == 0:
+        return np.asarray(keys @ queries.T)
+    columns, tiled = np.ascontiguousarray(queries.T), count - count % tile
+    tiles = keys[:tiled].reshape(-1, tile, width)
+    product = np.empty((count, len(queries)), np.result_type(keys, queries))
+    np.matmul(tiles, columns, out=product[:tiled].reshape(-1, tile, len(queries)))
+    np.matmul(keys[tiled:], columns, out=product[tiled:])
+    return product
+
+
+def cosine(queries: Floats, keys: Floats) -> Floats:
+    """Score by q·k / (|q| |k|); zero where either vector is zero, for it has no direction."""
+    key_length = np.linalg.norm(keys, axis=-1).T  # (Hk, m)
+    aligned = dot(unit(queries), keys)
+    return np.asarray(aligned / np.where(key_length == 0, 1, key_length))
+
+
+def laplace(queries: Floats, keys: Floats) -> Floats:
+    """Score by -sum |q - k|."""
+    return _pairwise(queries, keys, lambda q, k: -np.abs(q - k).sum(axis=-1))
+
+
+def additive(queries: Floats, keys: Floats, parameters: Additive | None) -> Floats:
+    """Score by v^T tanh(W q + U k + b): each query and key is multiplied once, a pair is not."""
+    if parameters is None:
         raise InvalidRequest(
-            f"{len(scale)} scales were given for {heads} heads; send one, or one for each.",
-            field="scale",
+            "The scorer 'additive' has parameters of its own, and the projection that answers has "
+            "none. Use dot, cosine or laplace, or a projection with additive parameters.",
+            field="scorer",
         )
-    return np.array([resolve_scale(number, default, d_k) for number in scale])
+    w, u, v, b = parameters
+    from_queries = queries @ w.T  # (q, H, d) @ (d, a) -> (q, H, a)
+    from_keys = keys @ u.T  # (m, Hk, d) @ (d, a) -> (m, Hk, a)
+    if b is not None:
+        from_queries = from_queries + b
+    return _pairwise(from_queries, from_keys, lambda q, k: np.tanh(q + k) @ v)
 
 
-def _gates(gates: ArrayLike) -> Float64:
-    array = np.asarray(gates, dtype=np.float64)
-    sound = array.ndim == 1 and array.size > 0 and np.isfinite(array).all()
-    if not sound or (array < 0).any() or abs(array.sum() - 1) > 1e-5:
-        raise InvalidRequest(
-            f"The head weights {array.tolist()} were given; send one number of at least 0 "
-            f"for each head, summing to 1.",
-            field="heads",
-        )
-    return np.asarray(array / array.sum())
+def _pairwise(queries: Floats, keys: Floats, pair: Callable[[Floats, Floats], Floats]) -> Floats:
+    """Apply `pair` to all queries and keys: it turns (H, d) and (b, Hk, d) into (b, H)."""
+    q, heads, width = queries.shape
+    out = np.empty((q, heads, len(keys)), np.result_type(queries, keys))
+    step = max(1, PAIR_VALUES // max(1, heads * width))
+    for start in range(0, len(keys), step):
+        part = slice(start, start + step)
+        for i in range(q):
+            out[i, :, part] = pair(queries[i], keys[part]).T
+    return out
 
 
-def _null(null_logit: ArrayLike, heads: int) -> Float64:
-    array = np.asarray(null_logit, dtype=np.float64)
-    if array.shape not in ((), (1,), (heads,)) or not np.isfinite(array).all():
-        raise InvalidRequest(
-            f"The null logit {array.tolist()} was given for {heads} heads; send one finite "
-            f"number, or one for each head."
-        )
-    return np.broadcast_to(array, (heads,))
+SCORERS: Mapping[str, Scorer] = {"dot": dot, "cosine": cosine, "laplace": laplace}

@@ -1,17 +1,14 @@
-"""Softmax with masks, a temperature and a no-answer score, and the mixture of heads."""
+"""Softmax with masks and a no-answer score, its sums, and the mixture of heads."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.errors import InvalidRequest
 from attend.types import Float64, Floats
-
-COLDEST = 1e-9
-"""Below it every softmax is one-hot already, and quotients come to overflow."""
 
 
 class Partition(NamedTuple):
@@ -41,34 +38,42 @@ class Softmax(NamedTuple):
     null_weight: Float64
     """(...,); zero without a no-answer score."""
     log_partition: Float64
-    """(...,) log of the sum of exp(logit / temperature); -inf if all was masked."""
+    """(...,) log of the sum of exp(logit); -inf if all was masked."""
+
+    @classmethod
+    def of(cls, logits: ArrayLike, null_logit: ArrayLike | None = None) -> Self:
+        """Return exp(z) over its sum along the last axis, in float64.
+
+        A logit of -inf is masked and weighs nothing. Where all are masked, weights are zero,
+        never uniform, and the no-answer score, if any, has all the weight.
+
+        Raises:
+            InvalidRequest: a logit is NaN or +inf.
+
+        >>> Softmax.of([0.9, 0.95, 0.2, 0.6]).weights.round(4).tolist()
+        [0.3041, 0.3197, 0.151, 0.2253]
+        """
+        z = np.asarray(logits, dtype=np.float64)
+        null = None if null_logit is None else np.asarray(null_logit, dtype=np.float64)
+        sums = partition(z, null)
+        null_weight = np.zeros(sums.total.shape) if null is None else weigh_one(null, sums)
+        return cls(weigh(z, sums), null_weight, sums.log)
 
 
-def softmax(
-    logits: ArrayLike, temperature: float = 1.0, null_logit: ArrayLike | None = None
-) -> Softmax:
-    """exp(z / t) over its sum along the last axis, in float64.
+def log_shares(z: Any) -> Any:
+    """Return the log of the softmax of a torch tensor (..., n), through which a loss learns."""
+    return z.log_softmax(dim=-1)
 
-    A logit of -inf is masked and weighs nothing. Where all are masked, weights are zero,
-    never uniform, and the no-answer score, if any, has all the weight. Raises InvalidRequest for
-    a temperature that is not a finite number above zero and for logits that are NaN or
-    +inf.
 
-    >>> softmax([0.9, 0.95, 0.2, 0.6]).weights.round(4).tolist()
-    [0.3041, 0.3197, 0.151, 0.2253]
-    """
-    tau = check_temperature(temperature)
-    z = np.asarray(logits, dtype=np.float64) / tau
-    null = None if null_logit is None else np.asarray(null_logit, dtype=np.float64) / tau
-    sums = partition(z, null)
-    null_weight = np.zeros(sums.total.shape) if null is None else weigh_one(null, sums)
-    return Softmax(weigh(z, sums), null_weight, sums.log)
+def log_total(z: Any) -> Any:
+    """Return the log of the sum of exponentials of a torch tensor (..., n): (...,)."""
+    return z.logsumexp(dim=-1)
 
 
 def partition(z: Floats, null: Float64 | None = None) -> Partition:
     """Sum exponentials over the last axis and the no-answer score: (..., n) -> (...,)."""
-    rows, _ = summed(z)
-    return rows if null is None else join(rows, Partition(null, np.ones(null.shape)))
+    sums, _ = summed(z)
+    return sums if null is None else join(sums, Partition(null, np.ones(null.shape)))
 
 
 def summed(z: Floats) -> tuple[Partition, Floats]:
@@ -82,11 +87,6 @@ def summed(z: Floats) -> tuple[Partition, Floats]:
     shares = _relative(z, maximum[..., None])
     total = np.asarray(shares.sum(axis=-1))
     return Partition(maximum.astype(np.float64), total.astype(np.float64)), shares
-
-
-def cooled(z: Floats, temperature: float) -> Floats:
-    """Divide logits by a temperature; at 1 return the same array."""
-    return z if temperature == 1 else z / temperature
 
 
 def join(one: Partition, other: Partition) -> Partition:
@@ -118,23 +118,8 @@ def log_mix(log_weights: Float64, gates: Float64) -> Float64:
         return partition(np.moveaxis(shares, -2, -1)).log
 
 
-def check_temperature(temperature: float) -> float:
-    """Return the temperature as a float, if it is a finite number above zero."""
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float | np.number):
-        raise InvalidRequest(
-            f"The temperature is {temperature!r}; send a number above 0.", field="temperature"
-        )
-    if not (np.isfinite(temperature) and temperature >= COLDEST):
-        raise InvalidRequest(
-            f"The temperature is {temperature}; send a finite number above 0, at least "
-            f"{COLDEST} (1 is as fitted).",
-            field="temperature",
-        )
-    return float(temperature)
-
-
 def _relative(z: Floats, maximum: Floats) -> Floats:
-    """exp(z - maximum), which is 0 for masked logits, also where nothing else is left."""
+    """Return exp(z - maximum): 0 for masked logits, also where nothing else is left."""
     with np.errstate(over="ignore"):  # a difference that overflows weighs nothing
         apart = np.asarray(z - np.where(np.isneginf(maximum), np.zeros_like(maximum), maximum))
         return np.exp(apart, out=apart)

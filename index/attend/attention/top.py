@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.attention.mechanism import Mechanism
-from attend.attention.softmax import Partition, cooled, log_mix, partition, weigh, weigh_one
+from attend.attention.softmax import Partition, log_mix, partition, weigh, weigh_one
 from attend.types import Float64, Floats, Int64
 
 
@@ -18,6 +18,15 @@ class Logits(NamedTuple):
     """(n,)"""
     z: Floats
     """(H, n)"""
+
+    def some(self, places: Int64) -> Logits:
+        """Return the documents at some places, in that order."""
+        return Logits(self.documents[places], self.z[:, places])
+
+    def unmasked(self) -> Logits:
+        """Return the documents that no mask took out."""
+        masked = np.isneginf(self.z).all(axis=0)
+        return self.some(np.flatnonzero(~masked)) if masked.any() else self
 
 
 class Attended(NamedTuple):
@@ -54,18 +63,18 @@ class Attended(NamedTuple):
 def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None = None) -> Attended:
     """Return the softmax over the `attend` best by the mixture of heads, or over all.
 
-    For a caller that has logits already; documents at -inf are masked.
+    Documents at -inf are masked.
     """
-    documents, z = unmasked(candidates)
+    best = candidates.unmasked()
     if mechanism.heads == 1:  # its scores are its logits, whatever they sum to
-        order = rank(documents, z[0])[:attend]
-        best = Logits(documents[order], z[:, order])
-        sums = _whole(best.z, mechanism)
-        return _attended(best, best.z[0], sums, mechanism, len(order))
-    if attend is not None and attend < len(documents):
-        order = rank(documents, scores(z, _whole(z, mechanism), mechanism))[:attend]
-        documents, z = documents[order], z[:, order]
-    return weighed(Logits(documents, z), _whole(z, mechanism), mechanism, len(documents))
+        best = best.some(rank(best.documents, best.z[0])[:attend])
+        sums = partition(best.z / mechanism.temperature, mechanism.null)
+        return _attended(best, best.z[0], sums, mechanism, len(best.documents))
+    sums = partition(best.z / mechanism.temperature, mechanism.null)
+    if attend is not None and attend < len(best.documents):
+        best = best.some(rank(best.documents, scores(best.z, sums, mechanism))[:attend])
+        sums = partition(best.z / mechanism.temperature, mechanism.null)
+    return weighed(best, sums, mechanism, len(best.documents))
 
 
 def weighed(
@@ -74,8 +83,7 @@ def weighed(
     """Return the weights of listed documents, best first, given each head's partition (H,)."""
     score = scores(listed.z, sums, mechanism)
     order = rank(listed.documents, score)
-    best = Logits(listed.documents[order], listed.z[:, order])
-    return _attended(best, score[order], sums, mechanism, total_documents)
+    return _attended(listed.some(order), score[order], sums, mechanism, total_documents)
 
 
 def _attended(
@@ -83,6 +91,7 @@ def _attended(
 ) -> Attended:
     z = best.z.astype(np.float64, copy=False)
     heads = weigh(z / mechanism.temperature, sums)  # (H, n)
+    null = mechanism.null
     return Attended(
         documents=best.documents,
         scores=np.asarray(score, dtype=np.float64),
@@ -90,7 +99,7 @@ def _attended(
         weights=mechanism.gates @ heads,
         head_weights=heads,
         partition=sums,
-        null_weight=0.0 if mechanism.null_logit is None else _null_weight(sums, mechanism),
+        null_weight=0.0 if null is None else float(mechanism.gates @ weigh_one(null, sums)),
         total_documents=total_documents,
     )
 
@@ -100,41 +109,19 @@ def scores(z: Floats, sums: Partition, mechanism: Mechanism) -> Float64:
     if mechanism.heads == 1:
         return np.asarray(z[0], dtype=np.float64)
     log = np.where(sums.total == 0, 0, sums.log)
-    shares = cooled(z, mechanism.temperature) - log[:, None]
+    shares = mechanism.cooled(z) - log[:, None]
     return log_mix(np.asarray(shares, dtype=np.float64), mechanism.gates)
 
 
 def mixed(z: Floats, sums: Partition, mechanism: Mechanism) -> Float64:
     """Turn logits (H, n) into mixed weights (n,); those that underflow are 0."""
+    peaks = np.where(np.isneginf(sums.maximum), 0, sums.maximum)
     with np.errstate(over="ignore"):  # what is beyond a partition has not been summed yet
-        shares = np.exp(cooled(z, mechanism.temperature) - _peaks(sums)[:, None])
+        shares = np.exp(mechanism.cooled(z) - peaks[:, None])
     weights: Float64 = (mechanism.gates / np.where(sums.total == 0, 1, sums.total)) @ shares
     return weights
-
-
-def _peaks(sums: Partition) -> Float64:
-    return np.where(np.isneginf(sums.maximum), 0, sums.maximum)
 
 
 def rank(documents: Int64, score: Floats) -> Int64:
     """Return positions, best score first; of equal scores the lower row id first."""
     return np.lexsort((documents, -score))
-
-
-def unmasked(candidates: Logits) -> Logits:
-    """Return the candidates that no mask took out."""
-    open = ~np.isneginf(candidates.z).all(axis=0)
-    if open.all():
-        return candidates
-    return Logits(candidates.documents[open], candidates.z[:, open])
-
-
-def _whole(z: Floats, mechanism: Mechanism) -> Partition:
-    """Return the partition (H,) of logits (H, n) with the no-answer score."""
-    null, tau = mechanism.null_logit, mechanism.temperature
-    return partition(z / tau, None if null is None else null / tau)
-
-
-def _null_weight(sums: Partition, mechanism: Mechanism) -> float:
-    assert mechanism.null_logit is not None
-    return float(mechanism.gates @ weigh_one(mechanism.null_logit / mechanism.temperature, sums))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.attention import log_shares, log_total
 from attend.learn.data import Memory, Sparse
 from attend.learn.fit import Recipe, Watch, count_batches, descend, shuffled_batches
 from attend.learn.residual import Fitted, Residual
@@ -162,7 +163,7 @@ class AnswerModel:
         # Amid what the first queries see: from afar it would take all steps to come near.
         batch = AnswerBatch(members[: recipe.batch], self._drawn())
         with self.maps.torch.no_grad():
-            first = float(self.maps.torch.logsumexp(self.logits(batch), dim=1).median())
+            first = float(log_total(self.logits(batch)).median())
         self.null = self.maps.torch.tensor(first, requires_grad=True)
 
     @property
@@ -201,12 +202,12 @@ class AnswerModel:
         agreement = torch.from_numpy(self.answers.targets.agreement(*batch))
         right = agreement > 0
         votes = torch.where(right, z + agreement.clamp(min=1e-9).log(), HIDDEN)
-        others = torch.logsumexp(z.masked_fill(right, HIDDEN), dim=1)  # (b,)
+        others = log_total(z.masked_fill(right, HIDDEN))  # (b,)
         answered = (right & (z > HIDDEN / 2)).any(dim=1)
         if not bool(answered.any()):
             return None
-        total = torch.logsumexp(z, dim=1)
-        crossed = total - torch.logsumexp(votes, dim=1)
+        total = log_total(z)
+        crossed = total - log_total(votes)
         softplus = torch.nn.functional.softplus
         null = softplus(self.null - total) + softplus(others - self.null)
         return ((1 - NULL_SHARE) * crossed + NULL_SHARE * null)[answered].mean()
@@ -218,7 +219,7 @@ class AnswerModel:
         answered = z.amax(dim=1) > HIDDEN / 2
         if not bool(answered.any()):
             return None
-        blended = torch.softmax(z, dim=1) @ numbers[batch.documents]  # (b, k) @ (k, v) -> (b, v)
+        blended = log_shares(z).exp() @ numbers[batch.documents]  # (b, k) @ (k, v) -> (b, v)
         return ((blended - numbers[batch.queries]) ** 2).mean(dim=1)[answered].mean()
 
     def _projected(self, embeddings: Float32) -> Any:

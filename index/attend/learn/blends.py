@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
-from attend.attention import softmax
+from attend.attention import Softmax, partition
 from attend.learn.answers import Answers, AnswerTargets, ValueMap, fit_output
 from attend.learn.calibration import (
     ATTEND,
@@ -138,7 +138,7 @@ class Blends:
     @property
     def weights(self) -> Float64:
         """(q, a): the softmax over what is attended to, without no answer: the blend's own."""
-        return softmax(self.scale * self.attended.scores).weights
+        return Softmax.of(self.scale * self.attended.scores).weights
 
     def gains(self) -> Float64:
         """(q,) how right answers are, higher is better: the log of the share that is right, or
@@ -268,7 +268,7 @@ def log_sums(attended: Held, scale: float) -> tuple[Float64, Float64]:
     """Return the log-sum-exp of the logits of queries that the memory answers (k,), as they are,
     and with what answers them hidden (h,)."""
     answered, hidden = (
-        logsumexp(scale * scores[attended.answered], axis=1)
+        partition(scale * scores[attended.answered]).log
         for scores in (attended.scores, attended.hidden)
     )
     return answered[np.isfinite(answered)], hidden[np.isfinite(hidden)]

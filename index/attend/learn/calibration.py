@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
+from attend.attention import partition
 from attend.errors import InvalidRequest
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float64
@@ -312,7 +313,7 @@ def _top(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
 
 def log_sum(z: Float64) -> Float64:
     """(q, a) -> (q,); -inf for a row without finite logits."""
-    return np.asarray(logsumexp(z, axis=1))
+    return partition(z).log
 
 
 def _unfit(as_is: Scored, hidden: Scored) -> str | None:

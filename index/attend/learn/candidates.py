@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attend.arrays import best, kth_largest, top
-from attend.attention import mechanism, score_keys
+from attend.attention import Mechanism
 from attend.learn.data import BLOCK, Memory, Questions
 from attend.learn.residual import Fitted
 from attend.measure.statistics import CUT, dcg, ndcg
@@ -21,7 +21,7 @@ DEPTH = 100
 NEVER = -1e9
 """The score of a document that has no key of this sort."""
 
-PRODUCT = mechanism(d_k=1, normalized=True, scale=1.0)
+PRODUCT = Mechanism("dot", scale=np.ones(1), gates=np.ones(1))
 """The scorer as it is, for logits that are scaled later."""
 
 
@@ -83,7 +83,7 @@ def find_candidates(
 
 def products(queries: Float32, keys: Float32) -> Float32:
     """Score queries (q, d) against keys (m, d) as a search does: (q, m)."""
-    scores: Float32 = score_keys(queries[:, None], keys[:, None], PRODUCT)[:, 0]
+    scores: Float32 = PRODUCT.score_keys(queries[:, None], keys[:, None])[:, 0]
     return scores
 
 

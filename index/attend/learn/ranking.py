@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.attention import log_shares
 from attend.errors import InvalidRequest
 from attend.learn.data import Memory, Questions
 from attend.learn.fit import Recipe, Watch, count_batches, descend, shuffled_batches
@@ -71,7 +72,7 @@ class RankingModel:
         competing = np.log(np.maximum(judged[:, candidates.documents].toarray(), 1))
         counts = torch.from_numpy(candidates.log_counts + competing.astype(np.float32))
         logits = self.maps.log_scale.exp() * self._scores(batch, candidates.documents) + counts
-        return -(target * torch.log_softmax(logits, dim=1)).sum(dim=1).mean()
+        return -(target * log_shares(logits)).sum(dim=1).mean()
 
     def candidates(self, judged: Any) -> Competitors:
         """Draw the documents that compete in one step: those judged, and some other labelled."""

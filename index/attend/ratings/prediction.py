@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.attention import Softmax, softmax
+from attend.attention import Softmax
 from attend.ratings.model import Items, RatingModel, centred
 from attend.types import Bool, Float32, Float64
 
@@ -136,7 +136,7 @@ def _attention(model: RatingModel, targets: Items, rated: Rated, there: Bool) ->
     with np.errstate(divide="ignore"):
         z += np.log(rated.weights)
     masked = np.where(there[:, None], z, -np.inf)
-    return softmax(masked, null_logit=np.broadcast_to(model.null, masked.shape[:2]))
+    return Softmax.of(masked, np.broadcast_to(model.null, masked.shape[:2]))
 
 
 def deviations(spread: Float64, features: Float64) -> Float64:
@@ -173,7 +173,7 @@ def attended(
     null = SCALE * NULL_COSINE + np.log(np.maximum((there * weights).sum(axis=1), 1.0))  # (t,)
     with np.errstate(divide="ignore"):
         z = np.where(there, SCALE * cosines + np.log(weights), -np.inf)
-    return softmax(z, null_logit=null)
+    return Softmax.of(z, null)
 
 
 class Shrunk(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit
 from attend.api.search import AcrossRequest, SearchRequest
-from attend.attention import softmax
+from attend.attention import Softmax
 from attend.search.listing import group_key
 from attend.search.schedule import Answered
 from attend.settings import Settings
@@ -57,7 +57,7 @@ def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
         settings.normalize,
         version.projection.fingerprint,
         version.tuning,
-        mechanism.scorer_name,
+        mechanism.scorer,
         mechanism.scale.tolist(),
         tau,
     )
@@ -79,7 +79,7 @@ def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
     if len(names) != 1 or None in names:
         return None
     null = -math.inf if scales[0].null is None else scales[0].null
-    weights = softmax([scale.total for scale in scales], null_logit=null).weights
+    weights = Softmax.of([scale.total for scale in scales], null).weights
     return Shares(weights.tolist(), float(weights.sum()))
 
 

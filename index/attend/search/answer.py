@@ -221,7 +221,7 @@ class Answering:
             blocks = ((block.documents, block.heads[query]) for block in every)
         for rows, weights in blocks:
             documents = self._documents(rows)
-            by_head = weights if scoring.parts is None else scoring.by_head(weights)
+            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
             ids = [document.id for document in documents]
             blend.add(ids, self._values(query, rows, documents), by_head)
         answer = blend.answer()

@@ -21,7 +21,6 @@ from attend.attention import (
     Logits,
     attend_logits,
     attend_many,
-    block_logits,
     weighed,
     weights_by_block,
 )
@@ -172,14 +171,8 @@ def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
     attended = _scan(scoring, rows, keep)
 
     def all_weights() -> Iterator[BlockWeights]:
-        return weights_by_block(
-            scoring.heads,
-            scoring.blocks(rows),
-            scoring.mechanism,
-            attended,
-            allowed=scoring.allowed,
-            shift=scoring.shift,
-        )
+        blocks = partial(scoring.blocks, rows)
+        return weights_by_block(scoring.heads, blocks, scoring.mechanism, attended, scoring.bias)
 
     return Attention(attended, True, scoring, all_weights=all_weights)
 
@@ -194,11 +187,10 @@ def _scan(scoring: Scoring, rows: Int64 | None, keep: int, queries: slice = ALL)
         for part in passes
         for attended in attend_many(
             scoring.heads[part],
-            scoring.blocks(rows, part),
+            partial(scoring.blocks, rows),
             scoring.mechanism,
             keep,
-            allowed=scoring.allowed,
-            shift=scoring.shift[part],
+            partial(scoring.bias, queries=part),
         )
     ]
 
@@ -340,11 +332,12 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
 
 def _block_logits(scoring: Scoring, query: int, documents: KeyTable) -> Logits:
     one = slice(query, query + 1)
-    heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one]
-    z = block_logits(heads, scoring.block(documents), scoring.mechanism, shift=shift)[0]
-    return Logits(documents.rows, z)
+    heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one, :, None]
+    return Logits(
+        documents.rows, scoring.mechanism.logits(heads, scoring.by_head(documents), shift)[0]
+    )
 
 
 def _with_words(scoring: Scoring, query: int, by_keys: Logits) -> Logits:
-    bias = scoring.bias(by_keys.documents, slice(query, query + 1))
+    bias = scoring.word_bias(by_keys.documents, slice(query, query + 1))
     return by_keys if bias is None else Logits(by_keys.documents, by_keys.z + bias[0])

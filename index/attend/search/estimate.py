@@ -23,7 +23,7 @@ import numpy as np
 
 from attend.api.answers import AttendedShare
 from attend.arrays import locate
-from attend.attention import Attended, Logits, Partition, block_logits, join, log_mix, partition
+from attend.attention import Attended, Logits, Partition, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
 from attend.key_table import KeyTable
 from attend.keys import NONE, Drawn, Near
@@ -147,9 +147,9 @@ def attended_share(
     if not len(top.documents) or others <= 0 or not outside.any():
         return WHOLE
     one = slice(query, query + 1)
-    bias = scoring.bias(sample.documents.rows, one)
-    block = scoring.block(sample.documents)._replace(bias=bias)
-    z = block_logits(scoring.heads[one], block, scoring.mechanism, shift=scoring.shift[one])[0]
+    documents = scoring.by_head(sample.documents)
+    bias = scoring.bias(documents.rows, one)
+    z = scoring.mechanism.logits(scoring.heads[one], documents, bias)[0]
     return _share(scoring, top, z[:, outside].astype(np.float64), others)
 
 

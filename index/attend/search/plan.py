@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from attend.attention import Additive, Mechanism, mechanism
+from attend.attention import Additive, Mechanism, default_scale
 from attend.errors import InvalidRequest
 from attend.projection import RAW_KEYS, Projection
 from attend.search.words import OFF, fitted_word_weight, word_weight
@@ -118,20 +118,23 @@ def _plan(
     # Keys of length one, but for examples, whose lengths say how much they count: an inner
     # product keeps those, where a cosine would divide them away.
     lengths_count = unit and (stored.normalized or not len(version.offsets.keys))
-    compare = mechanism(
-        scorer_name="dot" if scorer == "cosine" and lengths_count else scorer,
-        d_k=stored.d_k,
-        normalized=unit,
-        scale=_scale(version, settings, scorer, options),
-        pool_name=pool,
-        temperature=options.temperature * _temperature(version, settings, scorer, pool, options),
-        gates=_gates(stored, options.heads),
-        null_logit=tuning.null if fits else None,
-        additive=_additive(stored) if scorer == "additive" else None,
+    name = "dot" if scorer == "cosine" and lengths_count else scorer
+    scale = _scale(version, settings, scorer, options) or default_scale(name, unit, stored.d_k)
+    gates = _gates(stored, options.heads)
+    compare = Mechanism(
+        name,
+        np.broadcast_to(np.asarray(scale, dtype=np.float64), gates.shape),
+        gates,
+        pool,
+        options.temperature * _temperature(version, settings, scorer, pool, options),
+        np.broadcast_to(np.asarray(tuning.null, dtype=np.float64), gates.shape)
+        if fits and tuning.null is not None
+        else None,
+        _additive(stored),
     )
     raw = stored.key_fingerprint == RAW_KEYS and not version.moved
     projection = stored.form_for(scorer) if raw else stored
-    ordered = compare.scorer_name == "dot" and pool == "max"
+    ordered = compare.scorer == "dot" and pool == "max"
     stored_form = projection.key_fingerprint == stored.key_fingerprint
     return ScoringPlan(
         mechanism=compare,
@@ -197,15 +200,17 @@ def _check_lengths(scorer: str, settings: Settings) -> None:
         )
 
 
-def _additive(projection: Projection) -> Additive:
+def _additive(projection: Projection) -> Additive | None:
     w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
     if w is None or u is None or v is None:
-        raise InvalidRequest(
-            "The scorer 'additive' has parameters of its own, and the projection that answers has "
-            "none. Use dot, cosine or laplace, or a projection with additive parameters.",
-            field="scorer",
-        )
-    return Additive(w, u, v, projection.additive_b)
+        return None
+    b = projection.additive_b
+    return Additive(
+        w.astype(np.float64),
+        u.astype(np.float64),
+        v.astype(np.float64),
+        None if b is None else b.astype(np.float64),
+    )
 
 
 def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from attend.attention import (
-    Allowed,
-    Attended,
-    Block,
-    Blocks,
-    Mechanism,
-    log_mix,
-    pieces,
-    score_keys,
-    softmax,
-    without,
-)
+from attend.attention import Attended, Mechanism, Softmax, log_mix
 from attend.key_table import KeyTable
 from attend.search.plan import ScoringPlan
 from attend.search.words import WordScores
@@ -94,28 +83,32 @@ class Scoring:
         scaled = np.asarray(shift * compare.scale, dtype=np.float64)
         return cls(view, plan, compare, embeddings, heads, scaled, parts, words, masked)
 
-    def block(self, candidates: KeyTable) -> Block:
-        """Return documents with their keys by head, (m, Hk, d), without the words."""
-        if self.plan.stored_form:
-            count, width = candidates.vectors.shape
-            d = self.heads.shape[2]
-            keys = candidates.vectors.reshape(count, width // d, d)
-        else:
-            keys = self.plan.projection.keys(candidates.vectors)
-        return Block(candidates.rows, candidates.starts[:-1], keys)
+    def by_head(self, candidates: KeyTable) -> KeyTable:
+        """Return documents with their keys by head, (m, Hk, d)."""
+        if not self.plan.stored_form:
+            return candidates.with_vectors(self.plan.projection.keys(candidates.vectors))
+        count, width = candidates.vectors.shape
+        d = self.heads.shape[2]
+        return candidates.with_vectors(candidates.vectors.reshape(count, width // d, d))
 
-    def blocks(self, rows: Int64 | None, queries: slice = ALL) -> Blocks:
-        """Return all documents of `rows` block by block, with the words of some queries."""
+    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
+        """Return all documents of `rows` with their keys by head, block by block."""
         most = max(1, MAX_SCORES // self.mechanism.heads)
-        return Blocks(
-            lambda: (
-                block._replace(bias=self.bias(block.documents, queries))
-                for candidates in self.view.keys.blocks(rows)
-                for block in pieces(self.block(candidates), most)
-            )
-        )
+        for candidates in self.view.keys.blocks(rows):
+            parts = [candidates] if len(candidates.ids) <= most else candidates.blocks(most)
+            yield from map(self.by_head, parts)
 
-    def bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
+    def bias(self, documents: Int64, queries: slice = ALL) -> Float64:
+        """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
+        bias: Float64 = self.shift[queries][:, :, None]
+        words = self.word_bias(documents, queries)
+        if words is not None:
+            bias = bias + words
+        if self.masked is not None:
+            bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
+        return bias
+
+    def word_bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
         """Return what BM25 adds to the logits of documents (n,): (q, H, n)."""
         if self.words is None:
             return None
@@ -127,12 +120,7 @@ class Scoring:
         scaled: Float64 = by_head * self.mechanism.scale[:, None]
         return scaled
 
-    @property
-    def allowed(self) -> Allowed | None:
-        """The mask of a scan; None where it leaves out nothing."""
-        return None if self.masked is None else without(self.masked)
-
-    def by_head(self, weights: Float64) -> Float64:
+    def over_parts(self, weights: Float64) -> Float64:
         """Mix weights (p * H, n) over the parts: those of the projection's heads (H, n)."""
         if self.parts is None:
             return weights
@@ -160,7 +148,7 @@ class Scoring:
         """
         logits = self._logs(attended.logits[:, places], attended)
         with np.errstate(divide="ignore"):
-            shares = softmax(logits.T + np.log(self.mechanism.gates)).weights.T  # (p * H, k)
+            shares = Softmax.of(logits.T + np.log(self.mechanism.gates)).weights.T  # (p * H, k)
         parts = 1 if self.parts is None else len(self.parts)
         by_part = shares.reshape(parts, self.plan.projection.heads, -1)
         summed: Float64 = by_part.sum(axis=1)
@@ -189,8 +177,8 @@ class Scoring:
         candidates = self.view.keys.lookup(rows)
         if not len(candidates):
             return {}
-        block = self.block(candidates)
-        scores = score_keys(self.heads[query : query + 1], block.keys, self.mechanism)[0]  # (H, m)
+        keys = self.by_head(candidates).vectors
+        scores = self.mechanism.score_keys(self.heads[query : query + 1], keys)[0]  # (H, m)
         score = self.mechanism.gates @ scores  # (m,)
         places = np.split(np.arange(len(score)), candidates.starts[1:-1])
         best = [int(part[np.argmax(score[part])]) for part in places]
@@ -199,7 +187,7 @@ class Scoring:
 
     def lexical(self, query: int, documents: Int64) -> Float64:
         """Return what words add to the logits of documents, (n,); the heads' mean by gates."""
-        bias = self.bias(documents, slice(query, query + 1))
+        bias = self.word_bias(documents, slice(query, query + 1))
         return np.zeros(len(documents)) if bias is None else self.mechanism.gates @ bias[0]
 
     def terms(self, query: int) -> tuple[str, ...]:

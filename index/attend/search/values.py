@@ -228,7 +228,7 @@ def _nearest_value(
             continue
         near = nearest(vector, [value for _, value in vectors])
         if best is None or near.distance < best[0].distance:
-            best = near, vectors[near.index][0]
+            best = near, vectors[near.place][0]
     return best
 
 
@@ -240,7 +240,7 @@ def _nearest_key(store: CollectionStore, vector: Float64) -> tuple[Nearest, Stor
                 return None
             near = nearest(vector, table.vectors)
             if best is None or near.distance < best[0].distance:
-                best = near, int(table.documents[near.index])
+                best = near, int(table.documents[near.place])
     if best is None:
         raise Vanished
     near, row = best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attend.attention import Block, Mechanism, block_logits, log_mix, partition
+from attend.attention import Mechanism, log_mix, partition
 from attend.collection import Collection
 from attend.key_table import KeyTable
 from attend.learn.calibration import ATTEND
@@ -55,19 +55,20 @@ class ServedVersion:
             if self.plan.stored_form
             else self.plan.projection.keys(keys)
         )
-        bias = None if words is None else words[:, None] * scale[:, None]
-        block = Block(table.rows, table.starts[:-1], by_head, bias)
-        z = block_logits(projected.heads, block, self.mechanism, shift=projected.shift * scale)
+        bias = (projected.shift * scale)[:, :, None]
+        if words is not None:
+            bias = bias + words[:, None] * scale[:, None]
+        z = self.mechanism.logits(projected.heads, table.with_vectors(by_head), bias)
         return z / self.mechanism.temperature
 
     def scores(self, embeddings: Float32, documents: Int64, words: Floats | None = None) -> Floats:
         """Scores (q, c): logits of one head; of several the log of their mixed weights."""
         z = self.logits(embeddings, documents, words)
-        null, gates = self.mechanism.null_logit, self.mechanism.gates
+        null, gates = self.mechanism.null, self.mechanism.gates
         if len(gates) == 1:
             return z[:, 0]
         if null is not None:
-            null = np.broadcast_to(null / self.mechanism.temperature, z.shape[:2])
+            null = np.broadcast_to(null, z.shape[:2])
         return log_mix(np.asarray(z - partition(z, null).log[..., None]), gates)
 
     def words(self, lexical: Floats, coverage: Floats) -> Floats | None:

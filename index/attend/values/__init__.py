@@ -29,10 +29,9 @@ its fields, each with its own nulls).
 
 from __future__ import annotations
 
-from attend.values.blend import Blend
-from attend.values.blends import blend_for
-from attend.values.decode import Nearest, decode, nearest
-from attend.values.kinds import Kind, ValueType, as_number, infer, is_numbers, parse_type
+from attend.values.blends import Blend, blend_for
+from attend.values.kinds import Kind, ValueType, infer, parse_type
+from attend.values.numbers import Nearest, as_number, is_numbers, nearest
 from attend.values.select import only, select
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "ValueType",
     "as_number",
     "blend_for",
-    "decode",
     "infer",
     "is_numbers",
     "nearest",

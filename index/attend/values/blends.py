@@ -1,126 +1,93 @@
-"""A blend for each type of value: numbers, vectors, labels, objects, and what is only listed."""
+"""A blend for each type of value: weights over documents on their way to an answer."""
 
 from __future__ import annotations
 
+import heapq
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from attend.arrays import kth_largest
 from attend.types import Float64, Json
-from attend.values.blend import Blend, RetrievedBlend, ValueBlock
-from attend.values.kinds import (
-    Kind,
-    ValueType,
-    as_matrix,
-    as_numbers,
-    is_numbers,
-    is_strings,
-)
+from attend.values.kinds import Kind, ValueType, is_missing, is_sendable, is_strings
+from attend.values.numbers import Moments, as_matrix, as_numbers, is_numbers
 
-_BELOW_ONE = float(np.nextafter(1.0, 0.0))
+LISTED = 10
+"""Values that an answer lists at most."""
 
+TIE_DIGITS = 12
+"""Sums differ in their last bits with the order of blocks; a tie must not."""
 
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """What a block of (n, d) rows leaves behind; arrays are (d,), in units of 2**exponent."""
-
-    weight: float  # W = Σw
-    concentration: float  # Σ(w/W)², the inverse of the effective sample size
-    exponent: NDArray[np.int32]
-    anchor: Float64  # one of the rows
-    shift: Float64  # mean - anchor
-    variance: Float64
-
-    @property
-    def mean(self) -> Float64:
-        """Weighted mean, (d,)."""
-        return _unscaled(self.anchor + self.shift, self.exponent)
-
-    @property
-    def std(self) -> Float64:
-        """Weighted population standard deviation, (d,)."""
-        return _unscaled(np.sqrt(self.variance), self.exponent)
-
-    @property
-    def effective_sample_size(self) -> float:
-        """(Σw)² / Σw² (Kish 1965): how many equal weights would be as informative."""
-        return 1.0 / self.concentration
+Covered: TypeAlias = tuple[float, dict[str, Json] | None]
+"""The weight of the documents with a value, and the keys of the answer; None for null in each."""
 
 
-def moments(rows: Float64, weights: Float64) -> Moments:
-    """The moments of n >= 1 finite rows, (n, d), under (n,) positive weights."""
-    weight = float(weights.sum())
-    shares = weights / weight  # (n,)
-    exponent = np.frexp(np.abs(rows).max(axis=0))[1]  # (d,)
-    scaled = np.ldexp(rows, -exponent)  # (n, d)
-    anchor = scaled[weights.argmax()]
-    offsets = scaled - anchor
-    shift = shares @ offsets  # (n,) @ (n, d) -> (d,)
-    variance = shares @ (offsets - shift) ** 2
-    return Moments(weight, float(shares @ shares), exponent, anchor, shift, variance)
+class Blend(ABC):
+    """Weights over documents on their way to an answer.
 
+    Documents arrive in blocks, each document once, in any order and any split: the
+    answer is the same but for rounding. Weights need not sum to one. `attend.values`
+    lists the keys of the answers.
+    """
 
-def merge(a: Moments, b: Moments) -> Moments:
-    """The moments of both blocks' rows together."""
-    exponent = np.maximum(a.exponent, b.exponent)
-    a, b = _at(a, exponent), _at(b, exponent)
-    weight = a.weight + b.weight
-    of_a, of_b = a.weight / weight, b.weight / weight
-    # Anchors first: rows of one size differ exactly, their means would not.
-    apart = (b.anchor - a.anchor) + (b.shift - a.shift)
-    return Moments(
-        weight=weight,
-        concentration=of_a**2 * a.concentration + of_b**2 * b.concentration,
-        exponent=exponent,
-        anchor=a.anchor,
-        shift=a.shift + of_b * apart,
-        variance=of_a * a.variance + of_b * b.variance + of_a * of_b * apart**2,
-    )
+    keys: ClassVar[tuple[str, ...]]
+    """The keys of the answer between `type` and `coverage`."""
 
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self._total = 0.0
 
-def _at(part: Moments, exponent: NDArray[np.int32]) -> Moments:
-    down = part.exponent - exponent
-    return replace(
-        part,
-        exponent=exponent,
-        anchor=np.ldexp(part.anchor, down),
-        shift=np.ldexp(part.shift, down),
-        variance=np.ldexp(part.variance, 2 * down),
-    )
+    def add(self, ids: Sequence[str], values: Sequence[Json], weights: ArrayLike) -> None:
+        """Take in a block: (n) ids, (n) values and (n,) weights, none of them negative."""
+        shares = np.asarray(weights, dtype=np.float64)
+        places = np.flatnonzero(shares).tolist()
+        if len(places) < len(shares):
+            # Without weight a value must not even touch the rounding of the others.
+            ids, values = [ids[i] for i in places], [values[i] for i in places]
+            shares = shares[places]
+        if len(shares):
+            self._total += float(shares.sum())
+            self._take(ids, values, shares)
 
+    def answer(self) -> dict[str, Json]:
+        """Return the answer over all that was added so far, ready for JSON."""
+        weight, fields = self._covered()
+        # Two sums over different documents may differ in the last bit.
+        coverage = min(weight / self._total, 1.0) if weight > 0 else 0.0
+        return {"type": self.kind, **(fields or dict.fromkeys(self.keys)), "coverage": coverage}
 
-def _unscaled(scaled: Float64, exponent: NDArray[np.int32]) -> Float64:
-    # Rounding may carry the largest float64 up to 1.0, and that would become infinite.
-    result: Float64 = np.ldexp(np.clip(scaled, -_BELOW_ONE, _BELOW_ONE), exponent)
-    return result
+    @abstractmethod
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        """Accumulate values of positive weight; those of another type count as missing."""
+
+    @abstractmethod
+    def _covered(self) -> Covered:
+        """Return what was accumulated."""
 
 
 class NumberBlend(Blend):
     """Mean and spread of numbers; a boolean is none, nor is a number that is not finite."""
 
     keys = ("mean", "std", "effective_sample_size")
+    _moments: Moments | None = None
 
-    def __init__(self) -> None:
-        super().__init__("number")
-        self._moments: Moments | None = None
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        moments = Moments.of(as_numbers(values)[:, None], weights)
+        if moments is not None:
+            self._moments = moments.joined(self._moments)
 
-    def _take(self, block: ValueBlock) -> None:
-        numbers = as_numbers(block.values)
-        self._moments = _with(self._moments, numbers[:, None], block.weights)
-
-    def _covered(self) -> float:
-        return self._moments.weight if self._moments else 0.0
-
-    def _found(self) -> dict[str, Json]:
-        assert self._moments is not None  # something is covered
-        return {
+    def _covered(self) -> Covered:
+        if self._moments is None:
+            return 0.0, None
+        return self._moments.weight, {
             "mean": float(self._moments.mean[0]),
             "std": float(self._moments.std[0]),
-            "effective_sample_size": self._moments.effective_sample_size,
+            # (Σw)² / Σw² (Kish 1965): as many equal weights would be as informative.
+            "effective_sample_size": 1.0 / self._moments.concentration,
         }
 
 
@@ -134,43 +101,27 @@ class VectorBlend(Blend):
 
     keys = ("vector",)
 
-    def __init__(self) -> None:
-        super().__init__("vector")
-        self._by_width: dict[int, Moments | None] = {}
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self._by_width: dict[int, Moments] = {}
 
-    def _take(self, block: ValueBlock) -> None:
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
         places: dict[int, list[int]] = {}
-        for place, value in enumerate(block.values):
+        for place, value in enumerate(values):
             if is_numbers(value):
                 places.setdefault(len(value), []).append(place)
         for width, present in places.items():
-            rows = as_matrix([block.values[place] for place in present])  # type: ignore[misc]
-            self._by_width[width] = _with(self._by_width.get(width), rows, block.weights[present])
+            rows = as_matrix([values[place] for place in present])  # type: ignore[misc]
+            moments = Moments.of(rows, weights[present])
+            if moments is not None:
+                self._by_width[width] = moments.joined(self._by_width.get(width))
 
-    def _heaviest(self) -> Moments | None:
-        seen = [(part.weight, -width, part) for width, part in self._by_width.items() if part]
-        return max(seen)[-1] if seen else None
-
-    def _covered(self) -> float:
-        heaviest = self._heaviest()
-        return heaviest.weight if heaviest else 0.0
-
-    def _found(self) -> dict[str, Json]:
-        heaviest = self._heaviest()
-        assert heaviest is not None  # something is covered
-        return {"vector": heaviest.mean.tolist()}
-
-
-def _with(before: Moments | None, rows: Float64, weights: Float64) -> Moments | None:
-    """The moments of what came before and of the finite ones among (n, d) rows."""
-    finite = np.isfinite(rows).all(axis=1)  # (n,)
-    if not finite.any():
-        return before
-    block = moments(rows[finite], weights[finite])
-    return merge(before, block) if before else block
-
-
-_TIE_DIGITS = 12  # sums differ in their last bits with the order of blocks; a tie must not
+    def _covered(self) -> Covered:
+        if not self._by_width:
+            return 0.0, None
+        width = max(self._by_width, key=lambda width: (self._by_width[width].weight, -width))
+        heaviest = self._by_width[width]
+        return heaviest.weight, {"vector": heaviest.mean.tolist()}
 
 
 class SharesBlend(Blend):
@@ -188,25 +139,20 @@ class SharesBlend(Blend):
         self._weight = 0.0
         self._shares: defaultdict[str, float] = defaultdict(float)
 
-    def _take(self, block: ValueBlock) -> None:
-        for value, weight in zip(block.values, block.weights.tolist(), strict=True):
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        for value, weight in zip(values, weights.tolist(), strict=True):
             labels = self._labels(value)
             for label in labels:
                 self._shares[label] += weight / len(labels)
             if labels:
                 self._weight += weight
 
-    def _covered(self) -> float:
-        return self._weight
-
-    def _distribution(self) -> dict[str, float]:
+    def _covered(self) -> Covered:
+        if not self._weight:
+            return 0.0, None
         shares = {label: share / self._weight for label, share in self._shares.items()}
-        ranked = sorted(shares.items(), key=lambda item: (-round(item[1], _TIE_DIGITS), item[0]))
-        return dict(ranked)
-
-    def _found(self) -> dict[str, Json]:
-        distribution = self._distribution()
-        return {"value": next(iter(distribution)), "distribution": distribution}
+        ranked = sorted(shares.items(), key=lambda item: (-round(item[1], TIE_DIGITS), item[0]))
+        return self._weight, {"value": ranked[0][0], "distribution": dict(ranked)}
 
 
 class BooleanBlend(SharesBlend):
@@ -214,42 +160,31 @@ class BooleanBlend(SharesBlend):
 
     keys = ("value", "probability", "distribution")
 
-    def __init__(self) -> None:
-        super().__init__("boolean", _truth)
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind, _truth)
         self._shares.update(true=0.0, false=0.0)
 
-    def _found(self) -> dict[str, Json]:
-        distribution = self._distribution()
-        return {
-            "value": next(iter(distribution)) == "true",
-            "probability": distribution["true"],
-            "distribution": distribution,
+    def _covered(self) -> Covered:
+        weight, fields = super()._covered()
+        if fields is None:
+            return 0.0, None
+        probability = self._shares["true"] / weight
+        return weight, {
+            "value": fields["value"] == "true",
+            "probability": probability,
+            "distribution": fields["distribution"],
         }
 
 
-def category_blend() -> SharesBlend:
-    """One label to a document."""
-    return SharesBlend("category", lambda value: (value,) if isinstance(value, str) else ())
-
-
-def labels_blend() -> SharesBlend:
-    """A list of labels to a document; one that is listed twice counts once."""
-    return SharesBlend(
-        "labels", lambda value: tuple(dict.fromkeys(value)) if is_strings(value) else ()
-    )
-
-
 def _truth(value: Json) -> Sequence[str]:
-    if not isinstance(value, bool):
-        return ()
-    return ("true",) if value else ("false",)
+    return (("true",) if value else ("false",)) if isinstance(value, bool) else ()
 
 
 class ObjectBlend(Blend):
     """A blend for each field that the type names; other fields are left out.
 
     A document without the field, or without an object at all, counts in the field's
-    coverage as missing.
+    coverage as missing. Without any coverage the fields have their own nulls.
     """
 
     keys = ("fields",)
@@ -259,37 +194,78 @@ class ObjectBlend(Blend):
         self._weight = 0.0
         self._fields = {name: blend_for(field) for name, field in fields.items()}
 
-    def _take(self, block: ValueBlock) -> None:
-        objects = [value if isinstance(value, dict) else None for value in block.values]
-        self._weight += float(block.weights[[item is not None for item in objects]].sum())
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        objects = [value if isinstance(value, dict) else None for value in values]
+        self._weight += float(weights[[item is not None for item in objects]].sum())
         for name, field in self._fields.items():
-            values = [None if item is None else item.get(name) for item in objects]
-            field.add(block.ids, values, block.weights)
+            field.add(ids, [None if item is None else item.get(name) for item in objects], weights)
 
-    def _covered(self) -> float:
-        return self._weight
+    def _covered(self) -> Covered:
+        answers = {name: field.answer() for name, field in self._fields.items()}
+        return self._weight, {"fields": answers}
 
-    def _found(self) -> dict[str, Json]:
-        return {"fields": {name: field.answer() for name, field in self._fields.items()}}
 
-    def _blank(self) -> dict[str, Json]:
-        # A reader of one field finds its null where it would find its value.
-        return self._found()
+class Weighted(NamedTuple):
+    """A document among the heaviest so far."""
+
+    weight: float
+    id: str
+    value: Json
+
+
+class RetrievedBlend(Blend):
+    """The heaviest documents' values, their weights renormalised over all with a value."""
+
+    keys = ("value", "values")
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self._weight = 0.0
+        self._best: list[Weighted] = []
+
+    def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
+        present = [place for place, value in enumerate(values) if self._has(value)]
+        if not present:
+            return
+        weights = weights[present]
+        self._weight += float(weights.sum())
+        # Ties with the last of the heaviest are decided by the id.
+        least = kth_largest(weights, LISTED)[0] if len(weights) > LISTED else 0.0
+        for weight, place in zip(weights.tolist(), present, strict=True):
+            if weight >= least:
+                self._best.append(Weighted(weight, ids[place], values[place]))
+        self._best = heapq.nsmallest(LISTED, self._best, key=lambda item: (-item.weight, item.id))
+
+    def _has(self, value: Json) -> bool:
+        if self.kind == "mixed":
+            return not is_missing(value) and is_sendable(value)
+        return isinstance(value, str)
+
+    def _covered(self) -> Covered:
+        if not self._best:
+            return 0.0, None
+        values = [
+            {"id": item.id, "value": item.value, "weight": min(item.weight / self._weight, 1.0)}
+            for item in self._best
+        ]
+        return self._weight, {"value": self._best[0].value, "values": values}
 
 
 def blend_for(value_type: ValueType) -> Blend:
-    """A fresh blend for values of this type."""
+    """Return an empty blend for values of this type."""
     match value_type.kind:
         case "number":
-            return NumberBlend()
+            return NumberBlend("number")
         case "vector":
-            return VectorBlend()
+            return VectorBlend("vector")
         case "boolean":
-            return BooleanBlend()
+            return BooleanBlend("boolean")
         case "category":
-            return category_blend()
-        case "labels":
-            return labels_blend()
+            return SharesBlend("category", lambda value: (value,) if isinstance(value, str) else ())
+        case "labels":  # one that is listed twice counts once
+            return SharesBlend(
+                "labels", lambda value: tuple(dict.fromkeys(value)) if is_strings(value) else ()
+            )
         case "object":
             return ObjectBlend(value_type.fields or {})
         case "text" | "image" | "mixed":

@@ -11,71 +11,17 @@ from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 import numpy as np
 
 from attend.errors import InvalidRequest, LimitExceeded
-from attend.types import Float64, Json
-
-
-def as_number(value: Json) -> float:
-    """The value as a float64, or NaN where it is no finite number.
-
-    >>> as_number(3), as_number(True), as_number("3"), as_number(10**400)
-    (3.0, nan, nan, nan)
-    """
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return math.nan
-    try:
-        number = float(value)
-    except OverflowError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
-
-
-def as_numbers(values: Sequence[Json]) -> Float64:
-    """Return the values as numbers (n,), NaN as in `as_number`.
-
-    >>> as_numbers([3, 0.5, None]).tolist()
-    [3.0, 0.5, nan]
-    """
-    # At once where all are plain numbers: several times faster than one by one.
-    if {value.__class__ for value in values} <= {int, float}:
-        try:
-            numbers = np.array(values, dtype=np.float64)
-        except OverflowError:
-            pass
-        else:
-            return np.where(np.isfinite(numbers), numbers, np.nan)
-    return np.fromiter(map(as_number, values), np.float64, len(values))
-
-
-def is_list(value: Json) -> TypeGuard[Sequence[Json]]:
-    """A JSON array; a string is a sequence to Python, and none here."""
-    return isinstance(value, (list, tuple))
-
-
-def is_numbers(value: Json) -> TypeGuard[Sequence[float]]:
-    """A non-empty list of numbers, some of which may not be finite."""
-    # By the few types that occur: several times faster than asking every element.
-    return (
-        is_list(value)
-        and len(value) > 0
-        and all(issubclass(t, (int, float)) and t is not bool for t in set(map(type, value)))
-    )
+from attend.types import Json
+from attend.values.numbers import as_matrix, as_number, is_list, is_numbers
 
 
 def is_strings(value: Json) -> TypeGuard[Sequence[str]]:
-    """A non-empty list of strings."""
+    """Return whether a value is a non-empty list of strings."""
     return is_list(value) and len(value) > 0 and all(isinstance(item, str) for item in value)
 
 
-def as_matrix(rows: Sequence[Sequence[float]]) -> Float64:
-    """Lists of numbers of one length as rows, (n, d); what no float64 holds becomes NaN."""
-    try:
-        return np.array(rows, dtype=np.float64)
-    except OverflowError:
-        return np.array([[as_number(item) for item in row] for row in rows], dtype=np.float64)
-
-
 def is_missing(value: Json) -> bool:
-    """No value: null, an empty list, or a number (or a list of them) that is not finite."""
+    """Return whether there is no value: null, an empty list, or numbers that are not finite."""
     if value is None:
         return True
     if is_list(value):
@@ -108,7 +54,7 @@ _IMAGE_ENDINGS = tuple(f".{name}" for name in _FORMATS)
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What a collection's values are, and so how they blend.
+    """The type of a collection's values, which decides how they blend.
 
     `fields` maps each key of an object to its type, and is None for every other kind.
     """
@@ -116,21 +62,15 @@ class ValueType:
     kind: Kind
     fields: Mapping[str, ValueType] | None = None
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"A value type is one of {_kinds()}, not {self.kind!r}.")
-        if (self.kind == "object") != (self.fields is not None):
-            raise ValueError(f"Only an object has fields: {self.kind} came with {self.fields}.")
-
     def to_json(self) -> Json:
-        """The type as `parse_type` reads it: a kind, or for an object its fields' types."""
+        """Return the type as `parse_type` reads it: a kind, or for an object its fields' types."""
         if self.fields is None:
             return self.kind
         return {name: field.to_json() for name, field in self.fields.items()}
 
 
 def infer(values: Sequence[Json]) -> ValueType:
-    """The type of a collection, from a sample of its values.
+    """Infer the type of a collection from a sample of its values.
 
     Take the sample from the whole collection and not from one query's documents, so
     that every query is answered in one type. Missing values (null, NaN, an empty list)
@@ -145,7 +85,7 @@ def infer(values: Sequence[Json]) -> ValueType:
 
 
 def parse_type(spec: Json, *, field: str = "value_type") -> ValueType:
-    """A declared type: a kind by name, or an object of its fields' types.
+    """Return a declared type: a kind by name, or an object of its fields' types.
 
     Raises InvalidRequest for anything else and LimitExceeded for an object that is
     deeper or wider than can be blended; `field` is where the request said it.
@@ -173,7 +113,7 @@ def _infer(values: Sequence[Json], depth: int) -> ValueType:
 
 
 def _shape(value: Json) -> Any:
-    """The kind that one value shows by itself; `strings` where only the sample can tell."""
+    """Return the kind that one value shows by itself; `strings` where only the sample can tell."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, (int, float)):

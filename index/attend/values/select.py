@@ -1,4 +1,4 @@
-"""Which of a document's contents a request wants back."""
+"""Selection of a document's contents: the value that a path names, and parts of a payload."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _follow(tree: Json, path: str) -> Json:
 
 
 def only(payload: Mapping[str, Json], paths: Iterable[str]) -> dict[str, Json]:
-    """The parts of a payload that paths lead to, where they were; what is not there is left out.
+    """Return the parts of a payload that paths lead to, where they were; leave out the missing.
 
     >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"])
     {'price': {'eur': 3}}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from attend.attention import Block, block_logits, mechanism, softmax
+from attend.attention import Softmax
 from attend.projection import given, identity, split_heads
-from tests.index.attention.single import attend_all, attend_top
+from tests.index.attention.single import attend_all, attend_top, mechanism, table
 
 CAR = np.array(
     [
@@ -26,29 +28,24 @@ ASKED = np.array([0.8, 0.66, 0.07, 0.35, 0.96, 0.05, 0.75, 0.0])
 VALUES = np.array([0.6, 0.9, 0.05, 0.25, 0.95, 0.01, 0.5, 0.01])
 
 
-def block(keys) -> Block:
-    ids = np.arange(len(keys), dtype=np.int64)
-    return Block(ids, ids, keys if keys.ndim == 3 else keys[:, None, :])
-
-
 @pytest.mark.parametrize(
     ("scorer", "scale", "answer"),
     [
-        ("dot", "sqrt", 0.512329),
+        ("dot", 1 / math.sqrt(8), 0.512329),
         ("dot", 1 / 8, 0.448391),
-        ("dot", "none", 0.627149),
+        ("dot", 1.0, 0.627149),
         ("laplace", None, 0.654110),
     ],
 )
-def test_is_it_a_car(scorer: str, scale: float | str | None, answer: float):
-    how = mechanism(scorer_name=scorer, scale=scale, d_k=8, normalized=False)
-    found = attend_all(ASKED[None], [block(CAR)], how, keep=8)
+def test_is_it_a_car(scorer: str, scale: float | None, answer: float):
+    how = mechanism(scorer, scale=scale, d_k=8)
+    found = attend_all(ASKED[None], [table(CAR)], how, keep=8)
     assert found.weights @ VALUES[found.documents] == pytest.approx(answer, abs=5e-7)
 
 
 def test_is_it_a_car_said_hard():
-    how = mechanism(d_k=8, normalized=False)
-    found = attend_top(ASKED[None], [block(CAR)], how, attend=1)
+    how = mechanism(d_k=8)
+    found = attend_top(ASKED[None], [table(CAR)], how, attend=1)
     assert found.weights.tolist() == [1]
     assert VALUES[found.documents].tolist() == [0.95]
 
@@ -66,9 +63,9 @@ def test_multi_head_attention_is_torchs(heads: int, bias: bool):
     expected, weights = layer(asked, offered, meant, average_attn_weights=False)
 
     projection = given(heads=heads, **weights_of(layer))
-    how = mechanism(d_k=projection.d_k, normalized=False, gates=projection.gates)
+    how = mechanism(d_k=projection.d_k, gates=projection.gates)
     queries, keys = projection.queries(asked[0].numpy()), projection.keys(offered[0].numpy())
-    found = softmax(block_logits(queries, block(keys), how)).weights  # (q, H, n)
+    found = Softmax.of(how.logits(queries, table(keys))).weights  # (q, H, n)
     np.testing.assert_allclose(found, weights.detach().numpy()[0].swapaxes(0, 1), atol=1e-5)
     for i in range(q):
         answer = projection.values(meant[0].numpy(), found[i])
@@ -95,10 +92,10 @@ def test_folded_and_materialised_keys_weigh_the_same():
     )
     folded = projection.fold("dot")
     x, y = rng.normal(size=(5, 10)).astype(np.float32), rng.normal(size=(9, 10)).astype(np.float32)
-    how = mechanism(d_k=4, normalized=False, scale=1, gates=projection.gates)
-    plain = block_logits(projection.queries(x), block(projection.keys(y)), how)
-    moved = block_logits(folded.queries(x), block(folded.keys(y)), how)
-    np.testing.assert_allclose(softmax(moved).weights, softmax(plain).weights, atol=1e-5)
+    how = mechanism(scale=1, gates=projection.gates)
+    plain = how.logits(projection.queries(x), table(projection.keys(y)))
+    moved = how.logits(folded.queries(x), table(folded.keys(y)))
+    np.testing.assert_allclose(Softmax.of(moved).weights, Softmax.of(plain).weights, atol=1e-5)
     difference = plain - moved  # (q, H, n)
     np.testing.assert_allclose(difference, np.broadcast_to(folded.shift(x)[..., None], plain.shape),
                                atol=1e-4)  # fmt: skip
@@ -110,11 +107,11 @@ def test_asymmetric_projections_attend_one_way():
     w_q = np.array([[1.0, 0, 0], [0, 0, 0], [0, 0, 0]])  # only "he" asks
     w_k = np.array([[0, 2.0, 1.0], [0, 0, 0], [0, 0, 0]])  # Hans answers more than Mary
     words = np.stack([he, hans, mary])
-    how = mechanism(d_k=3, normalized=False)
+    how = mechanism(d_k=3)
 
     def logits(projection):
-        keys = block(projection.keys(words))
-        return block_logits(projection.queries(words), keys, how)[:, 0]
+        keys = table(projection.keys(words))
+        return how.logits(projection.queries(words), keys)[:, 0]
 
     found = logits(given(w_q, w_k))
     assert found[0, 1] > found[0, 2] > found[1, 0] == 0
@@ -127,7 +124,7 @@ def test_heads_attend_to_different_things():
     projection = split_heads(4, 2)
     how = mechanism(d_k=2, normalized=True, gates=projection.gates)
     query = projection.queries(np.array([[1.0, 0, 0, 1.0]]))
-    found = attend_all(query[0], [block(projection.keys(keys))], how, keep=2)
+    found = attend_all(query[0], [table(projection.keys(keys))], how, keep=2)
     assert found.head_weights.argmax(axis=1).tolist() in ([0, 1], [1, 0])
     assert found.weights.tolist() == pytest.approx([0.5, 0.5])
 
@@ -135,13 +132,13 @@ def test_heads_attend_to_different_things():
 def test_orthonormal_queries_and_keys_attend_one_to_one():
     words = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
     projection, how = identity(6), mechanism(d_k=6, normalized=True)
-    logits = block_logits(projection.queries(words), block(projection.keys(words)), how)
-    np.testing.assert_allclose(softmax(logits).weights[:, 0], np.eye(6), atol=1e-6)
+    logits = how.logits(projection.queries(words), table(projection.keys(words)))
+    np.testing.assert_allclose(Softmax.of(logits).weights[:, 0], np.eye(6), atol=1e-6)
 
 
 def test_unnormalised_a_vector_need_not_be_nearest_to_itself():
     words = np.array([[1.0, 0], [3.0, 1.0]])
-    how = mechanism(d_k=2, normalized=False)
-    assert attend_top(words[:1], [block(words)], how, 1).documents.tolist() == [1]
-    cosine = mechanism(scorer_name="cosine", d_k=2, normalized=False)
-    assert attend_top(words[:1], [block(words)], cosine, 1).documents.tolist() == [0]
+    how = mechanism()
+    assert attend_top(words[:1], [table(words)], how, 1).documents.tolist() == [1]
+    cosine = mechanism("cosine")
+    assert attend_top(words[:1], [table(words)], cosine, 1).documents.tolist() == [0]

@@ -6,8 +6,8 @@ import tracemalloc
 
 import numpy as np
 
-from attend.attention import Block, Blocks, mechanism
-from tests.index.attention.single import attend_all
+from attend.attention import attend_many
+from tests.index.attention.single import mechanism, table
 
 WIDTH, ROWS = 32, 2000
 
@@ -18,16 +18,15 @@ def generated(keys: int):
     for start in range(0, keys, ROWS):
         documents = np.arange(start, start + ROWS, dtype=np.int64)
         block = rng.normal(size=(ROWS, 1, WIDTH)).astype(np.float32)
-        yield Block(documents, documents - start, block)
+        yield table(block, documents)
 
 
 def peak(keys: int, heads: int) -> int:
-    how = mechanism(d_k=WIDTH, normalized=False, gates=np.full(heads, 1 / heads))
+    how = mechanism(d_k=WIDTH, gates=np.full(heads, 1 / heads))
     query = np.random.default_rng(1).normal(size=(heads, WIDTH)).astype(np.float32)
-    blocks = Blocks(lambda: generated(keys)) if heads > 1 else generated(keys)
     tracemalloc.start()
     try:
-        found = attend_all(query, blocks, how, keep=100)
+        found = attend_many(query[None], lambda: generated(keys), how, keep=100)[0]
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

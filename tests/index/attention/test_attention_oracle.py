@@ -10,16 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.attention import (
-    Additive,
-    Attended,
-    Block,
-    attend_many,
-    mechanism,
-    weights_by_block,
-)
+from attend.attention import Additive, Attended, attend_many, weights_by_block
 from attend.errors import InvalidRequest
-from tests.index.attention.single import attend_all, attend_top
+from attend.key_table import KeyTable
+from tests.index.attention.single import attend_all, attend_top, mechanism, table
 
 SCORERS = ("dot", "cosine", "laplace", "additive")
 
@@ -57,21 +51,21 @@ class Case:
 
     def mechanism(self):
         return mechanism(
-            scorer_name=self.scorer,
-            d_k=self.d,
-            normalized=False,
-            scale=list(self.scale),
-            pool_name=self.pool,
+            self.scorer,
+            scale=self.scale,
+            pool=self.pool,
             temperature=self.tau,
             gates=self.gates,
-            null_logit=self.null_logit,
+            null=self.null_logit,
             additive=self.additive if self.scorer == "additive" else None,
         )
 
-    def mask(self, documents):
-        """(n,) ids to (q, n): whatever block they come in."""
+    def added(self, documents):
+        """(n,) ids to (q, H, n), whatever block they come in: -inf where masked."""
         column = {int(document): i for i, document in enumerate(self.ids)}
-        return self.allowed[:, [column[int(d)] for d in documents]]
+        places = [column[int(d)] for d in documents]
+        bias = np.where(self.allowed, self.bias, -np.inf)[:, None, places]
+        return bias + self.shift[:, :, None]
 
     def blocks(self, size):
         """The collection in blocks of `size` documents."""
@@ -79,7 +73,7 @@ class Case:
         for lo in range(0, self.documents, size):
             hi = min(lo + size, self.documents)
             keys = self.keys[edges[lo] : edges[hi]]
-            yield Block(self.ids[lo:hi], edges[lo:hi] - edges[lo], keys, self.bias[:, lo:hi])
+            yield table(keys, self.ids[lo:hi], edges[lo:hi] - edges[lo])
 
 
 def score(case: Case, q, k) -> float:
@@ -156,14 +150,7 @@ def assert_attended(case: Case, i: int, found: Attended, z, columns) -> None:
 @settings(max_examples=120, deadline=None)
 @given(cases, st.sampled_from([1, 2, 3, 100]), st.integers(0, 10))
 def test_streamed_attention_is_the_dense_one(case: Case, size: int, keep: int):
-    found = attend_many(
-        case.queries,
-        list(case.blocks(size)),
-        case.mechanism(),
-        keep,
-        allowed=case.mask,
-        shift=case.shift,
-    )
+    found = attend_many(case.queries, lambda: case.blocks(size), case.mechanism(), keep, case.added)
     assert len(found) == case.q
     for i, one in enumerate(found):
         columns = [d for d in range(case.documents) if case.allowed[i, d]]
@@ -182,11 +169,10 @@ def test_top_attention_is_the_softmax_over_the_best(case: Case, attend: int):
     best = sorted(allowed, key=lambda d: (-weights[d], case.ids[d]))[:attend]
     found = attend_top(
         case.queries[0],
-        [block._replace(bias=block.bias[0]) for block in case.blocks(3)],
+        list(case.blocks(3)),
         case.mechanism(),
         attend,
-        allowed=lambda documents: case.mask(documents)[0],
-        shift=case.shift[0],
+        lambda documents: case.added(documents)[:1],
     )
     assert set(found.documents) == set(case.ids[best])
     assert_attended(case, 0, found, z, best)
@@ -195,10 +181,13 @@ def test_top_attention_is_the_softmax_over_the_best(case: Case, attend: int):
 @settings(max_examples=40, deadline=None)
 @given(cases, st.sampled_from([1, 2, 100]))
 def test_weights_by_block_are_those_of_the_whole(case: Case, size: int):
-    how, blocks = case.mechanism(), list(case.blocks(size))
-    asked = {"allowed": case.mask, "shift": case.shift}
-    found = attend_many(case.queries, blocks, how, 0, **asked)
-    parts = list(weights_by_block(case.queries, blocks, how, found, **asked))
+    how = case.mechanism()
+
+    def blocks():
+        return case.blocks(size)
+
+    found = attend_many(case.queries, blocks, how, 0, case.added)
+    parts = list(weights_by_block(case.queries, blocks, how, found, case.added))
     mixed = np.concatenate([case.gates @ part.heads for part in parts], axis=-1)  # (q, n)
     for i in range(case.q):
         columns = [d for d in range(case.documents) if case.allowed[i, d]]
@@ -212,10 +201,10 @@ def test_float32_keys_stay_within_a_millionth_of_float64(scorer: str):
     case = Case(scorer, "max", 2, False, False, 0.0, seed=5, documents=400)
     case.keys = case.keys / np.linalg.norm(case.keys, axis=-1, keepdims=True)
     case.queries = case.queries / np.linalg.norm(case.queries, axis=-1, keepdims=True)
-    exact = attend_many(case.queries, list(case.blocks(64)), case.mechanism(), 400)
+    exact = attend_many(case.queries, lambda: case.blocks(64), case.mechanism(), 400)
     case.keys = case.keys.astype(np.float32)
     rough = attend_many(
-        case.queries.astype(np.float32), list(case.blocks(64)), case.mechanism(), 400
+        case.queries.astype(np.float32), lambda: case.blocks(64), case.mechanism(), 400
     )
     for one, other in zip(exact, rough, strict=True):
         by_id = dict(zip(one.documents.tolist(), one.weights, strict=True))
@@ -223,36 +212,29 @@ def test_float32_keys_stay_within_a_millionth_of_float64(scorer: str):
         np.testing.assert_allclose(other.weights, expected, atol=1e-6)
 
 
-def plain(n: int, rows=None) -> Block:
-    keys = np.ones((n, 1, 2)) if rows is None else np.asarray(rows, float)[:, None, :]
-    return Block(np.arange(n, dtype=np.int64), np.arange(n, dtype=np.int64), keys)
+def plain(n: int, rows=None, documents=None) -> KeyTable:
+    return table(np.ones((n, 2)) if rows is None else np.asarray(rows, float), documents)
 
 
 def test_ties_go_to_the_lower_row_id_whatever_the_blocks():
-    how = mechanism(d_k=2, normalized=False)
-    ids = np.array([9, 4, 7, 1, 8], np.int64)
-    block = plain(5)._replace(documents=ids)
-    split = [
-        Block(ids[i : i + 1], np.zeros(1, np.int64), np.ones((1, 1, 2))) for i in range(len(ids))
-    ]
-    for blocks in ([block], split):
+    how = mechanism()
+    ids = [9, 4, 7, 1, 8]
+    for blocks in ([plain(5, documents=ids)], [plain(1, documents=[id]) for id in ids]):
         assert attend_all(np.ones((1, 2)), blocks, how, 3).documents.tolist() == [1, 4, 7]
         assert attend_top(np.ones((1, 2)), blocks, how, 3).documents.tolist() == [1, 4, 7]
 
 
 def test_weights_sum_to_one_however_large_the_logits():
-    how = mechanism(d_k=2, normalized=False, scale=1e30, temperature=1e-9)
+    how = mechanism(scale=1e30, temperature=1e-9)
     for found in (
-        attend_all(
-            np.ones((1, 2)), [plain(1), plain(2)._replace(documents=np.arange(2, 4))], how, 3
-        ),
+        attend_all(np.ones((1, 2)), [plain(1), plain(2, documents=[2, 3])], how, 3),
         attend_top(np.ones((1, 2)), [plain(3)], how, 3),
     ):
         np.testing.assert_allclose(found.weights, 1 / 3)
 
 
 def test_documents_too_far_off_to_have_a_weight_still_have_an_order():
-    how = mechanism(d_k=2, normalized=False, scale=1000, gates=[0.5, 0.5])
+    how = mechanism(scale=1000, gates=[0.5, 0.5])
     rows = [[1, 0], [0.1, 0], [0.2, 0]]
     found = attend_all(np.array([[1.0, 0], [1.0, 0]]), [plain(3, rows)], how, 3)
     assert found.weights.tolist() == [1, 0, 0]
@@ -262,12 +244,15 @@ def test_documents_too_far_off_to_have_a_weight_still_have_an_order():
 @pytest.mark.parametrize("null", [None, 0.5])
 def test_with_everything_masked_nothing_is_attended(null: float | None):
     for gates in ([1.0], [0.5, 0.5]):
-        how = mechanism(d_k=2, normalized=False, null_logit=null, gates=gates)
+        how = mechanism(null=null, gates=gates)
         query = np.ones((len(gates), 2))
-        nobody = {"allowed": lambda documents: np.zeros(len(documents), bool)}
+
+        def nobody(documents):
+            return np.full(len(documents), -np.inf)
+
         for found in (
-            attend_all(query, [plain(3)], how, 5, **nobody),
-            attend_top(query, [plain(3)], how, 5, **nobody),
+            attend_all(query, [plain(3)], how, 5, nobody),
+            attend_top(query, [plain(3)], how, 5, nobody),
             attend_all(query, [], how, 5),
             attend_top(query, [], how, 5),
         ):
@@ -278,19 +263,15 @@ def test_with_everything_masked_nothing_is_attended(null: float | None):
 
 
 def test_a_filter_leaves_the_null_logit_alone():
-    how = mechanism(d_k=2, normalized=False, scale=1, null_logit=2.0)
-    few = attend_all(np.ones((1, 2)), [plain(3)], how, 5, allowed=lambda documents: documents == 1)
+    how = mechanism(scale=1, null=2.0)
+    few = attend_all(
+        np.ones((1, 2)), [plain(3)], how, 5, lambda rows: np.where(rows == 1, 0.0, -np.inf)
+    )
     assert few.null_weight == pytest.approx(0.5)  # one document of logit 2 beside it
     assert few.confidence == pytest.approx(0.5)
 
 
 BAD = {
-    "keys of another width": (plain(2)._replace(keys=np.ones((2, 1, 3))), "do not fit"),
-    "keys of too many heads": (plain(2)._replace(keys=np.ones((2, 2, 2))), "do not fit"),
-    "a document without a key": (plain(2)._replace(starts=np.array([0, 0])), "ascend"),
-    "keys before the first": (plain(2)._replace(starts=np.array([1, 1])), "begin at 0"),
-    "too few starts": (plain(2)._replace(starts=np.array([0])), "one start for each"),
-    "a bias of another length": (plain(2)._replace(bias=np.ones(3)), "bias of shape"),
     "NaN in a key": (plain(2, [[np.nan, 0], [0, 0]]), "no finite score"),
     "-inf in a key": (plain(2, [[-np.inf, 0], [0, 0]]), "no finite score"),
     "a key beyond all measure": (plain(2, [[1e200, 0], [0, 0]]), "too large"),
@@ -299,29 +280,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("block", "sentence"), BAD.values(), ids=BAD.keys())
-def test_a_block_that_disagrees_is_refused(block: Block, sentence: str):
-    how = mechanism(d_k=2, normalized=False)
+def test_keys_without_a_finite_score_are_refused(block: KeyTable, sentence: str):
     for attend in (attend_all, attend_top):
         with pytest.raises(InvalidRequest, match=sentence):
-            attend(np.ones((1, 2)), [block], how, 5)
-
-
-def test_what_would_weigh_twice_is_refused():
-    how = mechanism(d_k=2, normalized=False)
-    with pytest.raises(InvalidRequest, match="weigh twice"):
-        attend_all(np.ones((1, 2)), [plain(1), plain(1)], how, 5)
-
-
-def test_a_wrong_call_is_refused():
-    one, two = (mechanism(d_k=2, normalized=False, gates=g) for g in ([1.0], [0.5, 0.5]))
-    query = np.ones((1, 2))
-    with pytest.raises(InvalidRequest, match="2 heads take"):
-        attend_all(query, [plain(2)], two, 5)
-    with pytest.raises(InvalidRequest, match="reads its blocks twice"):
-        attend_all(np.ones((2, 2)), iter([plain(2)]), two, 5)
-    with pytest.raises(InvalidRequest, match="shift of shape"):
-        attend_all(query, [plain(2)], one, 5, shift=np.ones(3))
-    with pytest.raises(InvalidRequest, match="mask of shape"):
-        attend_all(query, [plain(2)], one, 5, allowed=lambda _: np.ones(5, bool))
-    with pytest.raises(InvalidRequest, match="keep is -1"):
-        attend_all(query, [plain(2)], one, -1)
+            attend(np.ones((1, 2)), [block], mechanism(), 5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import attend.values
 from attend.errors import InvalidRequest, LimitExceeded
-from attend.values import ValueType, infer, parse_type, select
+from attend.values import infer, parse_type, select
 from attend.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS
 
 
@@ -123,15 +123,6 @@ def test_a_declared_object_has_limits():
         parse_type(deep)
     with pytest.raises(LimitExceeded, match=f"{MOST_FIELDS + 1} fields"):
         parse_type({str(i): "number" for i in range(MOST_FIELDS + 1)})
-
-
-def test_fields_belong_to_objects_only():
-    with pytest.raises(ValueError, match="Only an object"):
-        ValueType("number", {})
-    with pytest.raises(ValueError, match="Only an object"):
-        ValueType("object")
-    with pytest.raises(ValueError, match="not 'numbr'"):
-        ValueType("numbr")
 
 
 @pytest.mark.parametrize(
