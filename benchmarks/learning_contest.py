@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from learning_rows import Row, row_of
+from learning_rows import Difference, Row, row_of
 from learning_sets import Judged
 
 from attend import Collection
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.measure.compare import Difference
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking, measure, rank
 from attend.measure.statistics import difference_interval, mean_interval, paired_randomisation
 from attend.tuning import Tuning

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import common  # noqa: F401  # puts the project on the path
 
-from attend.measure.compare import Difference
 from attend.measure.statistics import Interval
 
 SIGNS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
@@ -76,6 +75,15 @@ def row_of(name: str, what: str, interval: Interval, values: Sequence[float] = (
     """A mean with its interval; an interval of one value is none."""
     mean, low, high = (None if math.isnan(each) else float(each) for each in interval)
     return Row(name, what, mean, low, high, values=tuple(float(each) for each in values))
+
+
+class Difference(NamedTuple):
+    """A mean difference with its 95 % interval, and the p-value of one as large by chance."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
 
 
 def difference_row(name: str, what: str, found: Difference) -> Row:

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import recommend_ratings
 from common import DATA, parser, progress, tell
-from learning_rows import Row, ahead, difference_row, row_of
+from learning_rows import Difference, Row, ahead, difference_row, row_of
 from recommend_peers import PEERS, QUICK, settings
 from recommend_sets import Books, books, collection_of, matrix_of
 from scale import grown, real
 
 from attend import Collection, Data
-from attend.measure.compare import Difference
 from attend.measure.interactions import (
     CUT,
     MEASURES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -121,22 +121,92 @@ class RolledBack(Reply):
 
 
 @dataclass(slots=True)
-class ComparisonAnswer(Reply):
-    """Two versions on the same judged queries; every difference is after minus before."""
+class Bin(Reply):
+    """The number of confidences in [low, high), their mean, and the share that was correct.
 
-    before: Mapping[str, Any]
-    """Measures, their intervals, reliability."""
-    after: Mapping[str, Any]
-    differences: Mapping[str, Any]
-    """Mean, interval and p by measure."""
+    The last bin includes 1.
+    """
+
+    low: float
+    high: float
+    size: int
+    predicted: float | None
+    """Null in an empty bin, like `observed`."""
+    observed: float | None
+
+
+@dataclass(slots=True)
+class Reliability(Reply):
+    """Bins of equal width over [0, 1], and the expected calibration error over them."""
+
+    bins: Sequence[Bin]
+    ece: float
+
+
+@dataclass(slots=True)
+class ComparedVersion(Reply):
+    """One of two versions."""
+
+    projection: int
+    calibrated: bool
+    measures: Mapping[str, float]
+    intervals: Mapping[str, Sequence[float] | None]
+    """The 95 % interval of each measure; null of one query."""
+    reliability: Mapping[str, Reliability]
+    """Of the `weight` of the best document, against the share of these that is relevant; and of the
+    `confidence`, against the share of queries with a relevant document ranked."""
+
+
+@dataclass(slots=True)
+class Difference(Reply):
+    """A mean difference, its 95 % interval (null of one query), and the p-value of none."""
+
+    mean: float
+    interval: Sequence[float] | None
+    p: float
+
+
+@dataclass(slots=True)
+class RankedDocument(Reply):
+    """A document's id, the beginning of its text, and its grade (null: not judged)."""
+
+    id: str
+    text: str
+    grade: float | None
+
+
+@dataclass(slots=True)
+class QueryDifference(Reply):
+    """One query's measure and its first documents, before and after."""
+
+    query: str
+    text: str
+    """The query for people; of a vector, its first numbers."""
+    before: float
+    after: float
+    gain: float
+    documents_before: Sequence[RankedDocument]
+    documents_after: Sequence[RankedDocument]
+
+
+@dataclass(slots=True)
+class ComparisonAnswer(Reply):
+    """Two versions on the same judged queries; every difference and gain is after less before."""
+
+    before: ComparedVersion
+    after: ComparedVersion
+    differences: Mapping[str, Difference]
+    """By measure."""
     measure: str
+    """The measure of the gains."""
     gained: int
     lost: int
     unchanged: int
-    most_gained: Sequence[Mapping[str, Any]]
-    most_lost: Sequence[Mapping[str, Any]]
+    most_gained: Sequence[QueryDifference]
+    """The largest gain first."""
+    most_lost: Sequence[QueryDifference]
     histogram: Mapping[str, Sequence[float]]
-    """The number of queries by gain."""
+    """The number of queries by gain: `counts` between `edges`; those without a change left out."""
     queries: int
     unknown_documents: int
     disturbed: bool

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from attend.api.answers import Recommended
 from attend.api.search import SearchOptions
+from attend.cli.comparison import as_text, span
 from attend.cli.feedback import InteractionFile, with_interactions
 from attend.cli.options import (
     FILE,
@@ -37,16 +38,15 @@ from attend.measure.interactions import evaluate as evaluate_recommendations
 from attend.measure.plots import draw
 from attend.measure.rankings import (
     MEASURES,
-    Evaluation,
+    Qrels,
     evaluate,
     judged_queries,
     read_qrels,
     read_queries,
 )
-from attend.measure.report import as_json as comparison_json
-from attend.measure.report import as_text, bounds, span
 from attend.measure.statistics import Interval
 from attend.store import Interaction
+from attend.types import QueryInput
 
 PAGE = 10_000
 """Stored interactions read at once."""
@@ -165,21 +165,25 @@ def _check_options(options: Mapping[str, Any], interactions: InteractionFile | N
 def _evaluate(target: Target, options: dict[str, Any]) -> None:
     collection = target.collection()
     queries, qrels = _judgements(collection, options)
-    with _progress(len(judged_queries(queries, qrels))) as progress:
+    with _progress(len(queries)) as progress:
         evaluation = evaluate(collection, queries, qrels, on_progress=progress.update, **options)
-    _print_unknown(evaluation)
+    _print_unknown(evaluation.unknown_documents)
     counts = {
         "queries": evaluation.queries,
         "unknown_documents": evaluation.unknown_documents,
     }
-    lines = _measure_lines(evaluation.measures, evaluation.intervals())
-    text = f"{table(lines)}\nIn brackets: 95 % intervals."
-    target.show(_measures(evaluation.measures, evaluation.intervals()) | counts, text)
+    result, text = _shown(evaluation.intervals())
+    target.show(result | counts, f"{table(text)}\nIn brackets: 95 % intervals.")
 
 
-def _judgements(collection: Collection, options: dict[str, Any]) -> tuple[Any, Any]:
+def _judgements(
+    collection: Collection, options: dict[str, Any]
+) -> tuple[dict[str, QueryInput], Qrels]:
+    """Read the judged queries, and the judgements."""
     vectors = collection.settings.encoder is None
-    return read_queries(options.pop("queries"), vectors=vectors), read_qrels(options.pop("qrels"))
+    queries = read_queries(options.pop("queries"), vectors=vectors)
+    qrels = read_qrels(options.pop("qrels"))
+    return judged_queries(queries, qrels), qrels
 
 
 def _compare(target: Target, options: dict[str, Any]) -> None:
@@ -188,17 +192,17 @@ def _compare(target: Target, options: dict[str, Any]) -> None:
     by = options.pop("measure", MEASURE)
     collection = target.collection()
     queries, qrels = _judgements(collection, options)
-    with _progress(2 * len(judged_queries(queries, qrels))) as progress:
+    with _progress(2 * len(queries)) as progress:
         comparison = compare(
             collection, queries, qrels, versions, by=by, on_progress=progress.update, **options
         )
-    _print_unknown(comparison.after.evaluation)
+    _print_unknown(comparison.unknown_documents)
     if comparison.disturbed:
         click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
     plots = [] if folder is None else draw(comparison, folder)
-    written = [f"Written: {', '.join(map(str, plots))}"] if plots else []
-    text = "\n\n".join([as_text(comparison), *written])
-    target.show(comparison_json(comparison, plots).json(), text)
+    comparison.plots = [str(path) for path in plots]
+    written = [f"Written: {', '.join(comparison.plots)}"] if plots else []
+    target.show(comparison.json(), "\n\n".join([as_text(comparison), *written]))
 
 
 def _evaluate_recommendations(
@@ -214,15 +218,9 @@ def _evaluate_recommendations(
     withheld = _withheld(collection, options["cold"]) if "cold" in options else None
     protocol = protocol_of(later, earlier, withheld)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
-    fields: dict[str, Any] = (
-        {"k": CUT}
-        if withheld is None
-        else {
-            "k": CUT,
-            "filter": {"@id": {"in": withheld}},
-        }
-    )
-    fields |= {name: options[name] for name in ("projection",) if name in options}
+    fields: dict[str, Any] = {"k": CUT, "projection": options.get("projection")}
+    if withheld is not None:
+        fields["filter"] = {"@id": {"in": withheld}}
 
     def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
         history = [{"id": entry.document, "value": entry.value} for entry in interactions]
@@ -239,25 +237,21 @@ def _evaluate_recommendations(
         total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=not raters
     ) as progress:
         ratings = rating_errors(collection, protocol.histories, raters, progress.update)
-    measures, intervals = dict(evaluation.measures), dict(evaluation.intervals())
-    if ratings is not None:
-        measures |= ratings.measures
-        intervals |= ratings.intervals()
+    intervals = evaluation.intervals() | ({} if ratings is None else ratings.intervals())
     counts = {
         "users": len(evaluation.by_user),
         "users_without_history": protocol.without_history,
         "left_out": protocol.left_out,
         "ratings": 0 if ratings is None else len(ratings.errors),
     }
-    lists = {"coverage": round(evaluation.coverage, 5), "novelty": round(evaluation.novelty, 5)}
-    lines = [
-        *_measure_lines(measures, intervals),
+    result, lines = _shown(intervals)
+    lines += [
         ("coverage", f"{evaluation.coverage:.4f}"),
         ("novelty", f"{evaluation.novelty:.2f} bits"),
-        *((name.replace("_", " "), count) for name, count in counts.items()),
+        *((name.replace("_", " "), str(count)) for name, count in counts.items()),
     ]
-    text = f"{table(lines)}\nIn brackets: 95 % intervals over users."
-    target.show(_measures(measures, intervals) | lists | counts, text)
+    result |= {"coverage": evaluation.coverage, "novelty": evaluation.novelty, **counts}
+    target.show(result, f"{table(lines)}\nIn brackets: 95 % intervals over users.")
 
 
 def _withheld(collection: Collection, cold: Path) -> list[str]:
@@ -279,26 +273,22 @@ def _stored(collection: Collection) -> list[Interaction]:
     return interactions
 
 
-def _measures(measures: Mapping[str, float], intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Return measures as --json has them."""
-    rounded = {name: round(value, 5) for name, value in measures.items()}
-    return {**rounded, "intervals": {name: bounds(span) for name, span in intervals.items()}}
-
-
-def _measure_lines(
-    measures: Mapping[str, float], intervals: Mapping[str, Interval]
-) -> list[tuple[str, object]]:
-    return [(name, f"{value:.4f}  {span(intervals[name])}") for name, value in measures.items()]
+def _shown(intervals: Mapping[str, Interval]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return measures for --json, and the lines of a table."""
+    measures = {name: interval.mean for name, interval in intervals.items()}
+    bounds = {name: interval.bounds for name, interval in intervals.items()}
+    lines = [(name, f"{value:.4f}  {span(bounds[name])}") for name, value in measures.items()]
+    return {**measures, "intervals": bounds}, lines
 
 
 def _progress(queries: int) -> tqdm[Any]:
     return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr)
 
 
-def _print_unknown(evaluation: Evaluation) -> None:
-    if evaluation.unknown_documents:
+def _print_unknown(documents: int) -> None:
+    if documents:
         click.echo(
-            f"{evaluation.unknown_documents} relevant documents are not in the collection; they "
-            f"count as not retrieved.",
+            f"{documents} relevant documents are not in the collection; they count as not "
+            f"retrieved.",
             err=True,
         )

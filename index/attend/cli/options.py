@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -294,8 +294,15 @@ class Bar:
         self._bar.refresh()
 
 
-def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Align names and figures."""
-    rows = list(rows)
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+def table(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
+    """Align columns to the left; with `right`, all but the first to the right."""
+    cells = [list(map(str, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right and column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
@@ -25,6 +25,7 @@ from attend.cli.options import (
     model_options,
     on_collection,
     present,
+    table,
 )
 from attend.collection import Collection
 from attend.store import ROLES, State
@@ -172,7 +173,7 @@ def as_text(report: Mapping[str, Any]) -> str:
     rows += [_row(names.get(name, name), split) for name, split in report["views"].items() if split]
     lines = [_verdict(report), ""]
     if rows:  # a training that could not begin measured nothing
-        lines += [*_aligned([HEADER, *rows]), ""]
+        lines += [table([HEADER, *rows], right=True), ""]
     if settings:
         listed = ", ".join(f"{name} {_short(value)}" for name, value in settings.items())
         lines.append(f"chosen: {listed}")
@@ -199,18 +200,6 @@ def _row(name: str, figures: Mapping[str, Any]) -> list[str]:
         "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]",
         "" if p is None else f"{p:.4f}",
         str(figures.get("queries", "")),
-    ]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align names to the left and figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
     ]
 
 

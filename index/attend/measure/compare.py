@@ -7,12 +7,18 @@ large, the reliability of their confidence, and the queries that gained and lost
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from attend.api.feedback import FeedbackItem
+from attend.api.learning import (
+    ComparedVersion,
+    ComparisonAnswer,
+    Difference,
+    QueryDifference,
+    RankedDocument,
+)
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.measure.rankings import (
@@ -26,9 +32,7 @@ from attend.measure.rankings import (
 )
 from attend.measure.statistics import (
     UNCHANGED,
-    Gains,
     Interval,
-    Reliability,
     count_gains,
     mean_intervals,
     paired_randomisation,
@@ -60,78 +64,6 @@ MAX_EXAMPLES = 10_000
 VersionName = int | Literal["active"]
 
 
-@dataclass(frozen=True)
-class ComparedVersion:
-    """One of the two versions.
-
-    Attributes:
-        weight: the weight of the best document, against the share of them that is relevant.
-        confidence: the confidence, against the share of queries with a relevant document ranked.
-    """
-
-    ranked: RankedQueries
-    evaluation: Evaluation
-    intervals: Mapping[str, Interval]
-    weight: Reliability
-    confidence: Reliability
-
-
-class Difference(NamedTuple):
-    """A mean difference, its 95 % interval, and the p-value of one as large by chance."""
-
-    mean: float
-    low: float
-    high: float
-    p: float
-
-
-class RankedDocument(NamedTuple):
-    """A document's id, the beginning of its text, and its grade (None: not judged)."""
-
-    id: str
-    text: str
-    grade: float | None
-
-
-class QueryDifference(NamedTuple):
-    """One query's measure and its first documents, before and after.
-
-    `text` is the query for people; of a vector, its first numbers.
-    """
-
-    query: str
-    text: str
-    before: float
-    after: float
-    gain: float
-    documents_before: list[RankedDocument]
-    documents_after: list[RankedDocument]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two versions side by side; every difference and gain is after less before.
-
-    Attributes:
-        measure: the measure of the gains.
-        differences: measure → difference.
-        most_gained, most_lost: the largest change first.
-    """
-
-    measure: str
-    before: ComparedVersion
-    after: ComparedVersion
-    differences: Mapping[str, Difference]
-    gains: Gains
-    most_gained: Sequence[QueryDifference]
-    most_lost: Sequence[QueryDifference]
-
-    @property
-    def disturbed(self) -> bool:
-        """Return true if the collection changed while the two were ranking."""
-        return len({*self.before.ranked.revisions, *self.after.ranked.revisions}) > 1
-
-
 def compare(
     collection: Collection,
     queries: Mapping[str, QueryInput],
@@ -142,7 +74,7 @@ def compare(
     examples: int = EXAMPLES,
     on_progress: Callable[[int], object] = lambda queries: None,
     **options: Any,
-) -> Comparison:
+) -> ComparisonAnswer:
     """Rank the judged queries with both versions and compare the rankings.
 
     Args:
@@ -157,7 +89,10 @@ def compare(
         UnknownProjection: a version does not exist.
         SourceError: no query is judged.
     """
-    _check_measure(by)
+    if by not in MEASURES:
+        raise InvalidRequest(
+            f"Unknown measure {by!r}; choose one of {', '.join(MEASURES)}.", field="measure"
+        )
     judged = judged_queries(queries, qrels)
     active = collection.store.state().projection
     numbers = [active if version == "active" else version for version in versions]
@@ -178,9 +113,8 @@ def compare_rankings(
     *,
     by: str = MEASURE,
     examples: int = EXAMPLES,
-) -> Comparison:
+) -> ComparisonAnswer:
     """Compare two rankings, as `compare` does; every query is judged and ranked."""
-    _check_measure(by)
     grades = {id: qrels[id] for id in queries}
     evaluations = [measure(grades, version.run(), collection) for version in ranked]
     before, after = (evaluation.columns() for evaluation in evaluations)  # (q, m) each
@@ -189,21 +123,31 @@ def compare_rankings(
     width = len(MEASURES)
     column = list(MEASURES).index(by)
     gains = after[:, column] - before[:, column]
+    counts = count_gains(gains)
     rising = np.argsort(gains, kind="stable")
     lost = [row for row in rising if gains[row] < -UNCHANGED][:examples]
     gained = [row for row in rising[::-1] if gains[row] > UNCHANGED][:examples]
     values = np.stack([before[:, column], after[:, column]], axis=1)  # (q, 2)
-    return Comparison(
-        measure=by,
-        before=_compared(ranked[0], evaluations[0], grades, intervals[:width]),
-        after=_compared(ranked[1], evaluations[1], grades, intervals[width : 2 * width]),
+    revisions = {revision for version in ranked for revision in version.revisions}
+    return ComparisonAnswer(
+        before=_version(ranked[0], evaluations[0], grades, intervals[:width]),
+        after=_version(ranked[1], evaluations[1], grades, intervals[width : 2 * width]),
         differences={
-            name: Difference(*interval, paired_randomisation(after[:, i], before[:, i]))
+            name: Difference(
+                interval.mean, interval.bounds, paired_randomisation(after[:, i], before[:, i])
+            )
             for i, (name, interval) in enumerate(zip(MEASURES, intervals[2 * width :], strict=True))
         },
-        gains=count_gains(gains),
+        measure=by,
+        gained=counts.gained,
+        lost=counts.lost,
+        unchanged=counts.unchanged,
         most_gained=_differences(collection, queries, grades, ranked, values, gained),
         most_lost=_differences(collection, queries, grades, ranked, values, lost),
+        histogram={"edges": counts.edges, "counts": counts.counts},
+        queries=len(queries),
+        unknown_documents=evaluations[0].unknown_documents,
+        disturbed=len(revisions) > 1,
     )
 
 
@@ -213,7 +157,7 @@ def compare_judged(
     items: Sequence[FeedbackItem] | None = None,
     *,
     by: str = MEASURE,
-) -> Comparison:
+) -> ComparisonAnswer:
     """Compare two versions on these judgements, or on the newest examples of the collection.
 
     A version knows what it learned from: only judgements that are new to both show the better one.
@@ -260,13 +204,6 @@ def query_text(query: QueryInput) -> str:
     return f"[{', '.join([*numbers, '…'] if len(query) > NUMBERS else numbers)}]"
 
 
-def _check_measure(name: str) -> None:
-    if name not in MEASURES:
-        raise InvalidRequest(
-            f"Unknown measure {name!r}; choose one of {', '.join(MEASURES)}.", field="measure"
-        )
-
-
 def _sent(items: Iterable[FeedbackItem]) -> list[tuple[QueryInput, str, float]]:
     examples = [item.example() for item in items]
     return [(example.query, example.document, example.weight) for example in examples]
@@ -284,7 +221,7 @@ def _stored(collection: Collection) -> list[tuple[QueryInput, str, float]]:
     ]
 
 
-def _compared(
+def _version(
     ranked: RankedQueries, evaluation: Evaluation, qrels: Qrels, intervals: Sequence[Interval]
 ) -> ComparedVersion:
     """Describe one version; `intervals` are in the order of MEASURES."""
@@ -294,11 +231,14 @@ def _compared(
     weights = np.clip([ranking.weight for _, ranking in rankings], 0, 1)
     confidences = np.clip([ranking.confidence for _, ranking in rankings], 0, 1)
     return ComparedVersion(
-        ranked,
-        evaluation,
-        dict(zip(MEASURES, intervals, strict=True)),
-        weight=reliability(weights, [any(flags[:1]) for flags in relevant]),
-        confidence=reliability(confidences, [any(flags) for flags in relevant]),
+        ranked.projection,
+        ranked.calibrated,
+        evaluation.measures,
+        {name: interval.bounds for name, interval in zip(MEASURES, intervals, strict=True)},
+        {
+            "weight": reliability(weights, [any(flags[:1]) for flags in relevant]),
+            "confidence": reliability(confidences, [any(flags) for flags in relevant]),
+        },
     )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attend.api.learning import Bin, Reliability
 from attend.errors import InvalidRequest
 from attend.types import Float64
 
@@ -38,7 +39,7 @@ UNCHANGED = 1e-9
 class Interval(NamedTuple):
     """A mean, and the bounds within which the true one lies at the stated level.
 
-    The bounds are NaN where there are fewer than two values: one value says nothing of its
+    `low` and `high` are NaN where there are fewer than two values: one value says nothing of its
     spread.
     """
 
@@ -46,25 +47,10 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-
-class Bin(NamedTuple):
-    """The number of confidences in [low, high), their mean, and the share that was correct.
-
-    The last bin includes 1. `predicted` and `observed` are None in an empty bin.
-    """
-
-    low: float
-    high: float
-    size: int
-    predicted: float | None
-    observed: float | None
-
-
-class Reliability(NamedTuple):
-    """Bins of equal width over [0, 1], and the expected calibration error over them."""
-
-    bins: list[Bin]
-    ece: float
+    @property
+    def bounds(self) -> list[float] | None:
+        """Return [low, high], or None where one value has no spread."""
+        return None if math.isnan(self.low) else [self.low, self.high]
 
 
 class Gains(NamedTuple):
@@ -103,9 +89,7 @@ def dcg(gains: ArrayLike) -> Float64:
     return np.asarray(first @ discounts)
 
 
-def paired_randomisation(
-    a: ArrayLike, b: ArrayLike, seed: int = SEED, resamples: int = RESAMPLES
-) -> float:
+def paired_randomisation(a: ArrayLike, b: ArrayLike, resamples: int = RESAMPLES) -> float:
     """Return the two-sided p-value of "a and b have the same mean", by swapping within pairs.
 
     Swapping a pair turns the sign of its difference. Where all swaps are no more than `resamples`
@@ -124,14 +108,14 @@ def paired_randomisation(
     """
     from scipy.stats import monte_carlo_test, permutation_test
 
-    difference = _differences(a, b)
+    difference: Float64 = np.subtract(*_paired(a, b))
     # A pair without a difference changes no swap's sum: fewer are left to draw.
     difference = difference[difference != 0]
     count = len(difference)
     if count < 2:
         return 1.0
     difference = np.divide(difference, np.abs(difference).sum())
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
 
     def total(signed: Float64, axis: int = -1) -> Float64:
         # Sums of the same numbers in another order differ in their last bits.
@@ -151,22 +135,18 @@ def paired_randomisation(
     return float(result.pvalue)
 
 
-def mean_interval(values: ArrayLike, seed: int = SEED, level: float = 0.95) -> Interval:
+def mean_interval(values: ArrayLike) -> Interval:
     """Return the mean of values (n) with its bootstrap interval; see `mean_intervals`."""
-    return mean_intervals(_checked(values)[:, None], seed, level)[0]
+    return mean_intervals(_checked(values)[:, None])[0]
 
 
-def difference_interval(
-    a: ArrayLike, b: ArrayLike, seed: int = SEED, level: float = 0.95
-) -> Interval:
+def difference_interval(a: ArrayLike, b: ArrayLike) -> Interval:
     """Return the mean of a - b over pairs (n), with its bootstrap interval."""
-    return mean_interval(_differences(a, b), seed, level)
+    return mean_interval(np.subtract(*_paired(a, b)))
 
 
-def mean_intervals(
-    columns: ArrayLike, seed: int = SEED, level: float = 0.95, resamples: int = RESAMPLES
-) -> list[Interval]:
-    """Return the mean of each column of (n, m), with bias-corrected accelerated intervals.
+def mean_intervals(columns: ArrayLike) -> list[Interval]:
+    """Return the mean of each column of (n, m), with bias-corrected accelerated 95 % intervals.
 
     The same draws of rows serve all columns. BCa (Efron 1987) follows the skew that measures
     near 0 or 1 have.
@@ -186,7 +166,7 @@ def mean_intervals(
     # Values that differ by rounding alone have no spread, and no skew to divide by.
     varied = np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(axis=0)
     if varied.any():
-        low[varied], high[varied] = _bca(values[:, varied], seed, level, resamples)
+        low[varied], high[varied] = _bca(values[:, varied])
     return [Interval(float(means[i]), float(low[i]), float(high[i])) for i in range(width)]
 
 
@@ -290,7 +270,7 @@ def auroc(higher: ArrayLike, lower: ArrayLike) -> float:
     return float(roc_auc_score(labels, np.concatenate([first, second])))
 
 
-def _bca(values: Float64, seed: int, level: float, resamples: int) -> tuple[Float64, Float64]:
+def _bca(values: Float64) -> tuple[Float64, Float64]:
     """Return the bounds (m,), (m,) of the means of the columns of (n, m)."""
     from scipy.stats import bootstrap
 
@@ -308,12 +288,12 @@ def _bca(values: Float64, seed: int, level: float, resamples: int) -> tuple[Floa
     interval = bootstrap(
         (np.arange(count),),
         means,
-        n_resamples=resamples,
+        n_resamples=RESAMPLES,
         batch=max(1, BLOCK // count),
         vectorized=True,
-        confidence_level=level,
+        confidence_level=0.95,
         method="BCa",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(SEED),
     ).confidence_interval
     return interval.low, interval.high
 
@@ -322,11 +302,6 @@ def _binned(shares: Float64, bins: int) -> tuple[Float64, np.ndarray]:
     """Return the edges (bins + 1,) of bins over [0, 1], and the bin (n,) of each share."""
     edges = np.round(np.linspace(0, 1, bins + 1), 12)  # .3 and not .30000000000000004
     return edges, np.clip(np.searchsorted(edges, shares, side="right") - 1, 0, bins - 1)
-
-
-def _differences(a: ArrayLike, b: ArrayLike) -> Float64:
-    first, second = _paired(a, b)
-    return np.subtract(first, second)
 
 
 def _paired(a: ArrayLike, b: ArrayLike) -> tuple[Float64, Float64]:

@@ -31,7 +31,6 @@ from attend.api.learning import (
 from attend.errors import UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure.compare import VersionName, compare_judged
-from attend.measure.report import as_json
 from attend.store import StoredProjection
 from attend_service.context import context
 from attend_service.jobs import Job, QueueFull, State, UnknownJob
@@ -265,8 +264,7 @@ def compare_projections(collection: str, body: CompareRequest) -> Response:
     says less than the report of the training, whose questions were held out.
     """
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
-    comparison = compare_judged(_collection(collection), versions, body.items, by=body.by)
-    return reply(replace(as_json(comparison), plots=None))
+    return reply(compare_judged(_collection(collection), versions, body.items, by=body.by))
 
 
 def _own(id: int) -> Job:

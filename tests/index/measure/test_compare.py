@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attend.cli import main
+from attend.cli.comparison import as_text
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError, UnknownProjection
 from attend.measure.compare import compare, compare_rankings
 from attend.measure.plots import gain_histogram, reliability_diagram
 from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate
-from attend.measure.report import as_json, as_text
 from attend.measure.statistics import (
     count_gains,
     difference_interval,
@@ -203,36 +203,42 @@ def worse(collection):
 def test_both_sides_are_what_evaluate_finds(collection, worse):
     for side, version in ((worse.before, 1), (worse.after, 2)):
         alone = evaluate(collection, QUERIES, QRELS, projection=version)
-        assert side.ranked.projection == version
-        assert side.evaluation == alone
-        assert {n: each.mean for n, each in side.intervals.items()} == pytest.approx(alone.measures)
-    assert worse.before.evaluation.measures["ndcg@10"] > 0.9
-    assert worse.after.evaluation.measures["ndcg@10"] < 0.8
+        assert side.projection == version
+        assert side.measures == alone.measures
+        assert side.intervals == {name: each.bounds for name, each in alone.intervals().items()}
+        assert worse.unknown_documents == alone.unknown_documents
+    assert worse.before.measures["ndcg@10"] > 0.9
+    assert worse.after.measures["ndcg@10"] < 0.8
     assert not worse.disturbed
 
 
-def test_differences_are_after_less_before_with_scipys_p(worse):
+def both_sides(collection):
+    return [evaluate(collection, QUERIES, QRELS, projection=version) for version in (1, 2)]
+
+
+def test_differences_are_after_less_before_with_scipys_p(collection, worse):
     assert worse.differences.keys() == MEASURES.keys()
+    sides = both_sides(collection)
     for name, difference in worse.differences.items():
         before, after = (
-            np.array([values[name] for values in side.evaluation.by_query.values()])
-            for side in (worse.before, worse.after)
+            np.array([values[name] for values in side.by_query.values()]) for side in sides
         )
         assert difference.mean == pytest.approx(np.mean(after - before))
         assert difference.p == pytest.approx(scipy_p(after.round(9), before.round(9)), abs=0.002)
-        assert difference.low <= difference.mean <= difference.high
+        assert difference.interval[0] <= difference.mean <= difference.interval[1]
 
 
 def test_changes_are_told_with_what_was_found(collection, worse):
     told = worse
+    before, after = both_sides(collection)
     gains = {
-        id: worse.after.evaluation.by_query[id]["ndcg@10"] - values["ndcg@10"]
-        for id, values in worse.before.evaluation.by_query.items()
+        id: after.by_query[id]["ndcg@10"] - values["ndcg@10"]
+        for id, values in before.by_query.items()
     }
     lost = sorted((gain, id) for id, gain in gains.items() if gain < -1e-9)
     assert [each.gain for each in told.most_lost] == pytest.approx([gain for gain, _ in lost[:2]])
-    assert told.gains.lost == len(lost)
-    assert told.gains.gained + told.gains.lost + told.gains.unchanged == 10
+    assert told.lost == len(lost)
+    assert told.gained + told.lost + told.unchanged == 10
     for each in (*told.most_lost, *told.most_gained):
         assert each.text == QUERIES[each.query]
         assert each.after - each.before == pytest.approx(each.gain)
@@ -247,8 +253,8 @@ def test_changes_are_told_with_what_was_found(collection, worse):
 def test_a_version_beside_itself_changes_nothing(collection):
     found = compare(collection, QUERIES, QRELS, (1, "active"))
     assert {each.p for each in found.differences.values()} == {1.0}
-    assert {each[:3] for each in found.differences.values()} == {(0.0, 0.0, 0.0)}
-    assert found.gains.unchanged == 10
+    assert {(each.mean, *each.interval) for each in found.differences.values()} == {(0.0, 0.0, 0.0)}
+    assert found.unchanged == 10
     assert found.most_gained == found.most_lost == []
     for draw in (reliability_diagram, gain_histogram):
         draw(found).savefig("/dev/null", format="png")
@@ -257,7 +263,7 @@ def test_a_version_beside_itself_changes_nothing(collection):
 def test_one_query_has_no_interval(collection):
     one = {"q0": QUERIES["q0"]}
     found = compare(collection, one, QRELS, (1, 2))
-    plain = as_json(found).json()
+    plain = found.json()
     assert plain["before"]["intervals"]["ndcg@10"] is None
     assert plain["differences"]["ndcg@10"]["interval"] is None
     assert "[one query]" in as_text(found)
@@ -280,12 +286,13 @@ def test_reliability_of_weight_and_of_confidence(collection):
         rankings(2, [1 + 1e-12, 0.5, 0.5, 0.0], documents, [1.0, 1.0, 1.0, -1e-17], generation=2),
     )
     found = compare_rankings(collection, queries, qrels, sides)
-    assert found.before.weight.ece == pytest.approx((0.05 + 2 * 0.55) / 4)
-    assert found.before.confidence.ece == pytest.approx((0.1 + 0.2 + 0.7) / 4)
-    assert found.after.weight.ece == pytest.approx(2 * 0.5 / 4)
-    assert found.after.confidence.ece == pytest.approx(1 / 4)
+    before, after = found.before.reliability, found.after.reliability
+    assert before["weight"].ece == pytest.approx((0.05 + 2 * 0.55) / 4)
+    assert before["confidence"].ece == pytest.approx((0.1 + 0.2 + 0.7) / 4)
+    assert after["weight"].ece == pytest.approx(2 * 0.5 / 4)
+    assert after["confidence"].ece == pytest.approx(1 / 4)
     assert found.disturbed
-    assert [each.sum() for each in (found.before.evaluation.columns()[3],)] == [0.0]
+    assert found.before.measures["precision@1"] == 1 / 4  # the empty ranking counts with zeros
 
 
 def test_gains_are_counted_without_those_that_stayed():
@@ -302,16 +309,16 @@ def test_gains_are_counted_without_those_that_stayed():
 def test_pictures_draw_what_was_counted(worse):
     _, labels = reliability_diagram(worse).axes[0].get_legend_handles_labels()
     assert labels[1:] == [
-        f"before (version 1), error {worse.before.weight.ece:.3f}",
-        f"after (version 2), error {worse.after.weight.ece:.3f}",
+        f"before (version 1), error {worse.before.reliability['weight'].ece:.3f}",
+        f"after (version 2), error {worse.after.reliability['weight'].ece:.3f}",
     ]
     after = reliability_diagram(worse).axes[0].lines[2]
-    bins = [each for each in worse.after.weight.bins if each.size]
+    bins = [each for each in worse.after.reliability["weight"].bins if each.size]
     assert after.get_xdata() == pytest.approx([each.predicted for each in bins])
     assert after.get_ydata() == pytest.approx([each.observed for each in bins])
     axes = gain_histogram(worse).axes[0]
     drawn = [bar.get_height() for bars in axes.containers for bar in bars]
-    assert drawn == worse.gains.counts
+    assert drawn == worse.histogram["counts"]
     assert axes.get_xlabel() == "ndcg@10 after less before"
     assert axes.get_ylabel() == "Queries"
 
