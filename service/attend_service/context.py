@@ -30,6 +30,9 @@ class RequestedOperation(Protocol):
     def checks_collections(self) -> bool: ...
 
     @property
+    def to_all(self) -> bool: ...
+
+    @property
     def writes(self) -> bool: ...
 
 

@@ -53,6 +53,7 @@ class Operation:
         media, upload: what is answered with 200, and what is sent, where it is no JSON.
         checks_collections: whether the view itself keeps to the collections that a key
             opens; otherwise what names no collection in its path is for keys to all.
+        to_all: whether it is for keys to all collections, though its path names one.
     """
 
     method: str
@@ -69,6 +70,7 @@ class Operation:
     also: tuple[int, ...] = ()
     scope: Scope | Literal["open"] | None = None
     checks_collections: bool = False
+    to_all: bool = False
     reads: bool = False
     media: str | None = None
     upload: str | None = None

@@ -115,6 +115,7 @@ def call(client: FlaskClient, operation: Operation, headers: Mapping[str, str]) 
 def test_every_operation_has_its_need_written_down() -> None:
     assert {each.name: each.need for each in OPERATIONS} == dict(NEEDS)
     assert {each.name for each in OPERATIONS if each.checks_collections} == OWN
+    assert {each.name for each in OPERATIONS if each.to_all} == {"restore_snapshot"}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
@@ -124,6 +125,7 @@ def test_every_operation_keeps_to_scope_and_collection(
     need = NEEDS[operation.name]
     elsewhere = ("plain_search", "search_collections")
     names_books = "collection" in operation.parameters or operation.name in elsewhere
+    names_books = names_books and not operation.to_all
     for scope in SCOPES:
         for collections in ((), ("books",), ("films",)):
             key = file.add(scope=scope, collections=collections)

@@ -43,10 +43,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=_FILE,
     help="File for everything: all collections, or the one that --collection names.",
 )
-@click.option("--without-index", is_flag=True, help="Write a smaller backup, slower to restore.")
+@click.option(
+    "--without-index", is_flag=True, expose_value=False, hidden=True, help="As is always done now."
+)
 @click.option("--force", is_flag=True, help="Replace an existing file or folder.")
 def export_command(
-    target: Target, projection: int | None, without_index: bool, force: bool, **paths: Path | None
+    target: Target, projection: int | None, force: bool, **paths: Path | None
 ) -> None:
     """Write a version's matrices for other libraries, or a backup of everything.
 
@@ -66,7 +68,7 @@ def export_command(
         raise click.UsageError(f"Give one of {flags}: the form to write.")
     ((form, path),) = forms.items()
     if form == "snapshot":
-        _save(target, path, indexes=not without_index, force=force)
+        _save(target, path, force=force)
     elif form == "safetensors":
         weights = export_weights(target.collection(), path, version=projection, force=force)
         result: dict[str, Any] = {
@@ -100,10 +102,10 @@ def _show_export(
     target.show(result, "\n".join([text, "Not exported (* is in use here):", *lines]))
 
 
-def _save(target: Target, path: Path, *, indexes: bool, force: bool) -> None:
+def _save(target: Target, path: Path, *, force: bool) -> None:
     with Bar() as bar:
         library, names = target.library(), _named_collections(target)
-        contents = save_backup(library, path, names, indexes=indexes, force=force, on_progress=bar)
+        contents = save_backup(library, path, names, force=force, on_progress=bar)
     text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
     target.show({"snapshot": str(path), **contents.json()}, text)
 
@@ -177,6 +179,8 @@ def _restore(target: Target, source: Path) -> None:
     names, library = _named_collections(target), target.library()
     with open(source, "rb") as file, Bar() as bar:
         contents = restore_backup(file, library, names, on_progress=bar)
+        for name in names or contents.collections:
+            library.collection(name).publish_fresh(bar)
     selected = {name: contents.collections[name] for name in names or contents.collections}
     contents = replace(contents, collections=selected)
     text = f"{_counted(contents)} are in {library.folder}, as of {contents.created}."

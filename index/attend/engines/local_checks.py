@@ -55,7 +55,8 @@ class LocalChecks:
             return findings
         try:
             findings += [Finding(DOCUMENTS, item, False, RESEND) for item in self._documents()]
-            findings += [Finding(PROJECTIONS, item, False, RESTORE) for item in self._versions()]
+            versions = version_problems(self._store, self._settings)
+            findings += [Finding(PROJECTIONS, item, False, RESTORE) for item in versions]
             findings += [Finding(INDEX, item, True, REBUILT) for item in self._indexes()]
         except sqlite3.DatabaseError as error:
             findings.append(_unreadable("file", error))
@@ -108,30 +109,6 @@ class LocalChecks:
         for fault, ids in wrong.items():
             yield f"{len(ids)} documents have {fault}, {ids[0]!r} first."
 
-    def _versions(self) -> Iterator[str]:
-        state, projections = self._store.state(), self._store.projections()
-        roles = {projection.version: projection.role for projection in projections}
-        for role in ROLES:
-            active = state.active(role)
-            if roles.get(active) != role and (active or role == "search"):
-                yield f"Projection {active} is active for {role}, but no such one is stored."
-        for stored in projections:
-            try:
-                if stored.role == "predict":
-                    read_model(self._store, stored.version)
-                    continue
-                projection = Projection.from_bytes(self._store.version(stored.version).weights)
-                Tuning.of(stored.tuning)
-            except AttendError as error:
-                yield f"Projection {stored.version}: {error}"
-                continue
-            if projection.fingerprint != stored.fingerprint:
-                yield f"Projection {stored.version} has other matrices than were stored."
-            if projection.d_in != self._settings.dimension:
-                yield (
-                    f"Projection {stored.version} takes embeddings of {projection.d_in} dimensions."
-                )
-
     def _indexes(self) -> Iterator[str]:
         for projection in self._store.projections():
             if projection.role == "predict":
@@ -160,6 +137,30 @@ class LocalChecks:
         indexed = sum(segment.living_keys for segment in view.keys.segments)
         if stored < indexed:
             yield f"The index holds {indexed} living keys, but the database {stored}."
+
+
+def version_problems(store: Store, settings: Settings) -> Iterator[str]:
+    """Find versions that cannot answer, and roles without the version that should."""
+    state, projections = store.state(), store.projections()
+    roles = {projection.version: projection.role for projection in projections}
+    for role in ROLES:
+        active = state.active(role)
+        if roles.get(active) != role and (active or role == "search"):
+            yield f"Projection {active} is active for {role}, but no such one is stored."
+    for stored in projections:
+        try:
+            if stored.role == "predict":
+                read_model(store, stored.version)
+                continue
+            projection = Projection.from_bytes(store.version(stored.version).weights)
+            Tuning.of(stored.tuning)
+        except AttendError as error:
+            yield f"Projection {stored.version}: {error}"
+            continue
+        if projection.fingerprint != stored.fingerprint:
+            yield f"Projection {stored.version} has other matrices than were stored."
+        if projection.d_in != settings.dimension:
+            yield (f"Projection {stored.version} takes embeddings of {projection.d_in} dimensions.")
 
 
 def _unreadable(check: str, error: sqlite3.DatabaseError) -> Finding:

@@ -7,11 +7,10 @@ reading runs no code. A backup is one plain tar, taken while others write:
 ```
 manifest.json                             the contents, with sizes and checksums; it comes first
 collections/NAME/documents.db             the database, as it was at one moment
-collections/NAME/keys/<layout>/…          the index that was current, unless it is left out
 ```
 
-Files leave it only under names that are known beforehand, and become a collection only after all of
-them were read and compared with their checksums.
+Its databases become collections only after all of them were read, compared with their checksums,
+and proved to be what this program writes. Indexes are built again from them.
 """
 
 from __future__ import annotations

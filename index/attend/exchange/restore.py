@@ -1,30 +1,54 @@
-"""Restore collections from a backup; nothing in it is trusted before it was checked."""
+"""Restore collections from a backup: it is hostile until it was proved to be ours.
+
+Sizes are checked before anything is written, checksums while it is, and each database before
+anything in it runs (`attend.store.untrusted`). All of it has to end within a time. Indexes are
+built again: FAISS trusts its files, and nobody can vouch for those of a backup.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
-import sqlite3
-import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from attend.api.base import NAME_PATTERN
+from pydantic import TypeAdapter, ValidationError
+
+from attend.api.base import NAME_PATTERN, invalid, parse
+from attend.api.documents import CollectionSettings
 from attend.data import Data
-from attend.errors import CollectionExists, Damaged, InvalidRequest
-from attend.exchange.backup import DATABASE, FILE, FORMAT, MANIFEST, BackupContents, Progress
+from attend.engines.local_checks import version_problems
+from attend.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest
+from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_of, read_figures
+from attend.exchange.plain_tar import PlainFile, plain_files
 from attend.keys.files import sync_folder
+from attend.settings import Settings
 from attend.store import Store
-from attend.store.checks import schema_problems
+from attend.store.schema import printable
+from attend.store.untrusted import adopt
+from attend.types import OnStage
+from attend.values import parse_type
 
-MAX_MANIFEST = 16 * 1024 * 1024
-BLOCK = 1 << 20
+FILE = re.compile(
+    rf"collections/({NAME_PATTERN.strip('^$')})/"
+    r"(documents\.db|keys/[0-9a-z]{1,64}/(current|\d{1,18}/[a-z]{1,16}\.[a-z]{1,8}))"
+)
+"""Every name of a file in a backup. Versions before this one put indexes in, which are skipped."""
+
+MAX_MANIFEST = 4 * 1024 * 1024
+
+SECONDS = 60.0
+"""The time in which a backup is restored, or a second for each MiB if that is more."""
+
+BYTES_A_SECOND = 1024 * 1024
+
+_CONTENTS = TypeAdapter(BackupContents)
 
 
 def restore_backup(
@@ -33,8 +57,9 @@ def restore_backup(
     names: Sequence[str] | None = None,
     *,
     into: str | None = None,
-    indexes: bool = True,
-    on_progress: Progress = lambda stage, share: None,
+    limit: int | None = None,
+    check_settings: Callable[[Settings], object] = lambda settings: None,
+    on_progress: OnStage = lambda stage, share: None,
 ) -> BackupContents:
     """Restore the collections of a backup; existing collections stay as they are.
 
@@ -44,28 +69,36 @@ def restore_backup(
         source: the backup, read from its current position to its end.
         names: the collections to restore; all of them, with the aliases, if None.
         into: another name for the only collection to restore.
-        indexes: also restore the indexes; else they are built from the databases. FAISS trusts
-            its files, and must not read those that a stranger sends.
+        limit: the most bytes that its files may have together.
+        check_settings: called with the settings of each collection; raises an error to refuse it.
 
     Raises:
-        Damaged: it is not a backup, or was changed.
+        Damaged: it is not a backup, was changed, or takes too long to check.
         CollectionExists: a name is that of an existing collection or alias.
         InvalidRequest: it does not have a collection of a name.
     """
     data.capabilities.check("snapshots")
     data.check_writable()
+    deadline = Deadline()
     making = data.folder / f"making-{secrets.token_hex(8)}"
     try:
-        with _reading(source) as archive:
-            contents = _read_manifest(archive)
-            targets = _targets(contents, names, into)
-            aliases = contents.aliases if names is None and into is None else {}
-            _check_free(data, [*targets.values(), *aliases])
-            making.mkdir(parents=True)
-            files = _files(contents, set(targets), indexes)
-            _unpack(archive, contents, files, making, on_progress)
+        files = plain_files(source, deadline.check)
+        contents = _read_manifest(files)
+        if limit is not None and contents.size > limit:
+            raise Damaged(
+                f"The backup's files have {contents.size:,} bytes, but at most {limit:,} are "
+                f"restored here. Restore it with 'attend import --snapshot'."
+            )
+        deadline.extend(contents.size)
+        targets = _targets(contents, names, into)
+        aliases = contents.aliases if names is None and into is None else {}
+        _check_free(data, [*targets.values(), *aliases])
+        making.mkdir(parents=True, mode=0o700)
+        _unpack(files, contents, set(map(database_of, targets)), making, on_progress)
         for name in targets:
-            _check_collection(making / "collections" / name)
+            on_progress(f"check {name}", 0.0)
+            figures = contents.collections[name]
+            check_settings(_adopted(making / database_of(name), figures, deadline))
         _move(making, data, targets)
         for alias, collection in aliases.items():
             data.set_alias(alias, collection)
@@ -74,34 +107,42 @@ def restore_backup(
     return contents
 
 
-@contextmanager
-def _reading(source: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    try:
-        # A stream, and never a compressed one: a small file must not become a large one on disk.
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            yield archive
-    except (tarfile.TarError, EOFError) as error:
-        raise Damaged(
-            f"This is not a backup, or not all of one ({error}). Make one with 'attend "
-            f"export --snapshot FILE'."
-        ) from error
+class Deadline:
+    """The end of the time in which a backup is restored."""
+
+    def __init__(self) -> None:
+        self._start, self._seconds = time.monotonic(), SECONDS
+
+    def extend(self, size: int) -> None:
+        """Give a large backup more time."""
+        self._seconds = max(SECONDS, size / BYTES_A_SECOND)
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._start + self._seconds
+
+    def check(self) -> None:
+        if self.is_over():
+            raise Damaged(
+                f"The backup could not be checked within {self._seconds:.0f} s, and nothing was "
+                f"restored. Try again when the machine is less busy, and only if you trust it."
+            )
 
 
-def _read_manifest(archive: tarfile.TarFile) -> BackupContents:
-    first = archive.next()
+# -- the manifest ---------------------------------------------------------------------------
+
+
+def _read_manifest(files: Iterator[PlainFile]) -> BackupContents:
+    first = next(files, None)
     if first is None or first.name != MANIFEST or first.size > MAX_MANIFEST:
-        raise Damaged(f"This is not a backup: it does not begin with {MANIFEST}.")
-    file = archive.extractfile(first)
+        raise Damaged(
+            f"This is not a backup: it does not begin with {MANIFEST}. Make one with 'attend "
+            f"export --snapshot FILE'."
+        )
     try:
-        manifest = json.loads(file.read() if file else b"")
-        if manifest.pop("format") != FORMAT:
-            raise Damaged(f"The backup has another format than {FORMAT}, the only one read here.")
-        files = manifest.pop("files").items()
-        manifest["files"] = {name: (int(size), str(digest)) for name, (size, digest) in files}
-        contents = BackupContents(**manifest)
-        _check_names(contents)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"The backup's {MANIFEST} cannot be read ({error}).") from error
+        contents = _CONTENTS.validate_json(b"".join(first.content))
+    except ValidationError as error:
+        raise Damaged(f"The backup's {MANIFEST} cannot be read ({invalid(error)}).") from error
+    _check_names(contents)
     return contents
 
 
@@ -109,12 +150,15 @@ def _check_names(contents: BackupContents) -> None:
     for name in contents.files:
         if not FILE.fullmatch(name):
             raise Damaged(f"The backup holds {name!r:.200}, which does not belong to a collection.")
-    for name in [*contents.collections, *contents.aliases, *contents.aliases.values()]:
+    for name in [*contents.collections, *contents.aliases]:
         if not re.fullmatch(NAME_PATTERN, name):
             raise Damaged(f"The backup names a collection {name!r:.200}, not a valid name.")
     for name in contents.collections:
-        if f"collections/{name}/{DATABASE}" not in contents.files:
+        if database_of(name) not in contents.files:
             raise Damaged(f"The backup lacks the database of the collection {name!r}.")
+    for alias, name in contents.aliases.items():
+        if name not in contents.collections or alias in contents.collections:
+            raise Damaged(f"The backup's alias {alias!r} stands for none of its collections.")
 
 
 def _targets(
@@ -146,28 +190,28 @@ def _check_free(data: Data, names: Iterable[str]) -> None:
         )
 
 
-def _files(contents: BackupContents, names: Set[str], indexes: bool) -> set[str]:
-    """Return the files of some collections."""
-    files = {name for name in contents.files if name.split("/")[1] in names}
-    return files if indexes else {name for name in files if name.endswith(f"/{DATABASE}")}
+# -- the files ------------------------------------------------------------------------------
 
 
 def _unpack(
-    archive: tarfile.TarFile,
+    files: Iterator[PlainFile],
     contents: BackupContents,
-    selected: Set[str],
+    selected: set[str],
     making: Path,
-    on_progress: Progress,
+    on_progress: OnStage,
 ) -> None:
     missing = dict(contents.files)
     read = 0
-    # Iteration would begin with the manifest again.
-    while (member := archive.next()) is not None:
-        if member.name not in missing or not member.isreg():
-            raise Damaged(f"The backup holds {member.name!r:.200} twice or unlisted.")
-        size, digest = missing.pop(member.name)
-        if member.name in selected:
-            _extract(archive, member, making / member.name, size, digest)
+    for file in files:
+        if file.name not in missing:
+            raise Damaged(f"The backup holds {file.name!r:.200} twice or unlisted.")
+        size, digest = missing.pop(file.name)
+        if file.size != size:
+            raise Damaged(
+                f"{file.name} has {file.size} bytes in the backup, but its manifest says {size}."
+            )
+        if file.name in selected:
+            _extract(file, making / file.name, digest)
             os.utime(making)  # it is in use: nothing removes it as left over
         read += size
         on_progress("read", read / max(contents.size, 1))
@@ -175,38 +219,55 @@ def _unpack(
         raise Damaged(f"The backup ends without {len(missing)} of its files.")
 
 
-def _extract(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, size: int, digest: str
-) -> None:
+def _extract(file: PlainFile, target: Path, digest: str) -> None:
     computed = hashlib.sha256()
-    file = archive.extractfile(member)
-    if file is None or member.size != size:
-        raise Damaged(
-            f"{member.name} has {member.size} bytes in the backup, but its manifest says {size}."
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target, "xb") as written:
-        while block := file.read(BLOCK):
-            computed.update(block)
-            written.write(block)
-        written.flush()
-        os.fsync(written.fileno())
-    if computed.hexdigest() != digest:
-        raise Damaged(f"{member.name} was changed since the backup: its checksum differs.")
-
-
-def _check_collection(folder: Path) -> None:
-    """Raise Damaged for a database that this program did not write."""
     try:
-        store = Store(folder / DATABASE)
-        try:
-            strange = store.integrity() or schema_problems(store.connections.reader())
-        finally:
-            store.close()
-    except sqlite3.DatabaseError as error:
-        raise Damaged(f"The backup's database cannot be read ({error}).") from error
-    if strange:
-        raise Damaged(f"The backup's database is not that of a collection: {strange[0]}")
+        target.parent.mkdir(parents=True)
+        with open(target, "xb") as written:
+            for chunk in file.content:
+                computed.update(chunk)
+                written.write(chunk)
+            written.flush()
+            os.fsync(written.fileno())
+    except OSError as error:
+        raise CannotWrite(
+            f"{target} cannot be written ({error}); make room on the disk."
+        ) from error
+    if computed.hexdigest() != digest:
+        raise Damaged(f"{file.name} was changed since the backup: its checksum differs.")
+
+
+def _adopted(path: Path, figures: Figures, deadline: Deadline) -> Settings:
+    """Prove that a database is that of a sound collection, and return the collection's settings."""
+    try:
+        settings = Settings.of(adopt(path, deadline.is_over))
+        _check_as_request(settings)
+        with closing(Store(path)) as store:
+            problems = [*version_problems(store, settings)]
+            actual = read_figures(store.connections.reader().conn)
+        if actual != figures:
+            problems.append(f"it has {actual}, but the manifest says {figures}.")
+        if problems:
+            raise Damaged(problems[0])
+    except CannotWrite:
+        raise
+    # Whatever a stranger's rows bring about, the reason lies in them.
+    except Exception as error:
+        deadline.check()
+        reason = printable(f"{error}")
+        raise Damaged(f"The backup's database cannot be read as a collection: {reason}") from error
+    return settings
+
+
+def _check_as_request(settings: Settings) -> None:
+    """Check stored settings as those of a request to create a collection."""
+    stored: dict[str, Any] = settings.stored()
+    parse(CollectionSettings, {"dimension": settings.dimension}, strict=True)
+    # Such a request names one of the two, and the other follows from it.
+    del stored["encoder" if settings.encoder is None else "dimension"]
+    parse(CollectionSettings, stored, strict=True)
+    if settings.values is not None:
+        parse_type(settings.values, field="values")
 
 
 def _move(making: Path, data: Data, targets: Mapping[str, str]) -> None:

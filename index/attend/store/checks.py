@@ -6,26 +6,27 @@ Nothing here runs while the collection is used; a check may read everything.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 from sqlite_utils import Database
 
 from attend.store import field_index
 from attend.store.connections import dimension
-from attend.store.migrations import FILL_LEXICAL, TEXTS, migrations
+from attend.store.migrations import FILL_LEXICAL, TEXTS
+from attend.store.schema import MAX_NUMBER, repair_schema, schema_problems, type_problems
 from attend.store.words import index_problems
 
 READ_ROWS = 8192
 """Embeddings read at a time."""
 
 SETTINGS = {"uuid": str, "projection": int, "change": int, "published": list, "dimension": int}
-SETTINGS |= {"recommend": int, "predict": int}
+SETTINGS |= {"recommend": int, "predict": int, "texts": int}
 """The settings without which no collection works, and their types."""
 
-Find = Callable[[Database], Iterator[str]]
+Find = Callable[[Database], Iterable[str]]
 Repair = Callable[[Database], None]
 
 
@@ -43,11 +44,6 @@ class Check:
     find: Find
     repair: Repair | None
     advice: str
-
-
-def schema_problems(db: Database) -> list[str]:
-    """Return the problems of tables, triggers and settings."""
-    return [*_schema(db), *_settings(db)]
 
 
 # -- checks and repairs in SQL ----------------------------------------------------------------
@@ -97,7 +93,7 @@ _NUMBERED = {
     "projections": "version",
     "users": "id",
 }
-"""DatabasePart whose numbers are never reused: a reused one would be taken for the row before."""
+"""Tables whose numbers are never reused: a reused one would be taken for the row before."""
 
 _COUNTERS = [
     (
@@ -135,7 +131,13 @@ _JSON = [
         "SELECT count(*) FROM interactions WHERE typeof(value) NOT IN ('null', 'integer', 'real') "
         "AND NOT json_valid(value)",
         "{} rows of interactions have no JSON as value.",
-    )
+    ),
+    (
+        "SELECT count(*) FROM documents WHERE json_type(fields) <> 'object' "
+        "OR json_type(payload) <> 'object' "
+        "OR EXISTS (SELECT 1 FROM json_each(fields) AS field WHERE field.type <> 'text')",
+        "{} documents have fields that are no texts, or a payload that is no object.",
+    ),
 ]
 
 _KEYLESS = (
@@ -159,52 +161,16 @@ _IDLE_USERS = "FROM users WHERE id NOT IN (SELECT user FROM interactions)"
 # -- checks in Python ---------------------------------------------------------------------------
 
 
-def _schema(db: Database) -> Iterator[str]:
-    actual, expected = _definitions(db), _expected()
-    for name in sorted(expected.keys() - actual.keys()):
-        yield f"{name} is missing."
-    for name in sorted(actual.keys() & expected.keys()):
-        if actual[name] != expected[name]:
-            yield f"{name} is not as this program makes it."
-    for name in sorted(actual.keys() - expected.keys()):
-        yield f"{name} is nothing that this program makes."
-
-
-def _make_schema(db: Database) -> None:
-    """Make indexes and triggers again, which hold no data; other checks find what they missed."""
-    actual = _definitions(db)
-    for name, sql in _expected().items():
-        if actual.get(name) != sql and name.startswith(("index", "trigger")):
-            db.execute(f"DROP {name.replace(' ', ' IF EXISTS ', 1)}")
-            db.execute(sql)
-
-
-def _definitions(db: Database) -> dict[str, str]:
-    rows = db.execute(
-        "SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL "
-        "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE '\\_sqlite%' ESCAPE '\\'"
-    )
-    return {name: " ".join(sql.split()) for name, sql in rows}
-
-
-@cache
-def _expected() -> dict[str, str]:
-    fresh = Database(memory=True, execute_plugins=False)
-    migrations.apply(fresh)
-    definitions = _definitions(fresh)
-    fresh.close()
-    return definitions
-
-
 def _settings(db: Database) -> Iterator[str]:
     stored = dict(db.execute("SELECT name, value FROM settings").fetchall())
     for name, kind in SETTINGS.items():
         try:
             value = json.loads(stored[name])
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, RecursionError):
             yield f"The setting {name!r} is missing or unreadable."
             continue
-        if not isinstance(value, kind):
+        is_number = isinstance(value, int) and 0 <= value < MAX_NUMBER
+        if type(value) is not kind or (kind is int and not is_number):
             yield f"The setting {name!r} is {value!r:.80}."
 
 
@@ -274,6 +240,8 @@ CHECKS = (
         None,
         RESTORE,
     ),
+    # Before anything that writes, as a strange trigger would run then.
+    Check("schema", schema_problems, repair_schema, "Indexes and triggers were made again."),
     Check(
         "entries",
         _rows(
@@ -285,7 +253,7 @@ CHECKS = (
         _run("REINDEX"),
         "SQLite's indexes were made again.",
     ),
-    Check("schema", _schema, _make_schema, "Indexes and triggers were made again."),
+    Check("types", type_problems, None, RESTORE),
     Check("settings", _settings, None, RESTORE),
     Check(
         "references",

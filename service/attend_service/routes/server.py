@@ -16,8 +16,9 @@ from attend import Data
 from attend.api.base import Reply, parse
 from attend.api.documents import Restored
 from attend.api.search import PlainSearch
-from attend.errors import Damaged, InvalidRequest
+from attend.errors import Damaged, EncoderError, InvalidRequest
 from attend.exchange import restore_backup, save_backup
+from attend.settings import Settings
 from attend_service import openapi
 from attend_service.context import EXTENSION, context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
@@ -79,25 +80,52 @@ def take_snapshot(collection: str) -> Response:
     return response
 
 
-@administration.add("PUT", SNAPSHOT, upload=TAR, returns={201: Restored})
+@administration.add("PUT", SNAPSHOT, upload=TAR, returns={201: Restored}, to_all=True)
 def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 
-    It appears once all of it is read and checked; its index is built again. A snapshot above the
-    limit on bodies is restored by `attend import --snapshot`, beside a running server.
+    It appears once all of it is read and proved to be what this program writes, within a minute;
+    its index is built again. A snapshot above the limit on bodies is restored by
+    `attend import --snapshot`, beside a running server.
     """
     if request.mimetype != TAR:
         raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")
-    data = context().data
-    check_new_collection(data, collection, context().settings.max_collections)
+    data, limits = context().data, context().settings
+    check_new_collection(data, collection, limits.max_collections)
     try:
-        contents = restore_backup(request.stream, data, into=collection, indexes=False)
+        contents = restore_backup(
+            request.stream,
+            data,
+            into=collection,
+            limit=limits.max_body_bytes,
+            check_settings=_check_encoder,
+        )
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error
     return reply(
         Restored(collection, contents.created, **dict(*contents.collections.values())), 201
     )
+
+
+def _check_encoder(settings: Settings) -> None:
+    """Check that the encoder that a snapshot names may be used here, as where a request names it.
+
+    Raises:
+        InvalidRequest: it cannot be loaded, or gives embeddings of another width.
+    """
+    if settings.encoder is None:
+        return
+    try:
+        width = context().data.encoder(settings.encoder).dimension
+    except EncoderError as error:
+        raise InvalidRequest(str(error), field="body") from error
+    if width != settings.dimension:
+        raise InvalidRequest(
+            f"The snapshot has embeddings of {settings.dimension} dimensions, but the encoder "
+            f"{settings.encoder!r} gives {width} here; restore it where its encoder is.",
+            field="body",
+        )
 
 
 @operations.add("GET", "/healthz", returns={200: Health}, scope="open")

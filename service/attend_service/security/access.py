@@ -39,7 +39,7 @@ def check_access() -> None:
             f"This needs a key of the scope {need}, but the scope of the key is {g.key.scope}."
         )
     collection = (request.view_args or {}).get("collection")
-    if collection is not None:
+    if collection is not None and not operation.to_all:
         check_collection(collection)
     elif g.key.collections is not None and not operation.checks_collections:
         raise Forbidden("This needs a key to all collections, but the key is for some.")
