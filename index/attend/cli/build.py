@@ -3,72 +3,75 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import click
+from pydantic import BeforeValidator, Field
 from tqdm import tqdm
 
+from attend.api.base import Request
 from attend.api.documents import CollectionSettings
 from attend.build import Built, Mapped, Shard, build, check_ids
-from attend.cli.options import Bar, Problems, Target, interrupted, model_options, on_collection
+from attend.cli.options import (
+    Bar,
+    Column,
+    Problems,
+    Target,
+    interrupted,
+    model_options,
+    on_collection,
+    take,
+)
 from attend.collection import Collection
-from attend.errors import InvalidRequest, SourceError
+from attend.errors import SourceError
 from attend.source import Row, describe, guess, open_source, sample
 from attend.source.cells import as_vector
 from attend.source.rows import LOOKAHEAD_ROWS
 
 
-def _shard(_context: click.Context, _option: click.Parameter, written: str | None) -> Shard | None:
-    try:
-        return None if written is None else Shard.of(written)
-    except InvalidRequest as error:
-        raise click.BadParameter(str(error)) from None
+class BuildOptions(Request):
+    """The options of a build, but for settings of a collection."""
+
+    id: Column = None
+    """The field that holds the id."""
+    text: Annotated[list[str], "F"] = Field([])
+    """A key field; repeatable."""
+    vector: Column = None
+    """The field that holds an embedding."""
+    value: Annotated[list[str], "F"] = Field([])
+    """A field to return; several make an object."""
+    overlap: Annotated[int | None, click.IntRange(0)] = None
+    """Tokens that neighbouring passages share."""
+    normalize: bool = False
+    """Scale brought vectors to length 1."""
+    recall: Annotated[float | None, click.FloatRange(0, 1, min_open=True)] = None
+    """The share of the ten nearest to find where keys are too many for exact search.  [default:
+    0.95]"""
+    exact_below: Annotated[int | None, click.IntRange(0)] = None
+    """Search exactly below this number of keys.  [default: the number that takes 10 ms]"""
+    sync: bool = False
+    """Delete documents that no source has; nothing is deleted if a row could not be read."""
+    shard: Annotated[Shard | None, BeforeValidator(Shard.of), "I/N"] = None
+    """Take only the I-th of N parts of the documents: for N processes at once."""
+    strict: bool = False
+    """Stop at the first row that cannot be used."""
 
 
 @click.command("build")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @on_collection
-@click.option("--id", metavar="F", help="The field that holds the id.")
-@click.option("--text", multiple=True, metavar="F", help="A key field; repeatable.")
-@click.option("--vector", metavar="F", help="The field that holds an embedding.")
-@click.option(
-    "--value", multiple=True, metavar="F", help="A field to return; several make an object."
-)
+@model_options(BuildOptions, "id", "text", "vector", "value")
 @model_options(CollectionSettings, "encoder")
 @click.option(
     "--passages/--no-passages",
     default=None,
     help="Split texts longer than the encoder's window (default), or cut them off.",
 )
-@click.option("--overlap", type=click.IntRange(0), help="Tokens that neighbouring passages share.")
-@click.option("--normalize", is_flag=True, default=None, help="Scale brought vectors to length 1.")
+@model_options(BuildOptions, "overlap", "normalize")
 @model_options(CollectionSettings, "scorer", "scale")
-@click.option(
-    "--recall",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="The share of the ten nearest to find where keys are too many for exact search.  "
-    "[default: 0.95]",
-)
-@click.option(
-    "--exact-below",
-    type=click.IntRange(0),
-    help="Search exactly below this number of keys.  [default: the number that takes 10 ms]",
-)
-@click.option(
-    "--sync",
-    is_flag=True,
-    help="Delete documents that no source has; nothing is deleted if a row could not be read.",
-)
-@click.option(
-    "--shard",
-    metavar="I/N",
-    callback=_shard,
-    help="Take only the I-th of N parts of the documents: for N processes at once.",
-)
-@click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used.")
+@model_options(BuildOptions, "recall", "exact_below", "sync", "shard", "strict")
 def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
 
@@ -81,66 +84,58 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     Example:
       attend build books.csv --data library --text title --text blurb --value price
     """
-    fields = {name: options.pop(name) for name in ("id", "text", "vector", "value")}
-    mapped = [_mapped(name, **fields) for name in sources]
+    chosen = take(BuildOptions, options)
+    mapped = [_mapped(name, chosen) for name in sources]
     check_ids(mapped)
-    run = {name: options.pop(name) for name in ("sync", "shard", "strict")}
-    tuning = options.pop("recall"), options.pop("exact_below")
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = chosen.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
+    settings |= {name: value for name, value in options.items() if value is not None}
     collection = target.library().ensure(target.name, **settings, **_width(mapped))
     problems = Problems()
-    built = _build(collection, mapped, problems, publish=collection.tune(*tuning), **run)
+    publish = collection.tune(chosen.recall, chosen.exact_below)
+    built = _build(collection, mapped, problems, chosen, publish)
     problems.summary()
-    if run["sync"] and built.refused:
+    if chosen.sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
 
 
 def _build(
-    collection: Collection, mapped: list[Mapped], problems: Problems, **options: Any
+    collection: Collection,
+    mapped: list[Mapped],
+    problems: Problems,
+    chosen: BuildOptions,
+    publish: bool,
 ) -> Built:
     """Build with bars; if it is interrupted, print the number of stored documents."""
-    with closing(_Bars(collection.name)) as bars:
+    with tqdm(unit="doc", desc=collection.name, file=sys.stderr) as rows, Bar() as stages:
+
+        def on_stage(stage: str, fraction: float) -> None:
+            rows.close()
+            stages(stage, fraction)
+
         try:
             return build(
                 collection,
                 mapped,
                 on_problem=problems,
-                on_progress=bars.rows,
-                on_stage=bars.stage,
-                **options,
+                on_progress=rows.update,
+                on_stage=on_stage,
+                publish=publish,
+                sync=chosen.sync,
+                shard=chosen.shard,
+                strict=chosen.strict,
             )
         except KeyboardInterrupt:
-            bars.close()
+            rows.close()
+            stages.close()
             stored, _ = collection.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
-class _Bars:
-    """A bar of documents, and another one for the stages that follow them."""
-
-    def __init__(self, name: str) -> None:
-        self._documents = tqdm(unit="doc", desc=name, file=sys.stderr)
-        self._stages: Bar | None = None
-
-    def rows(self, count: int) -> None:
-        self._documents.update(count)
-
-    def stage(self, stage: str, fraction: float) -> None:
-        if self._stages is None:
-            self._documents.close()
-            self._stages = Bar()
-        self._stages(stage, fraction)
-
-    def close(self) -> None:
-        self._documents.close()
-        if self._stages is not None:
-            self._stages.close()
-
-
-def _mapped(name: str, **fields: Any) -> Mapped:
+def _mapped(name: str, chosen: BuildOptions) -> Mapped:
     source = open_source(name)
     rows = sample(source)
+    fields = chosen.model_dump(include={"id", "text", "vector", "value"})
     map = guess(rows, source=source, **fields)
     click.echo(f"{source.name}: {describe(map, rows)}", err=True)
     return Mapped(source, map)

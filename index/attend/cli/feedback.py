@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import click
+from pydantic import model_validator
 
-from attend.cli.options import FILE, Bar, Problems, Target, interrupted, on_collection, with_options
+from attend.api.base import Request
+from attend.cli.options import (
+    Bar,
+    Column,
+    InputFile,
+    Problems,
+    Target,
+    interrupted,
+    model_options,
+    on_collection,
+    take,
+)
 from attend.collection import Collection
 from attend.errors import SourceError
 from attend.feedback import (
@@ -34,90 +45,121 @@ from attend.source.columns import Columns, guess_columns
 from attend.store import Interaction
 from attend.types import Example
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-_LABEL_FILES = (
-    click.option("--queries", type=FILE, help="JSON lines with _id and text; with --qrels."),
-    click.option("--qrels", type=FILE, help="query id, document id, grade (any number)."),
-    click.option(
-        "--examples",
-        metavar="TABLE",
-        help="A table with a row for each query and document; a label of 0 or less is not "
-        "relevant, without labels each row is.",
-    ),
-    click.option(
-        "--clicks",
-        metavar="LOG",
-        help="A table of documents shown: query, document, position, clicked (0 or 1). People look "
-        "at the first results most, so that a click counts the more the further down it was.",
-    ),
-    click.option("--query-column", metavar="F", help="In a table or log; else guessed by name."),
-    click.option("--document-column", metavar="F", help="The document's id."),
-    click.option("--label-column", metavar="F", help="A number."),
-    click.option("--position-column", metavar="F", help="The rank, from 1."),
-    click.option("--clicked-column", metavar="F", help="0 or 1."),
-    click.option(
-        "--eta",
-        type=click.FloatRange(0, 10),
-        default=ETA,
-        show_default=True,
-        help="With --clicks: rank r is seen with probability (1/r)^eta; 0: no position bias.",
-    ),
-    click.option(
-        "--clip",
-        type=click.FloatRange(1, 1e6),
-        default=CLIP,
-        show_default=True,
-        help="With --clicks: the largest weight of one click.",
-    ),
-    click.option(
-        "--negatives",
-        is_flag=True,
-        help="With --clicks: documents shown and never clicked get a negative label.",
-    ),
-    click.option("--strict", is_flag=True, help="Stop at the first row that cannot be used."),
-    click.option(
-        "--delete-stored",
-        "--forget",
-        "delete_stored",
-        is_flag=True,
-        help="First delete the stored feedback of the same kind.",
-    ),
-)
-_LABEL_OPTIONS = (
-    *("queries", "qrels", "examples", "clicks", "query_column", "document_column"),
-    *("label_column", "position_column", "clicked_column", "eta", "clip", "negatives"),
-    *("strict", "delete_stored"),
-)
-_CLICK_DEFAULTS = {"eta": ETA, "clip": CLIP, "negatives": False, "clicked_column": None}
+class LabelFiles(Request):
+    """The files of labels that a command's options name, and how to read them."""
 
-_INTERACTION_FILE = (
-    click.option(
-        "--interactions",
-        metavar="FILE",
-        help="A table with a row for each user and item: CSV, TSV, JSONL, Parquet or SQLite.",
-    ),
-    click.option("--user", "user_column", metavar="F", help="Its column; else guessed by name."),
-    click.option("--item", "item_column", metavar="F", help="The document's id."),
-    click.option("--value", "value_column", metavar="F", help="A rating or label, if any."),
-    click.option("--time", "time_column", metavar="F", help="Seconds since 1970, or ISO dates."),
-)
+    queries: InputFile = None
+    """JSON lines with _id and text; with --qrels."""
+    qrels: InputFile = None
+    """query id, document id, grade (any number)."""
+    examples: Annotated[str | None, "TABLE"] = None
+    """A table with a row for each query and document; a label of 0 or less is not relevant, without
+    labels each row is."""
+    clicks: Annotated[str | None, "LOG"] = None
+    """A table of documents shown: query, document, position, clicked (0 or 1). People look at the
+    first results most, so that a click counts the more the further down it was."""
+    query_column: Column = None
+    """In a table or log; else guessed by name."""
+    document_column: Column = None
+    """The document's id."""
+    label_column: Column = None
+    """A number."""
+    position_column: Column = None
+    """The rank, from 1."""
+    clicked_column: Column = None
+    """0 or 1."""
+    eta: Annotated[float, click.FloatRange(0, 10)] = ETA
+    """With --clicks: rank r is seen with probability (1/r)^eta; 0: no position bias."""
+    clip: Annotated[float, click.FloatRange(1, 1e6)] = CLIP
+    """With --clicks: the largest weight of one click."""
+    negatives: bool = False
+    """With --clicks: documents shown and never clicked get a negative label."""
+    strict: bool = False
+    """Stop at the first row that cannot be used."""
+    delete_stored: Annotated[bool, "--forget"] = False
+    """First delete the stored feedback of the same kind."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> LabelFiles:
+        if (self.queries is None) != (self.qrels is None):
+            raise click.UsageError("--queries and --qrels belong together; give both or neither.")
+        of_clicks = ("eta", "clip", "negatives", "clicked_column")
+        flags = [f"--{n.replace('_', '-')}" for n in of_clicks if n in self.model_fields_set]
+        if flags and self.clicks is None:
+            raise click.UsageError(f"{', '.join(flags)} applies to clicks alone; add --clicks LOG.")
+        return self
+
+    def __bool__(self) -> bool:
+        return any(file is not None for file in (self.queries, self.examples, self.clicks))
+
+    def read(self, vectors: bool) -> Iterator[RowItem[Example] | RowProblem]:
+        """Yield all rows of all files, as examples or problems."""
+        if self.queries is not None and self.qrels is not None:
+            yield from read_judgements(self.queries, self.qrels, vectors=vectors)
+        roles = {
+            "query": self.query_column,
+            "document": self.document_column,
+            "position": self.position_column,
+        }
+        if self.examples is not None:
+            source = open_source(self.examples)
+            roles_with_label = roles | {"label": self.label_column}
+            columns = label_columns(source, LABELS, vectors=vectors, **roles_with_label)
+            yield from read_labels(source, _shown(source, columns), vectors=vectors)
+        if self.clicks is not None:
+            source = open_source(self.clicks)
+            roles_with_click = roles | {"clicked": self.clicked_column}
+            columns = label_columns(source, CLICKS, vectors=vectors, **roles_with_click)
+            yield from read_clicks(
+                source,
+                _shown(source, columns),
+                eta=self.eta,
+                clip=self.clip,
+                negatives=self.negatives,
+                vectors=vectors,
+            )
 
 
-def with_label_files(command: Command) -> Command:
-    """Declare the options that name files of labels."""
-    return with_options(command, _LABEL_FILES)
+class InteractionFile(Request):
+    """A file of interactions, and the columns that the caller names."""
 
+    interactions: Annotated[str | None, "FILE"] = None
+    """A table with a row for each user and item: CSV, TSV, JSONL, Parquet or SQLite."""
+    user: Column = None
+    """Its column; else guessed by name."""
+    item: Column = None
+    """The document's id."""
+    value: Column = None
+    """A rating or label, if any."""
+    time: Column = None
+    """Seconds since 1970, or ISO dates."""
 
-def with_interactions(command: Command) -> Command:
-    """Declare the options of a file of interactions."""
-    return with_options(command, _INTERACTION_FILE)
+    @model_validator(mode="after")
+    def _columns_of_a_file(self) -> InteractionFile:
+        flags = [f"--{name}" for name in type(self).model_fields if name in self.model_fields_set]
+        if flags and self.interactions is None:
+            raise click.UsageError(
+                f"{', '.join(flags)}: a column of --interactions; give that file, too."
+            )
+        return self
+
+    def __bool__(self) -> bool:
+        return self.interactions is not None
+
+    def read(
+        self, collection: Collection, path: str | None = None, *, strict: bool = False
+    ) -> Gathered[Interaction]:
+        """Read what the collection takes of the file, or of another with the same columns."""
+        source = open_source(path or self.interactions or "")
+        columns = guess_columns(source, INTERACTIONS, **self.model_dump(exclude={"interactions"}))
+        return _gathered(collection, read_interactions(source, _shown(source, columns)), strict)
 
 
 @click.command("teach")
 @on_collection
-@with_label_files
-@with_interactions
+@model_options(LabelFiles)
+@model_options(InteractionFile)
 def teach_command(target: Target, **options: Any) -> None:
     """Add feedback: labels of documents for queries, or interactions of users with items.
 
@@ -131,9 +173,9 @@ def teach_command(target: Target, **options: Any) -> None:
       attend teach --data library --clicks clicks.csv
       attend teach --data library --interactions ratings.tsv
     """
-    interactions = InteractionFile.taken_from(options)
-    labels = LabelFiles.taken_from(options)
-    if bool(labels) == (interactions is not None):
+    interactions = take(InteractionFile, options)
+    labels = take(LabelFiles, options)
+    if bool(labels) == bool(interactions):
         raise click.UsageError(
             "Give examples (--queries with --qrels, --examples or --clicks) or --interactions."
         )
@@ -146,95 +188,17 @@ def teach_command(target: Target, **options: Any) -> None:
     target.show(counts | {"collection": target.name}, f"{target.name}: {text}")
 
 
-@dataclass(frozen=True)
-class LabelFiles:
-    """The files of labels that a command's options name, and how to read them."""
-
-    options: Mapping[str, Any]
-
-    @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> LabelFiles:
-        """Remove these options from all options of a command.
-
-        Raises:
-            UsageError: queries without judgements, judgements without queries, or options of
-                click logs without a log.
-        """
-        taken = {name: options.pop(name) for name in _LABEL_OPTIONS}
-        if (taken["queries"] is None) != (taken["qrels"] is None):
-            raise click.UsageError("--queries and --qrels belong together; give both or neither.")
-        changed = [name for name, default in _CLICK_DEFAULTS.items() if taken[name] != default]
-        if changed and taken["clicks"] is None:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
-            raise click.UsageError(f"{flags} applies to clicks alone; add --clicks LOG.")
-        return cls(taken)
-
-    def __bool__(self) -> bool:
-        return any(self.options[name] is not None for name in ("queries", "examples", "clicks"))
-
-    def read(self, vectors: bool) -> Iterator[RowItem[Example] | RowProblem]:
-        """Yield all rows of all files, as examples or problems."""
-        options = self.options
-        if options["queries"] is not None:
-            yield from read_judgements(options["queries"], options["qrels"], vectors=vectors)
-        common = {role: options[f"{role}_column"] for role in ("query", "document", "position")}
-        if options["examples"] is not None:
-            source = open_source(options["examples"])
-            named = common | {"label": options["label_column"]}
-            columns = label_columns(source, LABELS, vectors=vectors, **named)
-            yield from read_labels(source, _shown(source, columns), vectors=vectors)
-        if options["clicks"] is not None:
-            source = open_source(options["clicks"])
-            named = common | {"clicked": options["clicked_column"]}
-            columns = label_columns(source, CLICKS, vectors=vectors, **named)
-            settings = {name: options[name] for name in ("eta", "clip", "negatives")}
-            yield from read_clicks(source, _shown(source, columns), vectors=vectors, **settings)
-
-
-@dataclass(frozen=True)
-class InteractionFile:
-    """A file of interactions, and the columns that the caller named."""
-
-    path: str
-    columns: Mapping[str, str | None]
-
-    @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> InteractionFile | None:
-        """Remove these options from all options of a command; None if they name no file.
-
-        Raises:
-            UsageError: a column without a file.
-        """
-        path = options.pop("interactions")
-        columns = {role: options.pop(f"{role}_column") for role in INTERACTIONS.names}
-        if path is not None:
-            return cls(path, columns)
-        if flags := [f"--{role}" for role, column in columns.items() if column is not None]:
-            raise click.UsageError(
-                f"{', '.join(flags)}: a column of --interactions; give that file, too."
-            )
-        return None
-
-    def read(
-        self, collection: Collection, path: str | None = None, *, strict: bool = False
-    ) -> Gathered[Interaction]:
-        """Read what the collection takes of the file, or of another with the same columns."""
-        source = open_source(path or self.path)
-        columns = _shown(source, guess_columns(source, INTERACTIONS, **self.columns))
-        return _gathered(collection, read_interactions(source, columns), strict)
-
-
 def add_files(
-    collection: Collection, labels: LabelFiles, interactions: InteractionFile | None
+    collection: Collection, labels: LabelFiles, interactions: InteractionFile
 ) -> tuple[dict[str, int], str]:
     """Store the usable rows of files; return counts for --json, and a sentence.
 
     Raises:
         SourceError: no row can be used; nothing was stored, nothing deleted.
     """
-    strict, delete = labels.options["strict"], labels.options["delete_stored"]
+    strict, delete = labels.strict, labels.delete_stored
     rows: Gathered[Interaction] | Gathered[Example]
-    if interactions is not None:
+    if interactions:
         rows = interactions.read(collection, strict=strict)
         before = collection.store.interaction_counts()[0]
         counts = add_interactions(collection, rows.entries, delete_stored=delete).json()
@@ -242,9 +206,8 @@ def add_files(
         rows = _gathered(collection, labels.read(collection.settings.encoder is None), strict)
         before = collection.store.example_count()
         with Bar() as bar:
-            counts = add_feedback(
-                collection, rows.entries, progress=bar, delete_stored=delete
-            ).json()
+            added = add_feedback(collection, rows.entries, progress=bar, delete_stored=delete)
+        counts = added.json()
     counts |= {"skipped": rows.skipped, "repeated": rows.repeated}
     counts["forgotten"] = before if delete else 0
     return counts, _sentence(counts)

@@ -24,6 +24,7 @@ from attend.errors import InvalidRequest
 from attend.source import RowProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Fields = TypeVar("Fields", bound=Request)
 
 SHOWN_PROBLEMS = 20
 """Problems printed one by one; a file of an unexpected kind has one in every row."""
@@ -33,6 +34,12 @@ INTERRUPTED = 130
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 VERSION = click.IntRange(1, MAX_ROW)
+
+Column = Annotated[str | None, "F"]
+"""An option that names a column or field."""
+
+InputFile = Annotated[Path | None, FILE]
+"""An option that names a file that exists."""
 
 
 # -- the library or collection of a command --------------------------------------------------------
@@ -139,17 +146,28 @@ def on_collection(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class JsonType(click.ParamType[Any]):
-    """A JSON value."""
+    """A JSON value; or a list or an object, or a file that holds one."""
 
     name = "json"
+
+    def __init__(self, kind: type[list[Any]] | type[dict[str, Any]] | None = None) -> None:
+        self._kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value)
-        except ValueError as error:
-            self.fail(f"{shortened(value)} is not valid JSON ({error}).", param, ctx)
+            if self._kind is None or value.lstrip()[:1] in ("[", "{"):
+                content = json.loads(value)
+            else:
+                content = json.loads(Path(value).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            file = "" if self._kind is None else ", and no file that holds it"
+            self.fail(f"{shortened(value)} is not valid JSON{file} ({error}).", param, ctx)
+        if self._kind is not None and not isinstance(content, self._kind):
+            noun = "list" if self._kind is list else "object"
+            self.fail(f"{shortened(value)} holds no JSON {noun}.", param, ctx)
+        return content
 
 
 class NumberOrWord(click.ParamType[int | str]):
@@ -166,16 +184,19 @@ class NumberOrWord(click.ParamType[int | str]):
 def model_options(model: type[Request], *names: str) -> Callable[[Command], Command]:
     """Declare an option for each field: its type, choices, default and help are the model's.
 
-    An option that is absent is None (a flag False, a list empty), and `present` leaves it out.
+    In the annotation of a field, a text is the option's metavar (or a second flag), and a type of
+    click its type. An option that is absent is None (a flag False, a list empty), and `present`
+    leaves it out.
     """
-    options = [_option(name, model.model_fields[name]) for name in names]
+    options = [_option(name, model.model_fields[name]) for name in names or model.model_fields]
     return lambda command: with_options(command, options)
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
     kinds = list(_plain_types(field.annotation))
     is_list = any(get_origin(kind) is list for kind in kinds)
-    flag = name.removesuffix("s") if is_list else name
+    word = name.removesuffix("s") if is_list else name
+    flags = [f"-{word}" if len(word) == 1 else f"--{word.replace('_', '-')}"]
     help = field.description
     if field.default is not None and not is_list and kinds != [bool]:
         help = f"{help}  [default: {field.default}]"
@@ -192,8 +213,14 @@ def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
         settings["type"] = click.Choice(get_args(choices[0])) if choices else None
         if kind in (int, float):
             settings["type"] = kind
-    dashed = f"-{flag}" if len(flag) == 1 else f"--{flag.replace('_', '-')}"
-    return click.option(dashed, name, **settings)
+    for extra in field.metadata:
+        if isinstance(extra, click.ParamType):
+            settings["type"] = extra
+        elif isinstance(extra, str) and extra.startswith("--"):
+            flags.append(extra)
+        elif isinstance(extra, str):
+            settings["metavar"] = extra
+    return click.option(*flags, name, **settings)
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
@@ -217,12 +244,18 @@ def present(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_fields(model: type[Request], fields: Mapping[str, Any]) -> None:
-    """Raises UsageError if the fields are no valid request."""
+def checked(model: type[Fields], fields: Mapping[str, Any]) -> Fields:
+    """Return the fields of a command line as a model; raise UsageError if they are not valid."""
     try:
-        parse(model, fields)
+        return parse(model, fields)
     except InvalidRequest as error:
         raise click.UsageError(str(error)) from None
+
+
+def take(model: type[Fields], options: dict[str, Any]) -> Fields:
+    """Remove a model's options from those of a command, and return them as the model."""
+    taken = {name: options.pop(name) for name in model.model_fields}
+    return checked(model, present(taken))
 
 
 # -- output ----------------------------------------------------------------------------------------
@@ -269,9 +302,7 @@ class Bar:
     """A progress bar on stderr, called with the stage and the fraction done, 0 to 1."""
 
     def __init__(self) -> None:
-        # Stages have no common unit: a share is all there is to count.
-        shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
-        self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
+        self._bar: tqdm[Any] | None = None  # before the first stage nothing is shown
         self._last: tuple[str, int] | None = None
 
     def __enter__(self) -> Bar:
@@ -281,7 +312,8 @@ class Bar:
         self.close()
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def __call__(self, stage: str, fraction: float) -> None:
         done = min(max(fraction, 0.0), 1.0)
@@ -289,6 +321,10 @@ class Bar:
         if state == self._last:  # a training reports thousands of steps, and a log has every line
             return
         self._last = state
+        if self._bar is None:
+            # Stages have no common unit: a share is all there is to count.
+            shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
+            self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
         self._bar.set_description(stage, refresh=False)
         self._bar.n = done
         self._bar.refresh()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from attend.api.answers import Predicted, Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
-from attend.cli.options import Target, model_options, on_collection, present, shortened
+from attend.cli.options import JsonType, Target, model_options, on_collection, present
 from attend.store import StoredDocument
 from attend.types import Json
 
@@ -19,26 +18,6 @@ SNIPPET = 100
 """Characters of a text that are printed."""
 
 _INDENT = " " * 13
-
-
-class RequestType(click.ParamType[dict[str, Any]]):
-    """A JSON object, or a file that holds one."""
-
-    name = "request"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        try:
-            text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
-            request = json.loads(text)
-        except (OSError, ValueError) as error:
-            self.fail(f"{shortened(value)} is no JSON object and no file ({error}).", param, ctx)
-        if not isinstance(request, dict):
-            self.fail(f"{shortened(value)} holds no JSON object.", param, ctx)
-        return request
 
 
 @click.command("recommend")
@@ -67,7 +46,7 @@ class RequestType(click.ParamType[dict[str, Any]]):
 @model_options(RecommendRequest, "projection")
 @click.option(
     "--request",
-    type=RequestType(),
+    type=JsonType(dict),
     default={},
     metavar="JSON",
     help="The whole request as HTTP takes it (weights, values, times, vectors), or a file of it.",

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from attend.api.answers import Answer, Hit
 from attend.api.search import SearchOptions
-from attend.cli.options import Target, model_options, on_collection, present, shortened
+from attend.cli.options import (
+    JsonType,
+    Target,
+    model_options,
+    on_collection,
+    present,
+    shortened,
+)
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.source.cells import as_vector
 
 SNIPPET = 100
-
-
-class VectorType(click.ParamType[list[float]]):
-    """A list of numbers, or a file that holds one."""
-
-    name = "vector"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[float]:
-        is_list = value.lstrip().startswith("[")
-        try:
-            text = value if is_list else Path(value).read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:
-            self.fail(
-                f"{shortened(value)} is no JSON list, and no file to read ({error}).", param, ctx
-            )
-        vector = as_vector(text.strip())
-        if vector is None:
-            holds = "is no" if is_list else "holds no"
-            self.fail(f"{shortened(value)} {holds} JSON list of finite numbers.", param, ctx)
-        return vector
 
 
 @click.command("search")
@@ -50,7 +34,7 @@ class VectorType(click.ParamType[list[float]]):
 )
 @click.option(
     "--vector",
-    type=VectorType(),
+    type=JsonType(list),
     metavar="V",
     help="Query vector: a JSON list of numbers, or a file that holds one.",
 )
@@ -58,7 +42,7 @@ class VectorType(click.ParamType[list[float]]):
 def search_command(
     target: Target,
     query: str | None,
-    vector: list[float] | None,
+    vector: list[Any] | None,
     ids: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -76,6 +60,10 @@ def search_command(
     """
     if query is not None and vector is not None:
         raise click.UsageError("QUERY and --vector are two queries; give one of them.")
+    if vector is not None and as_vector(vector) is None:
+        raise click.UsageError(
+            f"--vector is {shortened(str(vector))}, but a list of finite numbers is expected."
+        )
     if query is None and vector is None and not ids:
         raise click.UsageError("Give a QUERY, a --vector, or --like with the id of a document.")
     collection = target.collection()
@@ -97,11 +85,8 @@ def _parsed_query(query: str, collection: Collection) -> str | list[float]:
     # Text may begin with a bracket: a list of numbers is a vector where there is no encoder.
     if collection.settings.encoder:
         return query
-    try:
-        vector = json.loads(query)
-    except (ValueError, RecursionError):
-        vector = None
-    if not isinstance(vector, list):
+    vector = as_vector(query)
+    if vector is None:
         width = collection.settings.dimension
         raise InvalidRequest(
             f"The collection {collection.name!r} was made for vectors of {width} dimensions, but "

@@ -10,22 +10,17 @@ import click
 import numpy as np
 
 from attend.api.learning import TrainRequest
-from attend.cli.feedback import (
-    InteractionFile,
-    LabelFiles,
-    add_files,
-    with_interactions,
-    with_label_files,
-)
+from attend.cli.feedback import InteractionFile, LabelFiles, add_files
 from attend.cli.options import (
     Bar,
     Target,
-    check_fields,
+    checked,
     interrupted,
     model_options,
     on_collection,
     present,
     table,
+    take,
 )
 from attend.collection import Collection
 from attend.store import ROLES, State
@@ -54,8 +49,8 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 
 @click.command("train")
 @on_collection
-@with_label_files
-@with_interactions
+@model_options(LabelFiles)
+@model_options(InteractionFile)
 @click.option("--answers", is_flag=True, help="Learn from the stored values; see --objective.")
 @model_options(TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate")
 @model_options(TrainRequest, "objective")
@@ -81,24 +76,24 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
       attend train --data library --dimensions 64 --part matrices --part offsets
       attend train --data library --interactions ratings.tsv --user reader --item book
     """
+    value = None
     if options["interactions"] is None:  # then --value is what --answers learns
-        options["value"] = options.pop("value_column")
-        options["value_column"] = None
-    interactions = InteractionFile.taken_from(options)
-    labels = LabelFiles.taken_from(options)
-    request = _request(answers, no_promote, present(options), interactions is not None)
-    if labels and interactions is not None:
+        value, options["value"] = options["value"], None
+    interactions, labels = take(InteractionFile, options), take(LabelFiles, options)
+    options["value"] = value
+    request = _request(answers, no_promote, present(options), bool(interactions))
+    if labels and interactions:
         raise click.UsageError("Examples and interactions teach different things; train for each.")
-    if labels.options["delete_stored"] and not labels and interactions is None:
+    if labels.delete_stored and not labels and not interactions:
         raise click.UsageError(
             "--delete-stored would leave nothing to learn from; give files as well."
         )
     collection = target.collection()
     before = collection.store.state()
-    both = interactions is not None and options["objective"] is None
+    both = interactions and options["objective"] is None
     try:
         counts = None
-        if labels or interactions is not None:
+        if labels or interactions:
             counts, sentence = add_files(collection, labels, interactions)
             click.echo(f"{collection.name}: {sentence}", err=True)
         report = _train(collection, request)
@@ -130,7 +125,7 @@ def _request(
         )
     if no_promote:
         fields["promote"] = False
-    check_fields(TrainRequest, fields)
+    checked(TrainRequest, fields)
     return fields
 
 

@@ -238,9 +238,15 @@ def test_a_vector_is_asked_as_query_as_option_and_from_a_file(library, tmp_path)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--vector", "[1, NaN]"], "'[1, NaN]' is no JSON list of finite numbers"),
-        (["--vector", "nothing.json"], "'nothing.json' is no JSON list, and no file to read"),
-        (["--vector", "{folder}/v.jsonl"], "holds no JSON list of finite numbers"),
+        (
+            ["--vector", "[1, NaN]"],
+            "--vector is '[1, nan]', but a list of finite numbers is expected",
+        ),
+        (
+            ["--vector", "nothing.json"],
+            "'nothing.json' is not valid JSON, and no file that holds it",
+        ),
+        (["--vector", "{folder}/v.jsonl"], "is not valid JSON, and no file that holds it"),
         (["q", "--vector", "[1, 2]"], "two queries; give one of them"),
     ],
 )

@@ -74,6 +74,9 @@ def test_for_a_person(folder):
 
 def test_what_is_wrong_is_a_sentence(folder):
     assert "Nothing is known of the user" in run(folder, status=1).stderr
-    assert "is no JSON object" in run(folder, "--request", "nowhere", status=2).stderr
+    assert (
+        "is not valid JSON, and no file that holds it"
+        in run(folder, "--request", "nowhere", status=2).stderr
+    )
     assert "k: Input should be greater" in run(folder, "d1", "-k", "0", status=1).stderr
     assert "'x' is not valid JSON" in run(folder, "d1", "--filter", "x", status=2).stderr
