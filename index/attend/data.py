@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from attend.errors import (
     UnknownCollection,
     Unsupported,
 )
-from attend.search.across import search_across
+from attend.search.several import merged_answer
 from attend.settings import Settings
 from attend.values import parse_type
 
@@ -198,7 +199,7 @@ class Data:
             )
 
     def search(self, query: Any, collections: Sequence[str], **options: Any) -> AcrossAnswer:
-        """Search several collections; see `attend.search.across` for what merging means.
+        """Search several collections; see `attend.search.several` for what merging means.
 
         Args:
             query, options: as `Collection.search` takes them.
@@ -209,7 +210,13 @@ class Data:
 
     def search_across(self, request: AcrossRequest) -> AcrossAnswer:
         """Search several collections by a request that is validated already."""
-        return search_across([self.collection(name) for name in request.collections], request)
+        started = time.perf_counter()
+        opened = [self.collection(name) for name in request.collections]
+        by_name = {collection.name: collection for collection in opened}  # aliases may repeat
+        one = request.of_each()
+        answers = {name: collection.answer([one])[0] for name, collection in by_name.items()}
+        settings = {name: collection.settings for name, collection in by_name.items()}
+        return merged_answer(answers, settings, request, started)
 
     # -- aliases ----------------------------------------------------------------------------
 

@@ -1,18 +1,45 @@
-"""A view: one version over one state of a collection; searches take it, and it never changes."""
+"""Snapshots: one version over one state of a collection; searches take one, which never changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from functools import wraps
+from typing import NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from attend.api.search import SearchOptions
+from attend.errors import Conflict
 from attend.keys import SearchableKeys, Wanted
 from attend.projection import Projection
 from attend.store import CollectionStore, Role
 from attend.tuning import Tuning
 from attend.types import Float32, Int64, Json, OnStage
 from attend.versions import Version
+
+ATTEMPTS = 5
+"""Attempts at a reading, each over a newer snapshot."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Vanished(Exception):
+    """A document was deleted between the search and the reading of its value."""
+
+
+def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a reading begin again, over a newer snapshot, while it raises Vanished."""
+
+    @wraps(read)
+    def reading(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for _ in range(ATTEMPTS):
+            try:
+                return read(*args, **kwargs)
+            except Vanished:
+                continue
+        raise Conflict("The documents change faster than they can be read; try again.")
+
+    return reading
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from attend.engines.engine import Capabilities, OpenedCollection
 from attend.engines.local_checks import LocalChecks
 from attend.keys import Wanted
 from attend.projection import identity
-from attend.search.encode import rows_by_id
+from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Store, compile_filter
 from attend.types import Int64

@@ -237,8 +237,8 @@ def _slopes(side: Scored, scale: float, null: float) -> tuple[float, float, floa
 
 def _log_sums(side: Scored, z: Float64, null: float) -> tuple[Float64, Float64]:
     """(q,) each: the log of the whole sum, and of what should hold the weight."""
-    relevant = log_sum(np.where(side.relevant, z, -np.inf))
-    return np.logaddexp(log_sum(z), null), np.where(side.answerable, relevant, null)
+    relevant = partition(np.where(side.relevant, z, -np.inf)).log
+    return np.logaddexp(partition(z).log, null), np.where(side.answerable, relevant, null)
 
 
 def fit_null(answered: Float64, hidden: Float64) -> float:
@@ -261,7 +261,7 @@ def fit_null(answered: Float64, hidden: Float64) -> float:
 def confidence(scores: Float64, scale: float, null: float) -> Float64:
     """1 minus the weight of no answer, for attended scores (q, a): (q,)."""
     # As a sigmoid, which keeps its digits near 0 where 1 - w would lose them.
-    return np.asarray(expit(log_sum(scale * scores) - null))
+    return np.asarray(expit(partition(scale * scores).log - null))
 
 
 def threshold_at(
@@ -309,11 +309,6 @@ def _top(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
     shares = side.relevant[:, 0] / np.maximum(side.relevant.sum(axis=1), 1)
     correct = np.where(first > null, shares, ~side.answerable)
     return np.exp(np.maximum(first, null) - total), correct
-
-
-def log_sum(z: Float64) -> Float64:
-    """(q, a) -> (q,); -inf for a row without finite logits."""
-    return partition(z).log
 
 
 def _unfit(as_is: Scored, hidden: Scored) -> str | None:

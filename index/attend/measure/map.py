@@ -16,11 +16,10 @@ from attend.api.search import MapRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.key_table import KeyTable
-from attend.search.encode import QueryEncoder
-from attend.search.explain import display_title
+from attend.search.queries import QueryEncoder
 from attend.store import StoredDocument
 from attend.types import Float64, Floats
-from attend.values import only
+from attend.values import display_title, only
 from attend.versions import Version
 
 FEWEST = 8
@@ -65,7 +64,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     points = [
         MapPoint(
             document.id,
-            display_title(document),
+            display_title(*document[1:]),
             places[document.row],
             before.get(document.row),
             weights.get(document.id),

@@ -10,7 +10,7 @@ import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.search.encode import QueryEncoder
+from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_number

@@ -16,15 +16,13 @@ from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
-from attend.search.explain import display_title, explain_parts
-from attend.search.plan import AttentionOptions
-from attend.search.schedule import Vanished, until_stable
-from attend.search.scoring import Queries, Scoring
+from attend.search.listing import explain_parts
+from attend.search.scoring import AttentionOptions, Queries, Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Bool, Float32, Float64, Int64
-from attend.values import only
-from attend.view import SnapshotSource, View
+from attend.values import display_title, only
+from attend.view import SnapshotSource, Vanished, View, until_stable
 
 POOL = 1000
 """The most documents that diversity chooses from."""
@@ -100,7 +98,6 @@ class Recommender:
             )
         return self._next(request, history, started)
 
-    @until_stable
     @until_stable
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
@@ -245,7 +242,7 @@ class Recommender:
                 value=document.value,
                 payload=payload if request.fields is None else only(payload, request.fields),
                 because=None if reasons is None else reasons[rank],
-                title=display_title(document) if request.title else None,
+                title=display_title(*document[1:]) if request.title else None,
             )
             hits.append(hit)
         return hits

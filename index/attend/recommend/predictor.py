@@ -22,11 +22,10 @@ from attend.recommend.predict import (
     ValuedHistory,
     predict_values,
 )
-from attend.search.explain import MAX_SHARES
-from attend.search.schedule import Vanished, until_stable
+from attend.search.listing import MAX_SHARES
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
-from attend.view import SnapshotSource
+from attend.view import SnapshotSource, Vanished, until_stable
 from attend.views import UNTRAINED
 
 TERMS = "ratings"

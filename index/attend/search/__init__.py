@@ -1,6 +1,7 @@
-"""Searching: what may be asked (`requests`), how it is answered (`searching`), what comes back
-(`answers`).
+"""Searching: a query → attention over a snapshot → an answer.
 
-A query becomes embeddings (`asking`), attends to the keys of a view (`attending`), and what it
-attended to is read, blended and listed (`answering`).
+Queries are encoded (`queries`), scored by what a version makes of their options (`scoring`) and
+attend to the keys of a snapshot (`attend`; over parts of them, `estimate`); their values (`values`)
+are blended and their hits listed and explained (`listing`) in an answer (`answer`). Several
+collections are merged, and matrices made, in `several`.
 """

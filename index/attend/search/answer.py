@@ -1,11 +1,11 @@
-"""Answers: which of the attended documents are listed, and what their values say together."""
+"""Answers: the attended documents that are listed, and what their values give together."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,34 +14,38 @@ from attend.api.search import SearchOptions, SearchRequest
 from attend.attention import Attended
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
-from attend.search.explain import display_title, explanations, highlights, matches
-from attend.search.listing import Listing, listed
-from attend.search.plan import AttentionOptions
-from attend.search.schedule import Answered, Search, Vanished
-from attend.search.values import KEY, HeadBlend, ValueTypes, check_path, decode_value, values_of
+from attend.search.listing import (
+    Listing,
+    best_keys,
+    explanations,
+    highlights,
+    listed,
+    matches,
+)
+from attend.search.queries import Search
+from attend.search.values import (
+    KEY,
+    HeadBlend,
+    ValueTypes,
+    check_path,
+    decode_value,
+    values_of,
+)
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.types import Float64, Int64, Json
-from attend.values import ValueType, infer, only
+from attend.values import ValueType, blend_for, display_title, infer, only
+from attend.view import Vanished
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
 
 
-def attention_options(options: SearchOptions) -> AttentionOptions:
-    """Return what attention needs of a request."""
-    ends = options.group_by is None and options.cursor is None
-    return AttentionOptions(
-        attend=options.attend,
-        # One more than are listed, to know whether more follow.
-        best=options.k + options.offset + 1 if ends else None,
-        scorer=options.scorer,
-        scale=options.scale,
-        heads=None if options.heads is None else tuple(options.heads),
-        pool=options.pool,
-        temperature=options.temperature,
-        lexical=options.lexical,
-        recall=options.recall,
-    )
+class Answered(NamedTuple):
+    """An answer, and the attention behind it: that of the query at `place`."""
+
+    answer: Answer
+    attention: Attention
+    place: int
 
 
 def facets_of(store: CollectionStore, options: SearchOptions) -> Facets | None:
@@ -78,16 +82,12 @@ class Answering:
         self.rows = rows
         self.store = store
         self.types = types
+        self.with_texts = self.options.value not in (None, KEY)  # where a value may be one
+        grouped = self.options.group_by is not None
         version = attention.scoring.view.made.number
-        pairs = zip(searches, attention.attended, strict=True)
         self.listings = [
-            listed(
-                attended,
-                search.request,
-                version,
-                None if self.options.group_by is None else self._labels(attended),
-            )
-            for search, attended in pairs
+            listed(attended, search.request, version, self._labels(attended) if grouped else None)
+            for search, attended in zip(searches, attention.attended, strict=True)
         ]
         self.documents = self._read_ahead()
 
@@ -99,15 +99,21 @@ class Answering:
             UnknownField: no document has such a value, whether or not any answers.
         """
         view, plan = self.attention.scoring.view, self.attention.scoring.plan
+        least = self.options.min_confidence
+        if least is None:
+            least = view.made.tuning.threshold
+        if least is None or not plan.calibrated:
+            least = 0.0
         answers = []
         for query, attended in enumerate(self.attention.attended):
-            answered = self._answers(attended)
+            confidence = attended.confidence
+            answered = attended.total_documents > 0 and confidence >= least
             answer = Answer(
                 hits=self._hits(query, self.listings[query]),
                 answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
                 answered=answered,
-                confidence=attended.confidence,
+                confidence=confidence,
                 calibrated=plan.calibrated,
                 exact=self.attention.exact,
                 recall=self.attention.recall,
@@ -122,16 +128,20 @@ class Answering:
         return answers
 
     def _hits(self, query: int, listing: Listing) -> list[Hit]:
-        attended, fields = self.attention.attended[query], self.options.fields
+        attended, options = self.attention.attended[query], self.options
         rows = attended.documents[listing.ranks]
         documents = self._documents(rows)
+        if options.title or options.highlight or options.explain:
+            self._explain(query, listing)
         return [
             Hit(
                 id=document.id,
                 score=score,
                 weight=weight,
                 value=value,
-                payload=document.payload if fields is None else only(document.payload, fields),
+                payload=document.payload
+                if options.fields is None
+                else only(document.payload, options.fields),
                 **extra,
             )
             for document, value, score, weight, extra in zip(
@@ -139,23 +149,18 @@ class Answering:
                 self._values(query, rows, documents),
                 attended.scores[listing.ranks].tolist(),
                 attended.weights[listing.ranks].tolist(),
-                self._extras(query, listing),
+                listing.extras,
                 strict=True,
             )
         ]
 
-    def _extras(self, query: int, listing: Listing) -> list[dict[str, Any]]:
-        """Return what a request wants of each hit besides itself."""
+    def _explain(self, query: int, listing: Listing) -> None:
+        """Add what a request wants of each hit besides itself."""
         ranks, options = listing.ranks, self.options
-        extras: list[dict[str, Any]] = [{} for _ in ranks]
-        if listing.groups is not None:
-            extras = [listing.groups.extra(rank) for rank in ranks.tolist()]
-        if not (options.title or options.highlight or options.explain):
-            return extras
         documents = self._with_texts(self.attention.attended[query].documents[ranks])
         columns: dict[str, Sequence[Any]] = {}
         if options.title:
-            columns["title"] = [display_title(document) for document in documents]
+            columns["title"] = [display_title(*document[1:]) for document in documents]
         if options.highlight or options.explain:
             matched = matches(self.store, self.attention, query, documents)
             if options.highlight:
@@ -166,21 +171,11 @@ class Answering:
                 names = _part_names(self.searches[query].request)
                 columns["explanation"] = explanations(self.attention, query, ranks, matched, names)
         for name, column in columns.items():
-            for extra, value in zip(extras, column, strict=True):
+            for extra, value in zip(listing.extras, column, strict=True):
                 extra[name] = value
-        return extras
-
-    def _answers(self, attended: Attended) -> bool:
-        """Return whether a document was attended, with enough confidence for an answer."""
-        least = self.options.min_confidence
-        if least is None:
-            least = self.attention.scoring.view.made.tuning.threshold
-        if not self.attention.scoring.plan.calibrated or least is None:
-            return attended.total_documents > 0
-        return attended.total_documents > 0 and attended.confidence >= least
 
     def _weighing(self, query: int) -> Weighing:
-        """Return how logits became weights."""
+        """Return the numbers that turned logits into weights."""
         scoring, attended = self.attention.scoring, self.attention.attended[query]
         share = WHOLE
         if self.attention.all_weights is None:
@@ -207,10 +202,13 @@ class Answering:
                 "coverage": 0.0,
             }
         scoring = self.attention.scoring
-        projection = scoring.view.made.projection
-        weighted = projection.w_v is not None or projection.w_o is not None
-        through = weighted and scoring.view.made.tuning.takes(self.options.value)
-        blend = HeadBlend(type, projection, scoring.gates, through=through)
+        projection, gates = scoring.view.made.projection, scoring.plan.mechanism.gates
+        through = (
+            type.kind == "vector"
+            and scoring.view.made.tuning.takes(self.options.value)
+            and (projection.w_v is not None or projection.w_o is not None)
+        )
+        blend = HeadBlend(projection, gates) if through else blend_for(type)
         blocks: Iterable[tuple[Int64, Float64]]
         if self.options.mode == "hard":
             blocks = [(attended.documents[:1], np.ones((len(attended.head_weights), 1)))]
@@ -221,9 +219,11 @@ class Answering:
             blocks = ((block.documents, block.heads[query]) for block in every)
         for rows, weights in blocks:
             documents = self._documents(rows)
-            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
             ids = [document.id for document in documents]
-            blend.add(ids, self._values(query, rows, documents), by_head)
+            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
+            blend.add(
+                ids, self._values(query, rows, documents), by_head if through else gates @ by_head
+            )
         answer = blend.answer()
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
@@ -260,20 +260,17 @@ class Answering:
         ]
         if not needed or sum(map(len, needed)) > AHEAD:
             return {}
-        return self._read(np.unique(np.concatenate(needed)))
+        rows = np.unique(np.concatenate(needed))
+        return self.store.documents(rows, texts=self.with_texts)
 
     def _documents(self, rows: Int64) -> list[StoredDocument]:
-        listed_rows, documents = rows.tolist(), self.documents
-        if not documents.keys() >= set(listed_rows):
-            documents = self._read(rows)
+        numbers, documents = rows.tolist(), self.documents
+        if not documents.keys() >= set(numbers):
+            documents = self.store.documents(rows, texts=self.with_texts)
         try:
-            return [documents[row] for row in listed_rows]
+            return [documents[row] for row in numbers]
         except KeyError:
             raise Vanished from None
-
-    def _read(self, rows: Int64) -> Mapping[int, StoredDocument]:
-        """Read documents, with their texts where a value may be one."""
-        return self.store.documents(rows, texts=self.options.value not in (None, KEY))
 
     def _with_texts(self, rows: Int64) -> list[StoredDocument]:
         documents = self.store.documents(rows)
@@ -289,7 +286,7 @@ class Answering:
         path = self.options.value
         if path != KEY:
             return values_of(documents, path)
-        best = self.attention.scoring.best_keys(query, rows)
+        best = best_keys(self.attention.scoring, query, rows)
         if len(best) < len(rows):
             raise Vanished
         keys = self.store.embeddings([best[row] for row in rows.tolist()])

@@ -27,9 +27,8 @@ from attend.attention import (
 from attend.errors import LimitExceeded
 from attend.key_table import KeyTable
 from attend.search.estimate import estimate_mixture, worth_estimating
-from attend.search.plan import AttentionOptions, plan_of
-from attend.search.scoring import ALL, MAX_SCORES, Queries, Scoring
-from attend.search.words import BestByWords, WordScores
+from attend.search.queries import BestByWords, WordScores
+from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Queries, Scoring, plan_of
 from attend.settings import Settings
 from attend.timings import timed
 from attend.types import Int64
@@ -60,8 +59,8 @@ class Attention:
 
     Attributes:
         attended: each query's top documents, best first; of all, those that may be listed.
-        exact: whether no better document can be missing.
-        scoring: how queries meet keys, to explain single documents.
+        exact: true if no better document can be missing.
+        scoring: of the queries, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
         all_weights: a reading of the weights of all documents, where all share them.
     """
@@ -91,7 +90,7 @@ def attend(
     Args:
         rows: the documents that filter and mask let pass, ascending; None for all.
         without: a few documents, ascending, that are masked besides.
-        estimate: whether a mixture over all may be estimated, where keys are quantised.
+        estimate: true if a mixture over all may be estimated, where keys are quantised.
 
     Raises:
         InvalidRequest: options that the version cannot follow.
@@ -136,7 +135,7 @@ def weigh_documents(attention: Attention, documents: Int64) -> Attended:
 
 
 def _best(options: AttentionOptions, documents: int, queries: int) -> int:
-    """Return how many of the best documents must be known."""
+    """Return the number of best documents that must be known."""
     if options.best is not None:
         return options.best
     if documents * queries > MAX_RANKED:
@@ -228,8 +227,9 @@ def _proposed(
     native = scoring.plan.native
     if target is None:
         target = attend if native else attend * OVERSAMPLED
+    queries = scoring.index_queries()
     with timed("search"):
-        candidates, least = scoring.view.keys.search(scoring.index_queries(), rows, target, recall)
+        candidates, least = scoring.view.keys.search(queries, rows, target, recall)
     if scoring.words is not None:
         candidates = [
             np.union1d(near, scores.among(rows).best(target).rows)
@@ -322,9 +322,10 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
 
     In blocks: a document may have any number of keys.
     """
-    parts = list(map(partial(_block_logits, scoring, query), scoring.view.keys.blocks(documents)))
-    if len(parts) == 1:
-        return parts[0]
+    keys = scoring.view.keys
+    if len(documents) * keys.most_keys <= LOOKED_UP:
+        return _block_logits(scoring, query, keys.lookup(documents))
+    parts = map(partial(_block_logits, scoring, query), keys.blocks(documents))
     nothing = np.empty(0, dtype=np.int64), np.empty((scoring.mechanism.heads, 0))
     rows, z = zip(nothing, *parts, strict=True)
     return Logits(np.concatenate(rows), np.concatenate(z, axis=1))

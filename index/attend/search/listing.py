@@ -1,21 +1,28 @@
-"""Listing: which of the attended documents a page shows, one of each group, page by page."""
+"""Listing: which attended documents a page shows, page by page, and explanations of hits."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import sqlite3
+import threading
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.api.answers import Highlight
 from attend.api.search import SearchRequest
-from attend.attention import Attended
-from attend.errors import InvalidRequest
-from attend.types import Float64, Int64, Json
+from attend.attention import Attended, Softmax
+from attend.errors import InvalidRequest, LimitExceeded
+from attend.search.attend import Attention
+from attend.search.scoring import Scoring
+from attend.store import CollectionStore, StoredDocument, StoredKey
+from attend.store.words import SPLIT, TOKENIZER
+from attend.types import Int64, Json
+from attend.view import Vanished
 
 PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""
@@ -23,46 +30,15 @@ PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "expl
 DIGEST = 8
 """Bytes of the fingerprint; it guards against mistakes and not against attacks."""
 
+MAX_SHARES = 200_000
+"""Shares of parts in hits, in one response: about 10 MB of JSON."""
 
-@dataclass(frozen=True)
-class Groups:
-    """Attended documents (n,) by a value that they share.
+BEGIN, END = "\ufdd0", "\ufdd1"
+"""Marks that no text can hold on purpose: Unicode's noncharacters, which part words."""
 
-    Attributes:
-        labels: (n,) each document's value; None where it has none.
-        numbers: (n,) the number of each document's group.
-        leaders: (g,) the position of the best document of each group, best first.
-        sizes: (g,) its documents among the attended that are ranked.
-        weights: (g,) the sum of their weights.
-    """
+_BLANK = str.maketrans({BEGIN: " ", END: " ", "\x00": " "})
 
-    labels: Sequence[Json]
-    numbers: Int64
-    leaders: Int64
-    sizes: Int64
-    weights: Float64
-
-    @classmethod
-    def of(cls, labels: Sequence[Json], weights: Float64) -> Groups:
-        """Group documents, best first; one without a label is a group of its own."""
-        numbered: dict[str, int] = {}
-        keys = (group_key(label, rank) for rank, label in enumerate(labels))
-        numbers = np.array(
-            [numbered.setdefault(key, len(numbered)) for key in keys], dtype=np.int64
-        )
-        leaders = np.unique(numbers, return_index=True)[1].astype(np.int64)
-        sizes = np.bincount(numbers, minlength=len(numbered)).astype(np.int64)
-        sums = np.bincount(numbers, weights, len(numbered)).astype(np.float64)
-        return cls(labels, numbers, leaders, sizes, sums)
-
-    def extra(self, rank: int) -> dict[str, Any]:
-        """Return what a hit says of its group."""
-        number = int(self.numbers[rank])
-        return {
-            "group": self.labels[rank],
-            "group_size": int(self.sizes[number]),
-            "group_weight": float(self.weights[number]),
-        }
+_tables = threading.local()
 
 
 def group_key(label: Json, rank: int) -> str:
@@ -73,18 +49,18 @@ def group_key(label: Json, rank: int) -> str:
     return f"#{rank}" if label is None else json.dumps(label, sort_keys=True)
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """A page of the attended.
 
     Attributes:
         ranks: (k,) positions among the attended, best first.
         next: the cursor of the following page; None on the last.
+        extras: of each hit, what it says of its group.
     """
 
     ranks: Int64
     next: str | None
-    groups: Groups | None = None
+    extras: list[dict[str, Any]]
 
 
 def listed(
@@ -99,8 +75,10 @@ def listed(
     Raises:
         InvalidRequest: a cursor of another request.
     """
-    groups = None if labels is None else Groups.of(labels, attended.weights)
-    ranks = np.arange(len(attended.documents)) if groups is None else groups.leaders
+    numbers = None if labels is None else _group_numbers(labels)
+    ranks = np.arange(len(attended.documents))
+    if numbers is not None:  # the best document of each group
+        ranks = np.unique(numbers, return_index=True)[1]
     if request.min_score is not None:
         ranks = ranks[attended.scores[ranks] >= request.min_score]
     if request.cursor is not None:
@@ -109,11 +87,27 @@ def listed(
         # Of equal scores the lower row comes first.
         ranks = ranks[(scores < score) | ((scores == score) & (rows > row))]
     page = ranks[request.offset : request.offset + request.k]
+    extras: list[dict[str, Any]] = [{} for _ in page]
+    if numbers is not None and labels is not None:
+        sizes, weights = np.bincount(numbers), np.bincount(numbers, attended.weights)
+        for rank, extra in zip(page.tolist(), extras, strict=True):
+            group = numbers[rank]
+            extra |= {
+                "group": labels[rank],
+                "group_size": int(sizes[group]),
+                "group_weight": float(weights[group]),
+            }
     if not len(page) or len(ranks) <= request.offset + request.k:
-        return Listing(page, None, groups)
-    last = page[-1]
-    end = (float(attended.scores[last]), int(attended.documents[last]))
-    return Listing(page, cursor(_fingerprint(request, version), end), groups)
+        return Listing(page, None, extras)
+    end = (float(attended.scores[page[-1]]), int(attended.documents[page[-1]]))
+    return Listing(page, cursor(_fingerprint(request, version), end), extras)
+
+
+def _group_numbers(labels: Sequence[Json]) -> Int64:
+    """Number the groups of documents, best first; one without a label is a group of its own."""
+    numbered: dict[str, int] = {}
+    keys = (group_key(label, rank) for rank, label in enumerate(labels))
+    return np.array([numbered.setdefault(key, len(numbered)) for key in keys], dtype=np.int64)
 
 
 def _fingerprint(request: SearchRequest, version: int) -> str:
@@ -175,3 +169,178 @@ def place(cursor: str, request: str, length: int) -> list[float]:
             field="cursor",
         )
     return [float(number) if isinstance(number, float) else number for number in numbers]
+
+
+# -- explanations ---------------------------------------------------------------------------
+
+
+class Match(NamedTuple):
+    """The key that matched a document best, and its text; None where it was no text."""
+
+    key: StoredKey
+    passage: str | None
+
+
+def best_keys(scoring: Scoring, query: int, rows: Int64) -> dict[int, int]:
+    """Return for each document row the id of the key that matches a query best."""
+    candidates = scoring.view.keys.lookup(rows)
+    if not len(candidates):
+        return {}
+    keys, mechanism = scoring.by_head(candidates).vectors, scoring.mechanism
+    scores = mechanism.score_keys(scoring.heads[query : query + 1], keys)[0]  # (H, m)
+    score = mechanism.gates @ scores  # (m,)
+    places = np.split(np.arange(len(score)), candidates.starts[1:-1])
+    best = [int(part[np.argmax(score[part])]) for part in places]
+    ids = candidates.ids[best].tolist()
+    return dict(zip(candidates.rows.tolist(), ids, strict=True))
+
+
+def matches(
+    store: CollectionStore, attention: Attention, query: int, documents: Sequence[StoredDocument]
+) -> list[Match]:
+    """Return for each document, with its texts, the key that matched the query best.
+
+    Raises:
+        Vanished: a document was deleted meanwhile.
+    """
+    rows = np.array([document.row for document in documents], dtype=np.int64)
+    best = best_keys(attention.scoring, query, rows)
+    keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
+    matched = []
+    for document in documents:
+        key = keys.get(best.get(document.row, 0))
+        if key is None:
+            raise Vanished
+        text = document.fields.get(key.field)
+        matched.append(Match(key, None if text is None else text[key.start : key.stop]))
+    return matched
+
+
+def highlights(matched: Sequence[Match], texts: Sequence[str]) -> list[Highlight]:
+    """Return the passages that matched, with the places of the words of a query's texts."""
+    spans = word_spans(texts, [match.passage or "" for match in matched])
+    return [
+        Highlight(match.key.field, match.key.start, match.key.stop, match.passage, places)
+        for match, places in zip(matched, spans, strict=True)
+    ]
+
+
+def explain_parts(
+    scoring: Scoring, attended: Attended, places: Int64, names: Sequence[Mapping[str, Json]]
+) -> list[list[dict[str, Json]]]:
+    """Return by document each part of a mixture with its share of the weight, largest first.
+
+    Args:
+        places: of the documents among the attended.
+        names: what names each part.
+
+    Raises:
+        LimitExceeded: more shares than are sent at once.
+    """
+    if len(places) * len(names) > MAX_SHARES:
+        raise LimitExceeded(
+            f"To explain {len(places)} hits by {len(names)} parts each takes more than the "
+            f"{MAX_SHARES} shares that are sent at once; lower k, or do not ask to explain.",
+            field="explain",
+        )
+    # In logs, so that the shares sum to one even where weights underflow.
+    logs = scoring.log_shares(attended, places)
+    with np.errstate(divide="ignore"):
+        by_head = Softmax.of(logs.T + np.log(scoring.mechanism.gates)).weights.T  # (p * H, k)
+    heads = scoring.plan.projection.heads
+    shares = by_head.reshape(-1, heads, len(places)).sum(axis=1)  # (p, k)
+    orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
+    return [
+        [{**names[part], "weight": float(share[part])} for part in order.tolist()]
+        for order, share in zip(orders, shares.T, strict=True)
+    ]
+
+
+def explanations(
+    attention: Attention,
+    query: int,
+    places: Int64,
+    matched: Sequence[Match],
+    parts: Sequence[Mapping[str, Json]] = (),
+) -> list[dict[str, Json]]:
+    """Explain the logits of the attended documents at some places (k,).
+
+    Args:
+        parts: the names of the parts of a mixture, whose shares are added.
+    """
+    attended, scoring = attention.attended[query], attention.scoring
+    one = slice(query, query + 1)
+    bias = scoring.word_bias(attended.documents, one)
+    lexical = np.zeros(len(attended.documents))  # (n,), the heads' mean by gates
+    if bias is not None:
+        lexical = scoring.mechanism.gates @ bias[0]
+    dense = scoring.mechanism.gates @ attended.logits - lexical  # (n,)
+    before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
+    before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
+    words = (scoring.words or ()) if scoring.parts is not None else (scoring.words or ())[one]
+    terms = list(dict.fromkeys(term for scores in words for term in scores.terms))
+    shares = explain_parts(scoring, attended, places, parts) if parts else None
+    return [
+        {
+            "field": match.key.field,
+            "start": match.key.start,
+            "stop": match.key.stop,
+            "passage": match.passage,
+            **({} if shares is None else {"because": shares[rank]}),
+            "question": match.key.question,
+            "rank": place + 1,
+            "rank_before_words": int(before[place]),
+            "logits": attended.logits[:, place].tolist(),
+            "weights": attended.head_weights[:, place].tolist(),
+            "lexical": float(lexical[place]),
+            "dense": float(dense[place]),
+            "terms": terms,
+        }
+        for rank, (place, match) in enumerate(zip(places.tolist(), matched, strict=True))
+    ]
+
+
+def word_spans(query: Sequence[str], texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return for each text where words of the query stand in it, by their stems, in order.
+
+    >>> word_spans(["databases"], ["A database of Databases."])
+    [[(2, 10), (14, 23)]]
+    """
+    words = {word for text in query for word in TOKENIZER.words(text).values()}
+    if not words or not texts:
+        return [[] for _ in texts]
+    pattern = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
+    return [_spans(text) for text in _marked(pattern, texts)]
+
+
+def _marked(pattern: str, texts: Sequence[str]) -> list[str]:
+    """Return the texts with a mark before and after each match."""
+    db: sqlite3.Connection | None = getattr(_tables, "db", None)
+    if db is None:  # each thread has a table in memory, empty between two calls
+        db = _tables.db = sqlite3.connect(":memory:", isolation_level=None)
+        db.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = 'porter {SPLIT}')")
+    db.execute("BEGIN")
+    try:
+        # Half a surrogate pair is no UTF-8; as '?' it has the same length, and parts words.
+        plain = [text.translate(_BLANK).encode("utf-8", "replace").decode() for text in texts]
+        db.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(plain))
+        rows = db.execute(
+            "SELECT rowid, highlight(texts, 0, ?, ?) FROM texts WHERE texts MATCH ?",
+            [BEGIN, END, pattern],
+        )
+        marked = dict(rows.fetchall())
+        return [marked.get(place, text) for place, text in enumerate(plain)]
+    finally:
+        db.execute("ROLLBACK")
+
+
+def _spans(marked: str) -> list[tuple[int, int]]:
+    """Return where the marks stand, in the text without them."""
+    spans = []
+    before, *rest = marked.split(BEGIN)
+    length = len(before)
+    for part in rest:
+        inside, after = part.split(END)
+        spans.append((length, length + len(inside)))
+        length += len(inside) + len(after)
+    return spans

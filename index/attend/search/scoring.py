@@ -1,19 +1,26 @@
-"""Scoring: the queries of one search over one snapshot, as a scoring plan scores them."""
+"""Scoring: what a version makes of some options, and of the queries of one search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attend.attention import Attended, Mechanism, Softmax, log_mix
+from attend.api.search import SearchOptions
+from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
+from attend.errors import InvalidRequest
 from attend.key_table import KeyTable
-from attend.search.plan import ScoringPlan
-from attend.search.words import WordScores
+from attend.projection import RAW_KEYS, Projection
+from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
+from attend.settings import Settings
 from attend.types import Float32, Float64, Floats, Int64
+from attend.versions import Version
 from attend.view import View
+
+MAX_PLANS = 64
+"""Plans that a version keeps."""
 
 FEW_KEYS = 1024
 """Up to this many keys queries are float64: float32 moves a weight by a millionth or two."""
@@ -24,19 +31,210 @@ MAX_SCORES = 1 << 20
 ALL = slice(None)
 
 
+class AttentionOptions(NamedTuple):
+    """Options of one attention; None leaves the choice to the version that answers.
+
+    Attributes:
+        attend: the number of documents that share the weights.
+        scorer: dot, cosine, laplace or additive.
+        scale: the factor on its result.
+        heads: one weight for each head.
+        pool: the way in which the keys of a document make its logit.
+        temperature: relative to the fitted one.
+        lexical: the BM25 weight; True for the default one.
+        best: with attend "all", the number of best documents to return; None for every one.
+        recall: the share of the nearest keys that an approximate index finds.
+    """
+
+    attend: int | Literal["all"] = 100
+    scorer: str | None = None
+    scale: float | None = None
+    heads: tuple[float, ...] | None = None
+    pool: Literal["max", "sum"] | None = None
+    temperature: float = 1.0
+    lexical: bool | float | None = None
+    best: int | None = None
+    recall: float | None = None
+
+    @classmethod
+    def of(cls, options: SearchOptions) -> AttentionOptions:
+        """Return the options of a search."""
+        ends = options.group_by is None and options.cursor is None
+        return cls(
+            options.attend,
+            options.scorer,
+            options.scale,
+            None if options.heads is None else tuple(options.heads),
+            options.pool,
+            options.temperature,
+            options.lexical,
+            # One more than are listed, to know whether more follow.
+            options.k + options.offset + 1 if ends else None,
+            options.recall,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoringPlan:
+    """Constants of one version and one set of options.
+
+    Attributes:
+        mechanism: scorer, scale, pool, temperature, gates and no-answer score.
+        projection: in the form that the scorer needs.
+        stored_form: true if the keys of the snapshot are in that form.
+        untouched: true if queries are the embeddings as they are.
+        native: true if the index orders documents as the mechanism does, but for words.
+        indexed: true if it orders them as each single head does.
+        reranks: true if the scorer was fitted to candidates, and looks at no others.
+        calibrated: true if scale and no-answer score were fitted for these options.
+    """
+
+    mechanism: Mechanism
+    projection: Projection
+    stored_form: bool
+    untouched: bool
+    native: bool
+    indexed: bool
+    reranks: bool
+    calibrated: bool
+
+
+def plan_of(
+    version: Version,
+    settings: Settings,
+    options: AttentionOptions,
+    *,
+    words: bool,
+    mixture: bool = False,
+) -> ScoringPlan:
+    """Return the plan of a version for some options; it is made once and kept by the version.
+
+    Args:
+        words: true if the queries have texts whose words count.
+        mixture: true if the queries are parts of one mixture.
+    """
+    key = (*options[:-2], words, mixture)  # neither what is listed nor the index matters
+    plan = version.plans.get(key)
+    if plan is None:
+        if len(version.plans) >= MAX_PLANS:
+            version.plans.clear()
+        plan = version.plans[key] = _plan(version, settings, options, words, mixture)
+    return plan
+
+
+def _plan(
+    version: Version, settings: Settings, options: AttentionOptions, words: bool, mixture: bool
+) -> ScoringPlan:
+    stored, tuning = version.projection, version.tuning
+    scorer, pool = options.scorer or tuning.scorer or settings.scorer, options.pool or tuning.pool
+    gates = _gates(stored, options.heads)
+    if scorer != tuning.scorer:  # that one was fitted to keys as they are
+        _check_lengths(scorer, settings)
+    unit = stored.normalized or (settings.unit_embeddings and not stored.tensors)
+    # Keys of length one, but for examples, whose lengths say how much they count: an inner
+    # product keeps those, where a cosine would divide them away.
+    lengths_count = unit and (stored.normalized or not len(version.offsets.keys))
+    name = "dot" if scorer == "cosine" and lengths_count else scorer
+    fitted = scorer == (tuning.scorer or settings.scorer)
+    default = settings.scale if scorer == settings.scorer else None
+    scale = options.scale or (tuning.scale if fitted else None) or default
+    rescaled = not fitted or pool != tuning.pool or options.scale is not None
+    # A query without text has no words, whatever the options say; the parts of a mixture do not
+    # attend to their own best, for which a no-answer score is fitted.
+    by_words = word_weight(options.lexical if words else False, tuning)
+    as_fitted = (
+        not (rescaled or mixture)
+        and tuning.attend in (None, options.attend)
+        and by_words == fitted_word_weight(tuning)
+        and options.heads is None
+    )
+    null = tuning.null if as_fitted else None
+    mechanism = Mechanism(
+        name,
+        _by_head(scale or default_scale(name, unit, stored.d_k), gates),
+        gates,
+        pool,
+        options.temperature * (1.0 if rescaled else tuning.temperature),
+        None if null is None else _by_head(null, gates),
+        _additive(stored),
+    )
+    raw = stored.key_fingerprint == RAW_KEYS and not version.moved
+    projection = stored.form_for(scorer) if raw else stored
+    ordered = name == "dot" and pool == "max"
+    stored_form = projection.key_fingerprint == stored.key_fingerprint
+    plain = not projection.tensors and not projection.normalize_queries
+    return ScoringPlan(
+        mechanism=mechanism,
+        projection=projection,
+        stored_form=stored_form,
+        untouched=plain and projection.heads == 1,
+        # A document that is second best in every head may lead the mixture, yet be proposed by
+        # none.
+        native=ordered and mechanism.heads == 1,
+        indexed=ordered and stored_form,
+        reranks=scorer == "additive" and tuning.scorer == scorer,
+        calibrated=null is not None and options.temperature == 1,
+    )
+
+
+def _by_head(numbers: float | Sequence[float], gates: Float64) -> Float64:
+    """Return one number for each head (H,)."""
+    return np.broadcast_to(np.asarray(numbers, dtype=np.float64), gates.shape)
+
+
+def _check_lengths(scorer: str, settings: Settings) -> None:
+    if settings.scorer == "cosine" and scorer != "cosine" and not settings.unit_embeddings:
+        raise InvalidRequest(
+            f"This collection was made for the scorer cosine and keeps its keys at length one; "
+            f"{scorer} would not see their lengths. Ask for cosine, or make a collection with the "
+            f"scorer {scorer}.",
+            field="scorer",
+        )
+
+
+def _additive(projection: Projection) -> Additive | None:
+    w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
+    b = projection.additive_b
+    if w is None or u is None or v is None:
+        return None
+    parameters = [tensor.astype(np.float64) for tensor in (w, u, v)]
+    return Additive(*parameters, None if b is None else b.astype(np.float64))
+
+
+def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:
+    if heads is None:
+        return projection.gates
+    if len(heads) != projection.heads:
+        raise InvalidRequest(
+            f"{len(heads)} head weights were given, but the projection has {projection.heads} "
+            f"heads; send one weight for each.",
+            field="heads",
+        )
+    return np.asarray(heads, dtype=np.float64) / sum(heads)
+
+
 class Queries(NamedTuple):
     """Queries of one search, which share their options.
 
     Attributes:
         embeddings: (q, d); of a mixture, its parts (p, d).
         words: the BM25 scores of each embedding; None where words do not count.
-        parts: (p,) where the embeddings are parts of one mixture: how much each counts, summing
-            to one.
+        parts: (p,) the weights of the embeddings where they are parts of one mixture.
     """
 
     embeddings: Float32
     words: Sequence[WordScores] | None = None
     parts: Float64 | None = None
+
+    @classmethod
+    def of(
+        cls, query: EncodedQuery, version: Version, words: Sequence[WordScores] | None
+    ) -> Queries:
+        """Return queries, those of documents as a version has learned that they ask."""
+        embeddings = query.embeddings
+        if version.terms:
+            embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
+        return cls(embeddings, words, query.weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +245,7 @@ class Scoring:
         embeddings: (q, d), or the parts of one mixture (p, d).
         heads: (q, H, d) the projected queries; of a mixture (1, p * H, d), part by part.
         shift: (q, H) what folding adds to each logit.
-        parts: (p,) how much each part of a mixture counts; None for plain queries.
+        parts: (p,) the weights of the parts of a mixture; None for plain queries.
         words: the BM25 scores of each embedding; None where words do not count.
         masked: documents that a scan leaves out besides those that filters do.
     """
@@ -69,19 +267,19 @@ class Scoring:
         """Project queries by a plan."""
         embeddings, words, parts = queries
         exact = embeddings.astype(np.float64) if view.keys.keys <= FEW_KEYS else embeddings
-        heads: Floats
-        shift: Floats
-        if plan.untouched:
-            heads, shift = exact[:, None, :], np.zeros((len(exact), 1))
-        else:
+        heads: Floats = exact[:, None, :]
+        shift: Floats = np.zeros((len(exact), 1))
+        if not plan.untouched:
             heads, shift = plan.projection.asked(exact)
-        compare = plan.mechanism
-        if parts is not None:
-            compare = _of_mixture(compare, parts)
-            heads = heads.reshape(1, compare.heads, heads.shape[2])
-            shift = shift.reshape(1, compare.heads)
-        scaled = np.asarray(shift * compare.scale, dtype=np.float64)
-        return cls(view, plan, compare, embeddings, heads, scaled, parts, words, masked)
+        mechanism = plan.mechanism
+        if parts is not None:  # its heads once for each part, as the parts count
+            gates = np.outer(parts, mechanism.gates).ravel()  # (p, H) -> (p * H,)
+            scale = np.tile(mechanism.scale, len(parts))
+            mechanism = replace(mechanism, gates=gates / gates.sum(), scale=scale)
+            heads = heads.reshape(1, mechanism.heads, heads.shape[2])
+            shift = shift.reshape(1, mechanism.heads)
+        scaled = np.asarray(shift * mechanism.scale, dtype=np.float64)
+        return cls(view, plan, mechanism, embeddings, heads, scaled, parts, words, masked)
 
     def by_head(self, candidates: KeyTable) -> KeyTable:
         """Return documents with their keys by head, (m, Hk, d)."""
@@ -100,7 +298,7 @@ class Scoring:
 
     def bias(self, documents: Int64, queries: slice = ALL) -> Float64:
         """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
-        bias: Float64 = self.shift[queries][:, :, None]
+        bias = self.shift[queries][:, :, None]
         words = self.word_bias(documents, queries)
         if words is not None:
             bias = bias + words
@@ -117,45 +315,23 @@ class Scoring:
         count = len(words) if self.parts is None else 1
         shape = (count, self.mechanism.heads, len(documents))
         by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
-        scaled: Float64 = by_head * self.mechanism.scale[:, None]
-        return scaled
+        return np.asarray(by_head * self.mechanism.scale[:, None])
 
     def over_parts(self, weights: Float64) -> Float64:
         """Mix weights (p * H, n) over the parts: those of the projection's heads (H, n)."""
         if self.parts is None:
             return weights
         by_part = weights.reshape(len(self.parts), self.plan.projection.heads, -1)
-        mixed: Float64 = np.tensordot(self.parts, by_part, axes=1)  # (p,) @ (p, H, n) -> (H, n)
-        return mixed
-
-    @property
-    def gates(self) -> Float64:
-        """Weights of the projection's heads, (H,)."""
-        if self.parts is None:
-            return self.mechanism.gates
-        by_part = self.mechanism.gates.reshape(-1, self.plan.projection.heads)
-        gates: Float64 = by_part.sum(axis=0)
-        return gates
+        return np.asarray(np.tensordot(self.parts, by_part, axes=1))  # (p,) @ (p, H, n) -> (H, n)
 
     def log_weights(self, attended: Attended) -> Float64:
         """Return the log weights of attended documents (n,), also of those far too far off."""
-        return log_mix(self._logs(attended.logits, attended), self.mechanism.gates)
+        return log_mix(self.log_shares(attended, ALL), self.mechanism.gates)
 
-    def part_shares(self, attended: Attended, places: Int64) -> Float64:
-        """Return the share of each part in the weight of some attended documents (k,): (p, k).
-
-        In logs, so that each column sums to one even where weights underflow.
-        """
-        logits = self._logs(attended.logits[:, places], attended)
-        with np.errstate(divide="ignore"):
-            shares = Softmax.of(logits.T + np.log(self.mechanism.gates)).weights.T  # (p * H, k)
-        parts = 1 if self.parts is None else len(self.parts)
-        by_part = shares.reshape(parts, self.plan.projection.heads, -1)
-        summed: Float64 = by_part.sum(axis=1)
-        return summed
-
-    def _logs(self, logits: Float64, attended: Attended) -> Float64:
-        return logits / self.mechanism.temperature - attended.log_partition[:, None]
+    def log_shares(self, attended: Attended, places: Int64 | slice) -> Float64:
+        """Return the log weights of some attended documents in each head, (H, k)."""
+        logits = attended.logits[:, places] / self.mechanism.temperature
+        return logits - attended.log_partition[:, None]
 
     def index_queries(self) -> Float32:
         """Return the queries in the space of the index: (q, H, Hk * d).
@@ -171,35 +347,3 @@ class Scoring:
         spread = np.zeros((q, heads, heads, d), dtype=np.float32)
         spread[:, np.arange(heads), np.arange(heads)] = self.heads
         return spread.reshape(q, heads, heads * d)
-
-    def best_keys(self, query: int, rows: Int64) -> dict[int, int]:
-        """Return for each document row the id of the key that matches the query best."""
-        candidates = self.view.keys.lookup(rows)
-        if not len(candidates):
-            return {}
-        keys = self.by_head(candidates).vectors
-        scores = self.mechanism.score_keys(self.heads[query : query + 1], keys)[0]  # (H, m)
-        score = self.mechanism.gates @ scores  # (m,)
-        places = np.split(np.arange(len(score)), candidates.starts[1:-1])
-        best = [int(part[np.argmax(score[part])]) for part in places]
-        ids = candidates.ids[best].tolist()
-        return dict(zip(candidates.rows.tolist(), ids, strict=True))
-
-    def lexical(self, query: int, documents: Int64) -> Float64:
-        """Return what words add to the logits of documents, (n,); the heads' mean by gates."""
-        bias = self.word_bias(documents, slice(query, query + 1))
-        return np.zeros(len(documents)) if bias is None else self.mechanism.gates @ bias[0]
-
-    def terms(self, query: int) -> tuple[str, ...]:
-        """Return the words of a query that were looked up."""
-        if self.words is None:
-            return ()
-        words = self.words if self.parts is not None else self.words[query : query + 1]
-        return tuple(dict.fromkeys(term for scores in words for term in scores.terms))
-
-
-def _of_mixture(compare: Mechanism, parts: Float64) -> Mechanism:
-    """Return the mechanism with its heads once for each part, as the parts count."""
-    gates = np.outer(parts, compare.gates).ravel()  # (p, H) -> (p * H,)
-    scale = np.tile(compare.scale, len(parts))
-    return replace(compare, gates=gates / gates.sum(), scale=scale)

@@ -10,12 +10,10 @@ import numpy as np
 
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
-from attend.search.schedule import Vanished
 from attend.settings import Settings
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Float64, Json
 from attend.values import (
-    Blend,
     Nearest,
     ValueType,
     blend_for,
@@ -25,7 +23,7 @@ from attend.values import (
     parse_type,
     select,
 )
-from attend.view import View
+from attend.view import Vanished, View
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""
@@ -71,7 +69,7 @@ class ValueTypes:
 
     def __init__(self, store: CollectionStore, settings: Settings) -> None:
         self._store = store
-        self._settings = settings
+        self._declared = declared_types(settings)
         self._inferred: dict[str | None, _Inferred] = {}
 
     def of(self, path: str | None, view: View, values: Sequence[Json]) -> ValueType | None:
@@ -80,9 +78,7 @@ class ValueTypes:
         Args:
             values: those that are to be blended.
         """
-        if path == KEY:
-            return ValueType("vector")
-        declared = declared_type(self._settings, path)
+        declared = self._declared.get(path)
         if declared is not None:
             return declared
         entry = self._inferred.get(path)
@@ -121,12 +117,15 @@ def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> b
     )
 
 
-def declared_type(settings: Settings, path: str | None) -> ValueType | None:
-    """Return the type that a collection declares for a path; None where it does not."""
-    declared = settings.values
-    if path is not None:
-        declared = declared.get(path) if isinstance(declared, Mapping) else None
-    return None if declared is None else parse_type(declared, field="values")
+def declared_types(settings: Settings) -> dict[str | None, ValueType]:
+    """Return the types that a collection declares, by path; None is that of the whole value."""
+    declared: dict[str | None, ValueType] = {KEY: ValueType("vector")}
+    if settings.values is not None:
+        declared[None] = parse_type(settings.values, field="values")
+    if isinstance(settings.values, Mapping):
+        parts = settings.values.items()
+        declared |= {path: parse_type(part, field="values") for path, part in parts}
+    return declared
 
 
 def values_of(documents: Sequence[StoredDocument], path: str | None) -> list[Json]:
@@ -162,28 +161,19 @@ def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
 
 
 class HeadBlend:
-    """A blend of values whose heads go through W_V and W_O, where these are for vector values."""
+    """A blend of vectors whose heads go through W_V and W_O."""
 
-    def __init__(
-        self, type: ValueType, projection: Projection, gates: Float64, *, through: bool
-    ) -> None:
-        self._through = through and type.kind == "vector"
+    def __init__(self, projection: Projection, gates: Float64) -> None:
         self._projection = projection
         self._gates = gates
-        heads = projection.heads if self._through else 1
-        self._blends: list[Blend] = [blend_for(type) for _ in range(heads)]
+        self._blends = [blend_for(ValueType("vector")) for _ in range(projection.heads)]
 
     def add(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
         """Take in documents with their weights by head (H, n)."""
-        if len(self._blends) == 1:
-            self._blends[0].add(ids, values, self._gates @ weights)
-            return
         for blend, by_head in zip(self._blends, weights, strict=True):
             blend.add(ids, values, by_head)
 
     def answer(self) -> dict[str, Json]:
-        if not self._through:
-            return self._blends[0].answer()
         answers = [blend.answer() for blend in self._blends]
         coverage = float(self._gates @ [answer["coverage"] for answer in answers])
         vectors = [answer["vector"] for answer in answers]

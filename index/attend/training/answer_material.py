@@ -16,7 +16,7 @@ from attend.learn.answers import Answers, AnswerTargets
 from attend.learn.blends import Words
 from attend.learn.data import twins
 from attend.learn.held_out import DocumentFold, sampled
-from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_type, value_of
+from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
 from attend.training.material import memory_of
 from attend.training.request import FEWEST_QUESTIONS
@@ -113,7 +113,7 @@ def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDoc
     while block := store.scroll(documents[-1].row if documents else 0, BLOCK):
         documents += block
     check_path(path, documents)
-    type = declared_type(collection.settings, path)
+    type = declared_types(collection.settings).get(path)
     if type is not None:
         return documents, type
     return documents, infer([value_of(document, path) for document in store.sample(TYPE_SAMPLE)])

@@ -11,7 +11,7 @@ from attend.learn.calibration import ATTEND
 from attend.learn.candidates import ideal_dcg, top_places
 from attend.learn.data import BLOCK, Memory, Questions
 from attend.measure.statistics import CUT, ndcg
-from attend.search.plan import AttentionOptions, plan_of
+from attend.search.scoring import AttentionOptions, plan_of
 from attend.settings import Settings
 from attend.training.request import Task
 from attend.types import Float32, Float64, Floats, Int64

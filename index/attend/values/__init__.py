@@ -32,7 +32,7 @@ from __future__ import annotations
 from attend.values.blends import Blend, blend_for
 from attend.values.kinds import Kind, ValueType, infer, parse_type
 from attend.values.numbers import Nearest, as_number, is_numbers, nearest
-from attend.values.select import only, select
+from attend.values.select import display_title, only, select
 
 __all__ = [
     "Blend",
@@ -41,6 +41,7 @@ __all__ = [
     "ValueType",
     "as_number",
     "blend_for",
+    "display_title",
     "infer",
     "is_numbers",
     "nearest",

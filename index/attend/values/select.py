@@ -1,11 +1,17 @@
-"""Selection of a document's contents: the value that a path names, and parts of a payload."""
+"""Selection of a document's contents: what a path names, parts of a payload, a display title."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attend.types import Json
+
+TITLES = ("title", "name", "headline", "question")
+"""Fields that are titles where they are texts, the likeliest first."""
+
+LONGEST_TITLE = 120
+"""Characters; of a longer text only the beginning is a title."""
 
 ID = "@id"
 """The path that names a document's id; no field of a payload is looked up under it."""
@@ -71,3 +77,31 @@ def _keep(parts: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:
     _keep(below, inner, rest)
     if below:
         parts[head] = below
+
+
+def display_title(
+    document_id: str, fields: Mapping[str, str], value: Json, payload: Mapping[str, Json]
+) -> str:
+    """Return a title of payload, value or texts, else the first line of a text, else the id.
+
+    >>> display_title("a", {"text": "Call me Ishmael. Some years ago"}, None, {})
+    'Call me Ishmael. Some years ago'
+    >>> display_title("a", {"name": "Moby-Dick"}, 9.5, {"year": 1851})
+    'Moby-Dick'
+    >>> display_title("a", {}, 9.5, {})
+    'a'
+    """
+    title = next(_titles(payload, value, fields), None)
+    if title is None:
+        title = next((text for text in fields.values() if text.strip()), document_id)
+    line = next(iter(title.strip().splitlines()), title)  # an id may be blank
+    return line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 1].rstrip()}…"
+
+
+def _titles(*places: Json) -> Iterator[str]:
+    objects = [place for place in places if isinstance(place, dict)]
+    for name in TITLES:
+        for place in objects:
+            text = place.get(name)
+            if isinstance(text, str) and text.strip():
+                yield text

@@ -17,8 +17,7 @@ from attend.keys.vectors import Exact
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import attend
-from attend.search.plan import AttentionOptions
-from attend.search.scoring import Queries
+from attend.search.scoring import AttentionOptions, Queries
 from attend.store import NewExample, Question
 from attend.tuning import Tuning
 from tests.index.helpers import vector_data

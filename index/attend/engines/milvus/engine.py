@@ -27,7 +27,7 @@ from attend.engines.milvus.writing import GRACE_SECONDS
 from attend.errors import InvalidRequest
 from attend.keys import Wanted
 from attend.projection import RAW_KEYS, identity
-from attend.search.encode import rows_by_id
+from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Role, compile_filter
 from attend.types import Float32, OnStage
