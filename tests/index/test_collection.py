@@ -360,14 +360,14 @@ def test_sizes_have_limits(five):
 
 def test_a_document_that_goes_while_it_is_read_is_left_out(five, monkeypatch):
     gone = []
-    read = five.store.values
+    read = five.store.documents
 
-    def deleted_meanwhile(rows):
+    def deleted_meanwhile(rows, **options):
         if not gone:
             gone.append(five.delete(["d0"]))
-        return read(rows)
+        return read(rows, **options)
 
-    monkeypatch.setattr(five.store, "values", deleted_meanwhile)
+    monkeypatch.setattr(five.store, "documents", deleted_meanwhile)
     assert [hit.id for hit in five.search(QUERY).hits] == ["d1", "d2", "d3", "d4"]
 
 

@@ -197,8 +197,8 @@ def _additive(projection: Projection) -> Additive | None:
     b = projection.additive_b
     if w is None or u is None or v is None:
         return None
-    parameters = [tensor.astype(np.float64) for tensor in (w, u, v)]
-    return Additive(*parameters, None if b is None else b.astype(np.float64))
+    offset = None if b is None else b.astype(np.float64)
+    return Additive(w.astype(np.float64), u.astype(np.float64), v.astype(np.float64), offset)
 
 
 def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:
