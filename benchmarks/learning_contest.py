@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def variant(
     """A version like another but for its tuning, stored and not activated."""
     stored = collection.store.version(version)
     row = next(each for each in collection.store.projections() if each.version == version)
-    tuning = replace(tuning or Tuning.of(stored.tuning), **changes)
+    tuning = (tuning or Tuning.of(stored.tuning)).model_copy(update=changes)
     return collection.store.add_projection(
         row.kind,
         stored.weights,

@@ -38,8 +38,8 @@ from attend.feedback import (
     read_labels,
     unfit,
 )
-from attend.feedback.clicks import CLIP, ETA
-from attend.feedback.gathering import Entry
+from attend.feedback.adding import Entry
+from attend.feedback.files import CLIP, ETA
 from attend.source import RowItem, RowProblem, Source, open_source
 from attend.source.columns import Columns, guess_columns
 from attend.store import Interaction

@@ -6,10 +6,8 @@
 """
 
 from attend.api.feedback import FeedbackAdded, InteractionsAdded
-from attend.feedback.adding import add_feedback, add_interactions, unfit
-from attend.feedback.clicks import propensity, read_clicks
-from attend.feedback.gathering import Gathered, gather
-from attend.feedback.judgements import read_judgements
+from attend.feedback.adding import Gathered, add_feedback, add_interactions, gather, unfit
+from attend.feedback.files import propensity, read_clicks, read_judgements
 from attend.feedback.reading import (
     CLICKS,
     INTERACTIONS,

@@ -18,8 +18,7 @@ import numpy as np
 
 from attend.attention import log_shares, log_total
 from attend.learn.data import Memory, Sparse
-from attend.learn.fit import Recipe, Watch, count_batches, descend, shuffled_batches
-from attend.learn.residual import Fitted, Residual
+from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
 from attend.types import Float32, Float64, Int64
 
 RECIPE = Recipe(
@@ -252,7 +251,7 @@ def fit_answers(
         Conflict: the loss is not finite.
     """
     model = AnswerModel(answers, members, recipe, start, seed)
-    steps = recipe.count_steps(count_batches(len(members), recipe.batch))
+    steps = recipe.count_steps(math.ceil(len(members) / recipe.batch))
     descend(model, recipe, model.batches(steps), steps, watch)
     fitted = model.maps.fitted()
     return fitted._replace(w_k=fitted.w_q)

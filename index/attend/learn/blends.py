@@ -21,10 +21,9 @@ from attend.learn.calibration import (
     minimise,
     threshold_at,
 )
-from attend.learn.candidates import products, top_places, widened
-from attend.learn.data import BLOCK
+from attend.learn.data import BLOCK, products, top_places, widened
+from attend.learn.fit import Fitted
 from attend.learn.held_out import DocumentFold
-from attend.learn.residual import Fitted
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float32, Float64, Floats, Int64
 
@@ -202,6 +201,34 @@ class Blends:
         places = rows, documents.ravel()
         spread = sparse.coo_array((weights.ravel(), places), shape=(len(weights), shares.shape[0]))
         return np.asarray((spread.tocsr() @ shares.astype(np.float64)).toarray())
+
+
+class Answering(NamedTuple):
+    """How folds are answered.
+
+    Attributes:
+        attended: what the queries of each fold attend to.
+        ridge: how W_V is learned from held-out answers; None where `output` is as it is.
+        output: W_V, if there is one that is not learned here.
+    """
+
+    attended: Sequence[Held]
+    targets: AnswerTargets
+    scale: float
+    ridge: float | None = None
+    output: ValueMap | None = None
+
+    def output_by(self, folds: Sequence[int]) -> ValueMap | None:
+        """Return W_V by the documents of some folds, each answered by those of the others."""
+        if self.ridge is None:
+            return self.output
+        attended = joined([self.attended[index] for index in folds])
+        return Blends(attended, self.targets, self.scale).fit_output(self.ridge)
+
+    def blends(self, index: int, others: Sequence[int]) -> Blends:
+        """Return the answers of one fold, by the W_V of others."""
+        output = self.output_by(others)
+        return Blends(self.attended[index], self.targets, self.scale, output)
 
 
 # -- calibration -----------------------------------------------------------------------------------

@@ -18,14 +18,12 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from attend.attention import partition
-from attend.errors import InvalidRequest
+from attend.learn.data import UNIT_SCALE
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float64
 
 ATTEND = 100
 """Documents that a search attends to."""
-
-UNTRAINED_SCALE = 20.0
 
 ERROR_RATE = 0.05
 
@@ -112,7 +110,7 @@ def calibrate(
     *,
     error_rate: float = ERROR_RATE,
     attend: int = ATTEND,
-    start: float = UNTRAINED_SCALE,
+    start: float = UNIT_SCALE,
     counts: Float64 | None = None,
 ) -> Calibration:
     """Fit scale and no-answer score to the candidates of held-out questions.
@@ -126,11 +124,7 @@ def calibrate(
         start: the scale in use until now. A fit stays near it where there are too few
             questions to tell.
         counts: (q,) how much each question counts; all the same if absent.
-
-    Raises:
-        InvalidRequest: shapes differ, or a score is NaN or +inf.
     """
-    _check(scores, relevant, error_rate, attend, start)
     as_is, hidden = as_is_and_hidden(scores, relevant, attend, counts)
     reason = _unfit(as_is, hidden)
     if reason:
@@ -326,21 +320,3 @@ def _unfit(as_is: Scored, hidden: Scored) -> str | None:
             "fit a no-answer score to; scale and no-answer score stay as they were."
         )
     return None
-
-
-def _check(scores: Float64, relevant: Bool, rate: float, attend: int, start: float) -> None:
-    if scores.ndim != 2 or scores.shape != relevant.shape:
-        raise InvalidRequest(
-            f"Scores of shape {scores.shape} and relevance of shape {relevant.shape} were "
-            f"given; send both as (questions, candidates)."
-        )
-    if np.isnan(scores).any() or np.isposinf(scores).any():
-        raise InvalidRequest("A score is NaN or +infinity; send finite scores, -infinity for none.")
-    if not 0 <= rate < 1:
-        raise InvalidRequest(
-            f"The error rate is {rate}; send a share from 0 to below 1.", field="error_rate"
-        )
-    if attend < 1 or not (math.isfinite(start) and start > 0):
-        raise InvalidRequest(
-            f"attend is {attend} and the scale to start from {start}; both must be above 0."
-        )

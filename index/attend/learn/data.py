@@ -7,10 +7,13 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from attend.arrays import unit
+from attend.arrays import kth_largest, unit
+from attend.attention import Mechanism
 from attend.key_table import KeyTable
+from attend.measure.statistics import dcg
 from attend.types import Bool, Float32, Float64, Floats, Int64
 
 Sparse: TypeAlias = Any
@@ -37,6 +40,9 @@ PAIRS = 1 << 22
 
 BLOCK = 1 << 24
 """Numbers in a block of a large product: 64 MB."""
+
+PRODUCT = Mechanism("dot", scale=np.ones(1), gates=np.ones(1))
+"""The scorer as it is, for logits that are scaled later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +145,34 @@ def _pruned(matrix: Sparse, left: Sparse) -> Sparse:
     product = (matrix @ left).tocsr()
     product.eliminate_zeros()
     return product
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def products(queries: Float32, keys: Float32) -> Float32:
+    """Score queries (q, d) against keys (m, d) as a search does: (q, m)."""
+    scores: Float32 = PRODUCT.score_keys(queries[:, None], keys[:, None])[:, 0]
+    return scores
+
+
+def top_places(scores: NDArray[Any], count: int) -> Int64:
+    """Return the columns of the largest scores (q, c), best first, equals by the lower column."""
+    if 4 * count < scores.shape[1]:
+        # A superset by value first, so that equals at its end still go by column.
+        scores = np.where(scores >= kth_largest(scores, count), scores, -np.inf)
+    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+
+
+def ideal_dcg(grades: NDArray[Any]) -> Float64:
+    """Return the best DCG of each question's grades (q, c), in any order: (q,)."""
+    return dcg(-np.sort(-grades.astype(np.float64), axis=-1))
+
+
+def widened(columns: NDArray[Any], width: int, blank: float) -> NDArray[Any]:
+    """Pad (q, c) to a width, so that blocks of several can be joined."""
+    more = width - columns.shape[1]
+    return np.pad(columns, ((0, 0), (0, more)), constant_values=blank)
 
 
 # -- histories -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from others; in the unseen split nothing is known of the documents that judge.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -72,11 +72,18 @@ def question_folds(
 ) -> list[QuestionFold]:
     """Divide questions into `count` folds of each split; a group (q,) is never divided.
 
-    In the random split every question is held out once.
+    In the random split every question is held out once; of very many a sample judges.
     """
-    return [
+    folds = [
         *_random_questions(questions, groups, count, np.random.default_rng(seed)),
         *_unseen_questions(questions, groups, count, np.random.default_rng(seed + 1)),
+    ]
+    return [
+        replace(
+            fold,
+            held_out=sampled(fold.held_out, MOST_QUESTIONS, np.random.default_rng(seed)),
+        )
+        for fold in folds
     ]
 
 

@@ -30,11 +30,9 @@ from scipy import sparse
 
 from attend.attention.softmax import summed
 from attend.errors import InvalidRequest
-from attend.learn.candidates import products, top_places
-from attend.learn.data import BLOCK, Memory, Sparse, lengths
-from attend.learn.fit import Recipe, Watch, descend
+from attend.learn.data import BLOCK, Memory, Sparse, lengths, products, top_places
+from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
 from attend.learn.held_out import HistoryFold, shuffled_ranks
-from attend.learn.residual import Fitted, Residual, unlearned
 from attend.measure.statistics import CUT, dcg, ndcg
 from attend.types import Bool, Float32, Float64, Floats, Int64
 

@@ -8,7 +8,9 @@ observation: they gain and lose together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,19 +27,18 @@ QUESTION_LABELS = {
     "mix": "the mix",
 }
 
-Figures = Mapping[str, Json]
-
 
 class PromotionVerdict(NamedTuple):
     """Whether to promote, why, and the figures of each comparison."""
 
     promote: bool
     reason: str
-    views: Mapping[str, Figures]
+    views: Mapping[str, Mapping[str, Json]]
 
 
-class Criterion(NamedTuple):
-    """Values of held-out units before and after, (h,) each.
+@dataclass(frozen=True)
+class Criterion:
+    """Values of held-out units before and after, (h,) each, and what they must show.
 
     Attributes:
         label: the name in a sentence.
@@ -58,8 +59,9 @@ class Criterion(NamedTuple):
     gain: bool = False
     loss: float | None = 0.0
 
-    def figures(self) -> dict[str, Json]:
-        """Return both means, their difference with its interval, and the p-value."""
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """Both means, their difference with its interval, and the p-value."""
         before, after = self.before, self.after
         if self.groups is not None:
             before, after = (by_group(side, self.groups) for side in (before, after))
@@ -75,46 +77,38 @@ class Criterion(NamedTuple):
             "before": means[0],
             "after": means[1],
             "difference": means[1] - means[0] if self.squares else float(interval.mean),
-            "interval": None if np.isnan(bounds).any() else list(bounds),
+            "interval": None if np.isnan(bounds).any() else bounds,
             "p": float(paired_randomisation(after, before)),
             "queries": len(self.before),
             "groups": len(before),
         }
 
+    @property
+    def change(self) -> float:
+        """The difference of the means, above zero where what was learned is better."""
+        difference: float = self.figures["difference"]
+        return -difference if self.errors else difference
 
-class _Result(NamedTuple):
-    """A comparison with its figures; the gain is positive where what was learned is better."""
-
-    comparison: Criterion
-    figures: dict[str, Json]
-    gain: float
-    significant: bool
-
-    @classmethod
-    def of(cls, comparison: Criterion) -> _Result:
-        figures = comparison.figures()
-        p, difference = figures["p"], figures["difference"]
-        assert isinstance(p, float)
-        assert isinstance(difference, float)
-        gain = -difference if comparison.errors else difference
-        return cls(comparison, figures, gain, p < SIGNIFICANCE)
+    @property
+    def significant(self) -> bool:
+        """True where the difference leaves no doubt."""
+        return bool(self.figures["p"] < SIGNIFICANCE)
 
     @property
     def lost(self) -> bool:
-        before, allowed = self.figures["before"], self.comparison.loss
-        assert isinstance(before, float)
-        return allowed is not None and self.significant and -self.gain > allowed * abs(before)
+        """True for a significant loss of more than may be lost."""
+        if self.loss is None or not self.significant:
+            return False
+        return bool(-self.change > self.loss * abs(self.figures["before"]))
 
     def sentence(self) -> str:
-        figures = self.figures
-        return (
-            f"{self.comparison.label} {figures['before']:.4f} → {figures['after']:.4f} "
-            f"(p = {figures['p']:.4f})"
-        )
+        """Name both means and the p-value."""
+        before, after, p = (self.figures[name] for name in ("before", "after", "p"))
+        return f"{self.label} {before:.4f} → {after:.4f} (p = {p:.4f})"
 
 
 def decide(
-    comparisons: Sequence[Criterion], *, measure: str, units: str, note: str = ""
+    criteria: Sequence[Criterion], *, measure: str, units: str, note: str = ""
 ) -> PromotionVerdict:
     """Promote by a significant gain where one is needed, and no significant loss elsewhere.
 
@@ -122,21 +116,20 @@ def decide(
         measure: the name of what is measured; units: of what was held out, in the plural.
         note: what could not be measured, for the reason of a promotion.
     """
-    results = [_Result.of(comparison) for comparison in comparisons]
-    needed = [result for result in results if result.comparison.gain]
-    lost = [result.comparison.label for result in results if result.lost]
-    gained = all(result.significant and result.gain > 0 for result in needed)
+    needed = [criterion for criterion in criteria if criterion.gain]
+    lost = [criterion.label for criterion in criteria if criterion.lost]
+    gained = all(criterion.significant and criterion.change > 0 for criterion in needed)
     if lost:
         why = f"It loses on {' and '.join(lost)}"
     elif gained:
-        guarded = [other.label for other in comparisons if other.loss is not None]
+        guarded = [criterion.label for criterion in criteria if criterion.loss is not None]
         why = f"The gain is significant, and nothing is lost on {' and '.join(guarded)}{note}"
-    elif needed[0].gain > 0:
+    elif needed[0].change > 0:
         why = f"The gain may be chance; more {units} may show it"
     else:
         why = f"Nothing was found that is better on held-out {units}"
-    summary = "; ".join(result.sentence() for result in results)
-    views = {result.comparison.name: result.figures for result in results}
+    summary = "; ".join(criterion.sentence() for criterion in criteria)
+    views = {criterion.name: criterion.figures for criterion in criteria}
     return PromotionVerdict(gained and not lost, f"{why} ({measure}: {summary}).", views)
 
 
@@ -154,16 +147,10 @@ def compare_splits(
     """
     mix = mixed(outcomes, share_seen)
     scaled = Outcome(mix.units, mix.before * len(mix.units), mix.after * len(mix.units))
-    everything: list[tuple[str, Outcome]] = [*outcomes.items(), ("mix", scaled)]
-    return [
-        Criterion(
-            name,
-            labels[name],
-            outcome.before,
-            outcome.after,
-            None if groups is None else groups[outcome.units],
-            gain=name == "mix",
-            loss=None if name == "mix" else 0.0,
-        )
-        for name, outcome in everything
-    ]
+
+    def criterion(name: str, outcome: Outcome, **test: Any) -> Criterion:
+        members = None if groups is None else groups[outcome.units]
+        return Criterion(name, labels[name], outcome.before, outcome.after, members, **test)
+
+    splits = [criterion(split, outcome) for split, outcome in outcomes.items()]
+    return [*splits, criterion("mix", scaled, gain=True, loss=None)]

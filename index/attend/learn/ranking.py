@@ -1,4 +1,6 @@
-"""The ranking objective's loss: W_Q, W_K and key offsets from questions and relevant documents.
+"""The ranking objective: its loss, and the candidates of held-out questions.
+
+W_Q, W_K and key offsets are learned from questions and relevant documents.
 
 The loss is the cross-entropy of a softmax over documents against the grades of each question
 (the listwise loss of Cao et al. 2007 with its softmax over candidates sampled, as in sampled
@@ -8,16 +10,20 @@ document that no example speaks of.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from attend.arrays import best, top
 from attend.attention import log_shares
 from attend.errors import InvalidRequest
-from attend.learn.data import Memory, Questions
-from attend.learn.fit import Recipe, Watch, count_batches, descend, shuffled_batches
-from attend.learn.residual import Fitted, Residual
-from attend.types import Float32, Int64
+from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, products, top_places
+from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
+from attend.measure.statistics import CUT, ndcg
+from attend.types import Float32, Float64, Int64
 
 RECIPE = Recipe(
     "known documents", rates={"maps": 3e-3, "scale": 1.5e-2, "offsets": 1e-2}, batch=256
@@ -25,6 +31,13 @@ RECIPE = Recipe(
 
 LABELLED = 800
 """Labelled documents drawn for each step beside those of its own questions."""
+
+
+DEPTH = 100
+"""Documents taken by each of: keys, example queries as keys, words."""
+
+NEVER = -1e9
+"""The score of a document that has no key of this sort."""
 
 
 class Competitors(NamedTuple):
@@ -122,8 +135,122 @@ def fit_ranking(
     if questions.count == 0:
         raise InvalidRequest("No question with a relevant document was given; teach examples.")
     model = RankingModel(memory, questions, recipe, start, seed=seed, offsets=offsets)
-    steps = recipe.count_steps(count_batches(questions.count, recipe.batch))
+    steps = recipe.count_steps(math.ceil(questions.count / recipe.batch))
     members = np.arange(questions.count)
     batches = shuffled_batches(members, recipe.batch, steps, model.maps.random)
     descend(model, recipe, batches, steps, watch)
     return model.maps.fitted()
+
+
+# -- candidates ------------------------------------------------------------------------------------
+
+
+class Candidates(NamedTuple):
+    """Each question's candidates with the parts of their scores, padded to one width.
+
+    Attributes:
+        documents: (q, c), ascending, -1 where padded.
+        dense: (q, c) by keys, NEVER where padded.
+        examples: (q, c) by example queries, NEVER without one.
+        lexical, grades: (q, c), 0 where padded; `ideal` (q,) is the best possible DCG.
+    """
+
+    documents: Int64
+    dense: Float32
+    examples: Float32
+    lexical: Float32
+    grades: Float32
+    ideal: Float64
+    coverage: Float32
+
+    def scores(self, examples: float, lexical: float, coverage: float = 0.0) -> Float32:
+        """max(dense, α·examples) + λ·coverage^γ·lexical: (q, c), NEVER or so where padded."""
+        scores = self.dense
+        if examples > 0:
+            there = self.examples > NEVER
+            scores = np.where(there, np.maximum(scores, examples * self.examples), scores)
+        if lexical == 0:
+            return scores
+        strength = np.float32(lexical) * self.coverage ** np.float32(coverage)
+        return scores + strength[:, None] * self.lexical
+
+    def attendable(self, examples: float, lexical: float, coverage: float) -> Float64:
+        """Return the scores (q, c) for a softmax, -inf where padded."""
+        scores = self.scores(examples, lexical, coverage).astype(np.float64)
+        return np.where(self.documents < 0, -np.inf, scores)
+
+    def ndcg(self, scores: Float32) -> Float64:
+        """nDCG at 10 of scores (q, c): (q,)."""
+        gains = np.take_along_axis(self.grades, top_places(scores, CUT), axis=1)
+        return ndcg(gains, self.ideal)
+
+
+def find_candidates(
+    memory: Memory, fitted: Fitted, training: Questions, questions: Questions
+) -> Candidates:
+    """Return the candidates of questions, at least one, under a fit.
+
+    Args:
+        training: the questions whose examples are keys.
+    """
+    queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
+    stored = fitted.queries(memory, training.embeddings)
+    step = max(1, BLOCK // (4 * max(1, len(keys), training.relevant.nnz)))
+    rows: list[_Row] = []
+    for index in range(0, questions.count, step):
+        part = slice(index, index + step)
+        dense = best(products(queries[part], keys), memory.starts[:-1])
+        examples = _by_example(products(queries[part], stored), training, len(memory))
+        others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
+        rows += [_row(*columns) for columns in zip(dense, examples, *others, strict=True)]
+    return _padded(rows, questions)
+
+
+class _Row(NamedTuple):
+    """One question's candidates (c,), ascending, and the columns of `Candidates`."""
+
+    documents: Int64
+    columns: tuple[Float32, ...]
+
+
+def _row(dense: Float32, examples: Float32, lexical: Float32, grades: Float32) -> _Row:
+    """Return one question's candidates, of all documents (n,)."""
+    nearest = [_nearest(column) for column in (dense, examples, lexical)]
+    documents = np.unique(np.concatenate([*nearest, np.flatnonzero(grades)]))
+    return _Row(documents, tuple(part[documents] for part in (dense, examples, lexical, grades)))
+
+
+def _nearest(scores: Float32) -> Int64:
+    columns = top(scores, DEPTH)
+    return columns[scores[columns] > NEVER]
+
+
+def _by_example(similar: Float32, training: Questions, documents: int) -> Float32:
+    """(b, n): the score of the most similar question that each document is known to answer."""
+    labels = training.relevant.tocsc()
+    nearest = np.full((len(similar), documents), NEVER, dtype=np.float32)
+    labelled = np.flatnonzero(np.diff(labels.indptr))
+    if len(labelled):
+        starts = labels.indptr[:-1][labelled]
+        nearest[:, labelled] = best(similar[:, labels.indices], starts)
+    return nearest
+
+
+def _padded(rows: Sequence[_Row], questions: Questions) -> Candidates:
+    there = (
+        np.arange(max(len(row.documents) for row in rows))
+        < np.array([len(row.documents) for row in rows])[:, None]
+    )
+
+    def column(parts: Sequence[NDArray[Any]], blank: float) -> Any:
+        padded = np.full(there.shape, blank, dtype=parts[0].dtype)
+        padded[there] = np.concatenate(parts)
+        return padded
+
+    documents = column([row.documents for row in rows], -1)
+    columns = zip(*(row.columns for row in rows), strict=True)
+    dense, examples, lexical, grades = (
+        column(parts, blank) for parts, blank in zip(columns, (NEVER, NEVER, 0, 0), strict=True)
+    )
+    ideal = ideal_dcg(grades)
+    return Candidates(documents, dense, examples, lexical, grades, ideal, questions.coverage)

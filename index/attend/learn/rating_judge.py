@@ -15,8 +15,8 @@ from attend.learn.data import Ratings
 from attend.learn.held_out import SPLITS, Split
 from attend.learn.promotion import Criterion, PromotionVerdict, decide
 from attend.learn.rating_net import FittedRatings
-from attend.learn.selection import select_nested
-from attend.ratings import BOUND, Rated, coverage, deviations, predict
+from attend.ratings.model import FEATURES
+from attend.ratings.prediction import BOUND, Rated, coverage, deviations, predict
 from attend.types import Bool, Float32, Float64, Int64
 
 FEWEST = 10
@@ -44,7 +44,7 @@ class Predictions(NamedTuple):
     baseline: Float64
     features: Float64
 
-    def trusted(self, share: float) -> Float64:
+    def trusted(self, share: float | Float64) -> Float64:
         """(h,) the point on the way from the baseline to the predictions."""
         return self.baseline + share * (self.raw - self.baseline)
 
@@ -57,19 +57,37 @@ class Predictions(NamedTuple):
         return float(np.clip(moved @ (truth - self.baseline)[mask] / size, 0.0, 1.0))
 
 
-class HeldOut(NamedTuple):
-    """One split: the users of held-out ratings (h,), the truth, and predictions.
+class HeldOutRatings(NamedTuple):
+    """Held-out ratings (h,) of both splits, with predictions.
 
     Attributes:
+        split: (h,) the place of each one's split in `SPLITS`.
         before: (h,) by what answers until now; baseline: (h,) μ + b_i + b_u.
         after: by recipe.
+        ends: of the range of ratings.
     """
 
+    split: Int64
     users: Int64
     truth: Float64
     before: Float64
     baseline: Float64
     after: Mapping[str, Predictions]
+    ends: tuple[float, float]
+
+    def of(self, split: Split) -> Bool:
+        """(h,) which ratings are of a split."""
+        return np.asarray(self.split == SPLITS.index(split))
+
+    def trusted(self, predictions: Predictions, trust: Mapping[Split, float]) -> Float64:
+        """(h,) predictions that are trusted by split, within the range of ratings."""
+        shares = np.array([trust.get(split, 0.0) for split in SPLITS])[self.split]
+        return np.clip(predictions.trusted(shares), *self.ends)
+
+    @property
+    def splits(self) -> list[Split]:
+        """The splits that there are ratings of."""
+        return [split for split in SPLITS if self.of(split).any()]
 
 
 class RatingChoice(NamedTuple):
@@ -77,10 +95,6 @@ class RatingChoice(NamedTuple):
 
     recipe: str
     trust: Mapping[Split, float]
-
-    def of(self, split: Split, held_out: HeldOut) -> Float64:
-        """(h,) predictions of held-out ratings, within the range of ratings."""
-        return held_out.after[self.recipe].trusted(self.trust[split])
 
 
 def predictions(
@@ -90,7 +104,7 @@ def predictions(
     model, terms = fitted
     items = model.items(embeddings, terms)
     raw, base = np.empty(len(judging)), np.empty(len(judging))
-    features = np.empty((len(judging), len(model.spread)))
+    features = np.empty((len(judging), FEATURES))
     for user in np.unique(judging.users):
         targets, history = judging.of_user(int(user)), training.of_user(int(user))
         targeted, rated = judging.items[targets], training.items[history]
@@ -100,35 +114,33 @@ def predictions(
             Rated.evenly(items.some(rated), training.values[history]),
             targeted[:, None] == rated[None, :],
         )
-        raw[targets], base[targets], features[targets] = (
-            result.raw,
-            result.baseline,
-            result.features,
-        )
+        raw[targets], base[targets] = result.raw, result.baseline
+        features[targets] = result.features
     return Predictions(raw, base, features)
 
 
-def choose(held_out: Mapping[Split, HeldOut], mask: Mapping[Split, Bool]) -> RatingChoice:
-    """Return the recipe of least squared error on some ratings of documents that others rated."""
-    seen, part = held_out["random"], mask["random"]
-    if not part.any():  # as where all users are in the other half
-        return RatingChoice(next(iter(seen.after)), dict.fromkeys(held_out, 0.0))
+def choose(held_out: HeldOutRatings, mask: Bool) -> RatingChoice:
+    """Return the recipe of least squared error on some ratings (h,) of documents that others rated,
+    trusted as far as it is best in each split."""
+    seen = held_out.of("random") & mask
+    if not seen.any():  # as where all users are in the other half
+        return RatingChoice(next(iter(held_out.after)), dict.fromkeys(held_out.splits, 0.0))
 
     def loss(name: str) -> float:
-        answers = seen.after[name]
-        errors = answers.trusted(answers.trust(seen.truth, part)) - seen.truth
-        return float((errors[part] ** 2).mean())
+        answers = held_out.after[name]
+        errors = answers.trusted(answers.trust(held_out.truth, seen)) - held_out.truth
+        return float((errors[seen] ** 2).mean())
 
-    recipe = min(seen.after, key=loss)
+    recipe = min(held_out.after, key=loss)
     trust = {
-        split: judged.after[recipe].trust(judged.truth, mask[split])
-        for split, judged in held_out.items()
+        split: held_out.after[recipe].trust(held_out.truth, held_out.of(split) & mask)
+        for split in held_out.splits
     }
     return RatingChoice(recipe, trust)
 
 
 class RatingJudgement(NamedTuple):
-    """Nested errors by split, and what to go by when everything is fitted again.
+    """Nested errors, and what to go by when everything is fitted again.
 
     Attributes:
         after: (h,) predictions, each by a choice in which its user had no part.
@@ -137,54 +149,28 @@ class RatingJudgement(NamedTuple):
     """
 
     choice: RatingChoice
-    after: Mapping[Split, Float64]
+    after: Float64
     spread: Float64
     coverage: Mapping[str, float]
 
 
-def judge_ratings(
-    held_out: Mapping[Split, HeldOut], ends: tuple[float, float], seed: int
-) -> RatingJudgement:
-    """Choose on all held-out ratings, and judge by choices made on the other half of users.
-
-    Args:
-        ends: of the range of ratings.
-    """
-    half = {split: halves(judged.users, seed) for split, judged in held_out.items()}
-    after = {split: np.empty(len(judged.truth)) for split, judged in held_out.items()}
-    first = next(iter(held_out.values()))
-    width = next(iter(first.after.values())).features.shape[1]
-    features = {split: np.empty((len(judged.truth), width)) for split, judged in held_out.items()}
-
-    def select(others: list[int]) -> RatingChoice:
-        sides = [bool(side) for side in others]
-        return choose(held_out, {split: np.isin(half[split], sides) for split in held_out})
-
-    def judge(side: int, choice: RatingChoice) -> None:
-        for split, judged in held_out.items():
-            mine = half[split] == bool(side)
-            after[split][mine] = np.clip(choice.of(split, judged), *ends)[mine]
-            features[split][mine] = judged.after[choice.recipe].features[mine]
-
-    select_nested(2, select, judge)
-    errors = {split: after[split] - judged.truth for split, judged in held_out.items()}
-    sigmas, spread = _spread(features, errors, half)
-    everything = {
-        split: np.ones(len(judged.truth), dtype=bool) for split, judged in held_out.items()
-    }
-    covered = coverage(sigmas, np.concatenate([*errors.values()]))
-    return RatingJudgement(choose(held_out, everything), after, spread, covered)
-
-
-def _spread(
-    features: Mapping[Split, Float64], errors: Mapping[Split, Float64], half: Mapping[Split, Bool]
-) -> tuple[Float64, Float64]:
-    """Return deviations of all held-out ratings, each fitted to the other half; and the fit."""
-    rows, left, first = (np.concatenate([*item.values()]) for item in (features, errors, half))
-    sigmas = np.empty(len(left))
-    for part in (first, ~first):
-        sigmas[~part] = deviations(fit_spread(rows[part], left[part]), rows[~part])
-    return sigmas, fit_spread(rows, left)
+def judge_ratings(held_out: HeldOutRatings, seed: int) -> RatingJudgement:
+    """Choose on all held-out ratings, and judge by choices made on the other half of users."""
+    first = np.random.default_rng(seed).random(int(held_out.users.max(initial=0)) + 1) < 0.5
+    halves = [first[held_out.users], ~first[held_out.users]]
+    after, features = np.empty(len(held_out.truth)), np.empty((len(held_out.truth), FEATURES))
+    for mine, others in (halves, halves[::-1]):
+        choice = choose(held_out, others)
+        by_recipe = held_out.after[choice.recipe]
+        after[mine] = held_out.trusted(by_recipe, choice.trust)[mine]
+        features[mine] = by_recipe.features[mine]
+    errors, sigmas = after - held_out.truth, np.empty(len(after))
+    for mine, others in (halves, halves[::-1]):
+        sigmas[mine] = deviations(fit_spread(features[others], errors[others]), features[mine])
+    everything = choose(held_out, np.ones(len(after), dtype=bool))
+    return RatingJudgement(
+        everything, after, fit_spread(features, errors), coverage(sigmas, errors)
+    )
 
 
 def fit_spread(features: Float64, errors: Float64) -> Float64:
@@ -209,39 +195,28 @@ def fit_spread(features: Float64, errors: Float64) -> Float64:
     return minimise(loss, start.tolist())[0]
 
 
-def decide_ratings(
-    held_out: Mapping[Split, HeldOut], judgement: RatingJudgement
-) -> PromotionVerdict:
+def decide_ratings(held_out: HeldOutRatings, after: Float64) -> PromotionVerdict:
     """Test for a gain over what answers now and over the baseline, and no loss on new documents.
 
     The test is on squared errors by user: a user's ratings are no independent observations.
     """
-
-    first = next(split for split in SPLITS if split in held_out)
+    splits = held_out.splits
 
     def compare(name: str, label: str, split: Split, before: Float64) -> Criterion:
-        judged = held_out[split]
+        mask = held_out.of(split)
+        earlier, later = ((side - held_out.truth)[mask] ** 2 for side in (before, after))
         return Criterion(
             name,
             label,
-            (before - judged.truth) ** 2,
-            (judgement.after[split] - judged.truth) ** 2,
-            judged.users,
+            earlier,
+            later,
+            held_out.users[mask],
             errors=True,
             squares=True,
-            gain=split == first,
+            gain=split == splits[0],
             loss=NEGLIGIBLE if split == "unseen" else None,
         )
 
-    comparisons = [
-        compare(split, LABELS[split], split, judged.before) for split, judged in held_out.items()
-    ]
-    baseline = held_out[first].baseline
-    comparisons.append(compare("baseline", "against μ + b_i + b_u", first, baseline))
-    return decide(comparisons, measure="RMSE", units="ratings")
-
-
-def halves(users: Int64, seed: int) -> Bool:
-    """(h,) which half of all users each is in."""
-    most = int(users.max(initial=0)) + 1
-    return np.asarray(np.random.default_rng(seed).random(most) < 0.5)[users]
+    criteria = [compare(split, LABELS[split], split, held_out.before) for split in splits]
+    baseline = compare("baseline", "against μ + b_i + b_u", splits[0], held_out.baseline)
+    return decide([*criteria, baseline], measure="RMSE", units="ratings")

@@ -23,7 +23,7 @@ from attend.learn.rating_batches import (
     baseline,
     residual_factors,
 )
-from attend.ratings import FEATURES, Own, RatingModel, centred
+from attend.ratings.model import FEATURES, Own, RatingModel, centred
 from attend.types import Float32, Float64
 
 MASKED = -1e4
@@ -97,25 +97,16 @@ class FittedRatings(NamedTuple):
     model: RatingModel
     terms: Own
 
-    def times(self, size: float) -> FittedRatings:
-        """Return the same for ratings times a number."""
-        model, terms = self.model, self.terms
-        model = replace(
-            model,
-            mean=model.mean * size,
-            low=model.low * size,
-            high=model.high * size,
-            knots=model.knots * size,
-        )
-        terms = terms._replace(bias=terms.bias * size, votes=terms.votes * size)
-        return FittedRatings(model, terms)
-
 
 class RatingNet:
     """Parameters by name, and their predictions.
 
     Everything of an item itself begins with what the baseline and a singular value decomposition
     of its residuals say; queries and keys begin alike, so that what is like an item is attended to.
+
+    Attributes:
+        ratings: in units of their deviation, `size`: rates of learning are then right for stars and
+            for percents.
     """
 
     def __init__(
@@ -125,13 +116,15 @@ class RatingNet:
 
         self.torch = torch
         self.shape, self.drop = shape, drop
-        self.ratings = ratings
+        self.ends = float(ratings.values.min()), float(ratings.values.max())
+        self.size = float(ratings.values.std()) or 1.0
+        self.ratings = replace(ratings, values=ratings.values / self.size)
         self.draw = torch.Generator().manual_seed(seed)
-        self.base = baseline(ratings)
+        self.base = baseline(self.ratings)
         self.center = embeddings.mean(axis=0, dtype=np.float64)
         texts, self.directions = leading(centred(embeddings, self.center), shape.directions)
         self.texts = torch.from_numpy(texts.astype(np.float32))  # (n, k)
-        self.knots = knots_of(ratings.values)
+        self.knots = knots_of(self.ratings.values)
         start = self._maps(np.random.default_rng(seed)) | self._items() | self._heads()
         self.tensors = {
             name: torch.tensor(array, dtype=torch.float32, requires_grad=True)
@@ -268,14 +261,13 @@ class RatingNet:
             }
         maps = {name: self._by_head(name, arrays[name]) for name in MAPS}
         maps |= {name: maps[name] * scale for name in ("text_queries", "own_queries")}
-        values = self.ratings.values
         model = RatingModel(
-            mean=self.base.mean,
-            low=float(values.min()),
-            high=float(values.max()),
+            mean=self.base.mean * self.size,
+            low=self.ends[0],
+            high=self.ends[1],
             shrink=USER_SHRINK,
             center=self.center,
-            knots=self.knots,
+            knots=self.knots * self.size,
             levels=arrays["levels"],
             null=arrays["null"],
             gates=arrays["gates"],
@@ -284,8 +276,14 @@ class RatingNet:
             **maps,
         )
         counts = np.bincount(self.ratings.items, minlength=self.ratings.item_count)
-        terms = {**{name: arrays[name] for name in OWN}, "bias": arrays["bias"][:, 0]}
-        return FittedRatings(model, Own(**terms, support=counts.astype(np.float64)))
+        terms = Own(
+            bias=arrays["bias"][:, 0] * self.size,
+            key_bias=arrays["key_bias"],
+            votes=arrays["votes"] * self.size,
+            factors=arrays["factors"],
+            support=counts.astype(np.float64),
+        )
+        return FittedRatings(model, terms)
 
     def _by_head(self, name: str, weights: Float64) -> Float64:
         """(k, H d_h) -> (H, d_h, d) of texts, (H, d_h, p) of factors."""
@@ -327,13 +325,9 @@ def fit_ratings(
     Raises:
         Conflict: the loss is not finite.
     """
-    # In units of their deviation: rates of learning are then right for stars and for percents.
-    size = float(ratings.values.std()) or 1.0
-    low, high = float(ratings.values.min()), float(ratings.values.max())
-    ratings = replace(ratings, values=ratings.values / size)
-    batches = RatingBatches(ratings, recipe.batch, CAP, FORGET, np.random.default_rng(seed))
     net = RatingNet(ratings, embeddings, shape, recipe.drop, seed)
+    random = np.random.default_rng(seed)
+    batches = RatingBatches(net.ratings, recipe.batch, CAP, FORGET, random)
     steps = recipe.count_steps(batches.in_epoch)
     descend(net, recipe, batches.drawn(steps), steps, watch)
-    fitted = net.fitted().times(size)
-    return fitted._replace(model=replace(fitted.model, low=low, high=high))
+    return net.fitted()

@@ -46,6 +46,12 @@ class Judged(NamedTuple, Generic[C]):
     before: Float64  # (h,)
     after: Mapping[C, Float64]  # (h,) each
 
+    @classmethod
+    def of(cls, split: Split, units: Int64, values: Mapping[C | None, Float64]) -> Judged[C]:
+        """Return a fold by the values of every choice, and of what answers now by None."""
+        after = {choice: value for choice, value in values.items() if choice is not None}
+        return cls(split, units, values[None], after)
+
 
 class Outcome(NamedTuple):
     """The units of a split, and their values before and after."""

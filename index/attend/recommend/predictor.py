@@ -12,7 +12,7 @@ import numpy as np
 from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
 from attend.errors import Damaged, InvalidRequest, LimitExceeded
-from attend.ratings import Own, RatingModel
+from attend.ratings.model import Own, RatingModel
 from attend.recommend.history import Histories, History, MissingNames, example_name, missing_error
 from attend.recommend.predict import (
     NO_ROW,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
 from attend.collection import Collection
-from attend.training.request import FEWEST_QUESTIONS, Cancelled, Progress, StageWatch, Task
+from attend.training.task import FEWEST_QUESTIONS, Cancelled, Progress, StageWatch, Task
 from attend.types import Json
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
@@ -28,31 +28,6 @@ OBJECTIVES: Mapping[Objective, str] = {
     "ratings": "ratings.RatingsObjective",
 }
 """Imported when they train: SciPy and torch take seconds."""
-
-
-class ObjectiveRun(Protocol):
-    """An objective in one training; its methods run once each, in this order.
-
-    Attributes:
-        material: what was read, with its figures for the report.
-    """
-
-    material: Any
-
-    def read(self) -> str | None:
-        """Read what is stored and hold some of it out; or return why nothing can be learned."""
-
-    def cross_validate(self, watch: Callable[[float], None]) -> None:
-        """Measure every choice, and what answers now, on what is held out."""
-
-    def judge(self) -> Any:
-        """Choose, and put the choice to the promotion test."""
-
-    def fit(self, watch: Callable[[float], None]) -> None:
-        """Fit the choice to everything."""
-
-    def version(self) -> Any:
-        """Calibrate the fit, and return it as a version to store."""
 
 
 def train(
@@ -82,23 +57,23 @@ def train(
     watch = StageWatch(progress or (lambda stage, done: None), cancelled or (lambda: False))
     task = Task.of(collection, request, watch)
     from attend.learn.fit import run_parallel
-    from attend.training.publish import nothing, publish, report
+    from attend.training.version import ObjectiveRun, nothing, publish, report
 
     module, name = OBJECTIVES[request.objective].split(".")
     objective: ObjectiveRun = getattr(import_module(f"attend.training.{module}"), name)(task)
     watch("reading", 0.0)
     reason = objective.read()
     if reason is not None:
-        return report(task, nothing(reason), objective.material.figures)
+        return report(task, nothing(reason), objective.figures)
     objective.cross_validate(lambda done: watch("trying", done))
     watch("judging", 0.0)
     judgement = objective.judge()
     if not judgement.verdict.promote and request.promote:
-        return report(task, judgement, objective.material.figures)
+        return report(task, judgement, objective.figures)
     watch("fitting", 0.0)
     run_parallel([objective.fit], lambda done: watch("fitting", done))
     watch("calibrating", 0.0)
-    return publish(task, judgement, objective.material.figures, objective.version())
+    return publish(task, judgement, objective.figures, objective.version())
 
 
 def _within(collection: Collection, request: TrainRequest) -> TrainRequest:

@@ -19,7 +19,7 @@ from attend.learn.held_out import DocumentFold, sampled
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
 from attend.training.material import memory_of
-from attend.training.request import FEWEST_QUESTIONS
+from attend.training.task import FEWEST_QUESTIONS
 from attend.types import Int64, Json
 from attend.values import ValueType, infer
 

@@ -6,14 +6,15 @@ Documents are held out in folds, near-duplicates together, and answered by the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
+    Answering,
     Blends,
     Held,
     Words,
@@ -25,18 +26,23 @@ from attend.learn.blends import (
     log_sums,
 )
 from attend.learn.calibration import ATTEND
-from attend.learn.fit import Watch
+from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.learn.promotion import Criterion, decide
-from attend.learn.residual import Fitted, unlearned
 from attend.learn.selection import cross_validate, select_nested
 from attend.measure.statistics import auroc
-from attend.training.answer_material import AnswerMaterial, read_answers, shared_words
+from attend.training.answer_material import read_answers, shared_words
 from attend.training.material import start_of
-from attend.training.publish import Judgement, NewVersion, objective_of, projection_of
-from attend.training.request import Task
-from attend.training.served import ServedVersion, active_version, stored_keys
-from attend.tuning import Tuning
+from attend.training.version import (
+    TrainingOutcome,
+    NewVersion,
+    ObjectiveRun,
+    ServedVersion,
+    active_version,
+    objective_of,
+    projection_of,
+    stored_keys,
+)
 from attend.types import Float64, Floats, Json
 
 FOLDS = 3
@@ -67,27 +73,13 @@ class AnswerChoice(NamedTuple):
 
 
 class AnswerSelection(NamedTuple):
-    """A choice, the scale that goes with it, and how W_V is learned, if it is."""
+    """A choice, and how folds are answered under it."""
 
     choice: AnswerChoice
-    scale: float
-    ridge: float | None
+    answering: Answering
 
 
-class Current(NamedTuple):
-    """How the active version answers one fold: what is attended to, the scale, and W_V.
-
-    Attributes:
-        ridge: how W_V was learned, where it was learned from the same values.
-    """
-
-    attended: Held
-    scale: float
-    output: ValueMap | None = None
-    ridge: float | None = None
-
-
-class AnswersObjective:
+class AnswersObjective(ObjectiveRun):
     """Learns what makes blended values right.
 
     Labels (categories, lists of labels, booleans) are judged by the log of the share that the
@@ -96,29 +88,26 @@ class AnswersObjective:
     with a significant loss in accuracy (of numbers, in absolute error).
     """
 
-    material: AnswerMaterial
     answers: Answers
     best: AnswerSelection
     fitted: Fitted
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.request = task, task.request
-
     def read(self) -> str | None:
-        self.material = read_answers(self.task.collection, self.request)
-        if self.material.answers is None:
-            return self.material.reason
-        self.answers = self.material.answers
+        material = read_answers(self.task.collection, self.request)
+        self.figures = material.figures
+        if material.answers is None:
+            return material.reason
+        self.answers = material.answers
         self.start = start_of(self.answers.memory, self.request.dimensions)
         self.folds = document_folds(self.answers.groups, FOLDS, self.request.seed)
         if len(self.folds) < FOLDS:
             return FEW_TEXTS
         self.words: list[Words | None] = [None] * FOLDS
-        if any(self.material.texts):
+        if any(material.texts):
             rows, store = self.answers.memory.rows, self.task.collection.store
             for index, fold in enumerate(self.folds):
                 watch = partial(self.task.watch, "reading", index / FOLDS)
-                self.words[index] = shared_words(fold, store, rows, self.material.texts, watch)
+                self.words[index] = shared_words(fold, store, rows, material.texts, watch)
         return None
 
     def cross_validate(self, watch: Watch) -> None:
@@ -128,32 +117,27 @@ class AnswersObjective:
             choice: [attended[choice] for attended in results] for choice in results[0]
         }
 
-    def judge(self) -> Judgement:
+    def judge(self) -> TrainingOutcome:
         """Judge each fold by the choice, the scale and the W_V of the others."""
-        now, targets = self._current(), self.answers.targets
+        now, labels = self._current(), self.answers.targets.shares is not None
 
-        def judge(index: int, selection: AnswerSelection) -> list[Float64]:
+        def judge(index: int, selection: AnswerSelection) -> tuple[Blends, Blends]:
             others = [other for other in range(FOLDS) if other != index]
-            current = now[index]
-            output = current.output
-            if current.ridge is not None:
-                attended = joined([now[other].attended for other in others])
-                output = Blends(attended, targets, current.scale).fit_output(current.ridge)
-            before = Blends(current.attended, targets, current.scale, output)
-            after = self._blends(selection, index, self._output(selection, others))
-            return [before.gains(), after.gains(), before.guards(), after.guards()]
+            return now.blends(index, others), selection.answering.blends(index, others)
 
-        columns = zip(*select_nested(FOLDS, self._select, judge), strict=True)
-        values = [np.concatenate(column) for column in columns]
-        labels = targets.shares is not None
+        sides = [*zip(*select_nested(FOLDS, self._select, judge), strict=True)]
         sign = 1.0 if labels else -1.0  # errors are above zero as people read them
-        names = ("log likelihood", "accuracy") if labels else ("squared error", "error")
-        first, second = (
-            Criterion(name, name, sign * values[index], sign * values[index + 1], errors=not labels)
-            for name, index in zip(names, (0, 2), strict=True)
-        )
-        comparisons = [first._replace(gain=True, loss=None), second]
-        verdict = decide(comparisons, measure="held-out answers", units="documents with values")
+
+        def criterion(name: str, values: Callable[[Blends], Float64], **test: Any) -> Criterion:
+            before, after = (sign * np.concatenate([*map(values, side)]) for side in sides)
+            return Criterion(name, name, before, after, errors=not labels, **test)
+
+        gain, guard = ("log likelihood", "accuracy") if labels else ("squared error", "error")
+        criteria = [
+            criterion(gain, Blends.gains, gain=True, loss=None),
+            criterion(guard, Blends.guards),
+        ]
+        verdict = decide(criteria, measure="held-out answers", units="documents with values")
         self.best = self._select(range(FOLDS))
         choice, request = self.best.choice, self.request
         before, after = (
@@ -164,42 +148,31 @@ class AnswersObjective:
             "objective": "answers",
             "recipe": RECIPE.name if choice.share else "none",
             **choice._asdict(),
-            "ridge": self.best.ridge,
+            "ridge": self.best.answering.ridge,
             "value": request.value,
             "attend": ATTEND,
             "dimensions": request.dimensions,
         }
-        return Judgement(verdict, before, after, choices)
+        return TrainingOutcome(verdict, before, after, choices)
 
     def fit(self, watch: Watch) -> None:
         everything = DocumentFold(np.empty(0, np.int64), np.arange(len(self.answers.memory)))
         self.fitted = self._fit(everything, self.best.choice.share, watch)
 
     def version(self) -> NewVersion:
-        settings, targets = self.task.collection.settings, self.answers.targets
-        memory, choice = self.answers.memory, self.best.choice
-        attended, share = joined(self.attended[choice]), 1 - 1 / FOLDS
+        targets, memory = self.answers.targets, self.answers.memory
+        attended, share = joined(self.best.answering.attended), 1 - 1 / FOLDS
         rate = self.request.error_rate
         calibration = calibrate_answers(attended, targets, memory.scale, rate, share)
         answered, hidden = log_sums(attended, calibration.scale)
-        area = None
-        if len(answered) and len(hidden):
-            area = auroc(answered, hidden)
-        output = self._output(self.best, range(FOLDS))
+        area = auroc(answered, hidden) if len(answered) and len(hidden) else None
+        output = self.best.answering.output_by(range(FOLDS))
         if output is not None and targets.center is not None:
             output = output.unscaled(targets.center, targets.spread)
-        tuning = Tuning(
-            scale=(calibration.scale,),
-            null=None if calibration.null is None else (calibration.null,),
-            lexical=choice.lexical,
-            attend=ATTEND,
-            scorer=settings.scorer,
-            values=None if output is None else self.request.value or "",
-            threshold=calibration.threshold,
-            error_rate=calibration.error_rate,
-        )
+        path = None if output is None else self.request.value or ""
+        tuning = self.tuning(calibration, lexical=self.best.choice.lexical, values=path)
         values = None if output is None else (output.w, output.b)
-        projection = projection_of(self.fitted, memory, settings, values)
+        projection = projection_of(self.fitted, memory, self.settings, values)
         return NewVersion(projection, tuning, {**vars(calibration), "auroc": area})
 
     # -- one fold ----------------------------------------------------------------------------------
@@ -220,15 +193,15 @@ class AnswersObjective:
         """Answer a fold under every λ."""
         fold, words = self.folds[index], self.words[index]
         scores = fold_scores(self.answers, fitted, fold)
-        attended = {}
-        for lexical in LEXICAL if words is not None else LEXICAL[:1]:
 
-            def worded(part: slice, lexical: float = lexical) -> Floats:
-                plain = scores(part)
-                return plain + words.term(part, lexical) if words and lexical else plain
+        def worded(lexical: float, part: slice) -> Floats:
+            plain = scores(part)
+            return plain + words.term(part, lexical) if words and lexical else plain
 
-            attended[AnswerChoice(share, lexical)] = attend_fold(self.answers, fold, worded)
-        return attended
+        return {
+            AnswerChoice(share, lexical): attend_fold(self.answers, fold, partial(worded, lexical))
+            for lexical in (LEXICAL if words is not None else LEXICAL[:1])
+        }
 
     def _fit(self, fold: DocumentFold, share: float, watch: Watch) -> Fitted:
         if not share:
@@ -251,65 +224,49 @@ class AnswersObjective:
             return scaled[choice][1], (choice.share == 0) + (choice.lexical == 0)
 
         choice = max(scaled, key=rank)
-        selection = AnswerSelection(choice, scaled[choice][0], None)
-        return selection._replace(ridge=self._ridge(selection, folds))
+        answering = Answering(self.attended[choice], targets, scaled[choice][0])
+        return AnswerSelection(choice, answering._replace(ridge=self._ridge(answering, folds)))
 
-    def _ridge(self, selection: AnswerSelection, folds: Sequence[int]) -> float | None:
+    def _ridge(self, answering: Answering, folds: Sequence[int]) -> float | None:
         """Return how W_V is learned best, each of the folds answered by the W_V of the others."""
         numbers = self.answers.targets.numbers
         if numbers is None or numbers.shape[1] < 2 or len(folds) < 2:
             return None
 
         def gain(ridge: float | None) -> float:
-            tried = selection._replace(ridge=ridge)
-            gains = [
-                self._blends(
-                    tried, index, self._output(tried, [other for other in folds if other != index])
-                ).gains()
-                for index in folds
-            ]
-            return float(np.concatenate(gains).mean())
+            tried = answering._replace(ridge=ridge)
+            others = [[other for other in folds if other != index] for index in folds]
+            blends = [tried.blends(*pair) for pair in zip(folds, others, strict=True)]
+            return float(np.concatenate([blend.gains() for blend in blends]).mean())
 
         gained = {ridge: gain(ridge) for ridge in RIDGES}
         best = max(RIDGES, key=lambda ridge: gained[ridge])
         return best if gained[best] > gained[None] + VALUE_GAIN else None
 
-    def _output(self, selection: AnswerSelection, folds: Sequence[int]) -> ValueMap | None:
-        """Return W_V by the documents of some folds, each answered by those of the others."""
-        if selection.ridge is None:
-            return None
-        attended = joined([self.attended[selection.choice][index] for index in folds])
-        return Blends(attended, self.answers.targets, selection.scale).fit_output(selection.ridge)
-
-    def _blends(self, selection: AnswerSelection, index: int, output: ValueMap | None) -> Blends:
-        attended = self.attended[selection.choice][index]
-        return Blends(attended, self.answers.targets, selection.scale, output)
-
     # -- the active version ------------------------------------------------------------------------
 
-    def _current(self) -> list[Current]:
-        """Answer each fold as the active version does.
+    def _current(self) -> Answering:
+        """Answer the folds as the active version does.
 
         A version that was learned from these values has seen them: it is tried as it came about,
         by its recipe fitted without the documents that judge.
         """
-        choices = self.task.active.report.get("chosen") or {}
+        active, targets = self.task.active, self.answers.targets
+        choices = active.report.get("chosen") or {}
         scope = {"value": self.request.value, "dimensions": self.request.dimensions}
-        if objective_of(self.task.active) == "answers" and scope.items() <= choices.items():
+        if objective_of(active) == "answers" and scope.items() <= choices.items():
             share = 0.0 if choices.get("recipe") == "none" else float(choices["share"])
             choice = AnswerChoice(share, float(choices.get("lexical", 0.0)))
             if choice in self.attended:
-                scale = (self.task.active.tuning.get("scale") or [self.answers.memory.scale])[0]
-                ridge = choices.get("ridge")
-                return [
-                    Current(attended, float(scale), ridge=ridge)
-                    for attended in self.attended[choice]
-                ]
+                (scale, *_) = active.tuning.get("scale") or [self.answers.memory.scale]
+                attended = self.attended[choice]
+                return Answering(attended, targets, float(scale), choices.get("ridge"))
         version, collection = active_version(self.task), self.task.collection
         stored = stored_keys(collection, version, self.answers.memory.rows)
-        served = ServedVersion(version, collection.settings, stored)
+        served = ServedVersion(version, self.settings, stored)
+        attended = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
-        return [Current(self._served(served, index), 1.0, output) for index in range(FOLDS)]
+        return Answering(attended, targets, 1.0, output=output)
 
     def _served(self, served: ServedVersion, index: int) -> Held:
         fold, words = self.folds[index], self.words[index]

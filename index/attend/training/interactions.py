@@ -7,12 +7,13 @@ both than what recommends now is fitted again to everything, and recommends from
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from attend.learn.data import Sparse, lengths
-from attend.learn.fit import Watch
+from attend.learn.fit import Fitted, Watch
 from attend.learn.held_out import HistoryFold, history_folds
 from attend.learn.next_items import (
     RECIPES,
@@ -23,7 +24,6 @@ from attend.learn.next_items import (
     untrained,
 )
 from attend.learn.promotion import compare_splits, decide
-from attend.learn.residual import Fitted
 from attend.learn.selection import (
     PART_COST,
     Judged,
@@ -34,15 +34,16 @@ from attend.learn.selection import (
 )
 from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
-from attend.training.publish import (
-    Judgement,
+from attend.training.task import FEWEST_QUESTIONS
+from attend.training.version import (
+    TrainingOutcome,
     NewVersion,
+    ObjectiveRun,
+    ServedVersion,
     objective_of,
     offsets_of,
     projection_of,
 )
-from attend.training.request import FEWEST_QUESTIONS, Task
-from attend.training.served import ServedVersion
 from attend.tuning import Tuning
 from attend.types import Floats, Int64, Json
 
@@ -96,24 +97,20 @@ CHOICES = (
 Measures = dict[NextItemsChoice | None, Measured]
 """The figures of a fold's users under every choice, and of what recommends now by None."""
 
-Try = Callable[[HistoryFold, Watch], Measures]
 
-
-class InteractionsObjective:
+class InteractionsObjective(ObjectiveRun):
     """Learns what comes next."""
 
     material: HistoryMaterial
     choice: NextItemsChoice
     fitted: Fitted
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.request = task, task.request
-
     def read(self) -> str | None:
         active = self.task.active
         trained = objective_of(active) == "interactions"
         last = int(active.report.get("last_interaction", -1)) if trained else -1
         self.material = read_histories(self.task.collection, last, self.request.seed)
+        self.figures = self.material.figures
         users = int((lengths(self.material.histories) >= 2).sum())
         several = users >= FEWEST_QUESTIONS
         self.folds = history_folds(self.material.histories, self.request.seed) if several else []
@@ -125,12 +122,13 @@ class InteractionsObjective:
         )
 
     def cross_validate(self, watch: Watch) -> None:
-        tries = [self._recipe(name) for name in RECIPES]
-        self.results = cross_validate(
-            self.folds, [*tries, self._try_untrained, self._try_current], watch
-        )
+        tries: list[Callable[[HistoryFold, Watch], Measures]] = [
+            *(partial(self._try_recipe, name) for name in RECIPES),
+            *(self._try_untrained, self._try_current),
+        ]
+        self.results = cross_validate(self.folds, tries, watch)
 
-    def judge(self) -> Judgement:
+    def judge(self) -> TrainingOutcome:
         request, judged = self.request, self._judged()
         outcomes = nested_outcomes(judged, request.share_seen)
         comparisons = compare_splits(outcomes, request.share_seen, labels=LABELS)
@@ -146,20 +144,19 @@ class InteractionsObjective:
             {MEASURE: verdict.views["mix"][side], "recall@10": self._recall(choice)}
             for side, choice in (("before", None), ("after", self.choice))
         )
-        return Judgement(verdict, before, after, choices)
+        return TrainingOutcome(verdict, before, after, choices)
 
     def fit(self, watch: Watch) -> None:
         self.fitted = self._fit(self.choice, self.material.histories, watch)
 
     def version(self) -> NewVersion:
         memory, fitted = self.material.memory, self.fitted
-        settings = self.task.collection.settings
         gates = np.ones(len(memory)) if fitted.gates is None else fitted.gates
         counted, moves = gates != 1, fitted.document_moves(memory)
         moved = moves.any(axis=1)
         return NewVersion(
-            projection_of(fitted, memory, settings),
-            Tuning(scale=(fitted.scale,), attend="all", scorer=settings.scorer),
+            projection_of(fitted, memory, self.settings),
+            Tuning(scale=(fitted.scale,), attend="all", scorer=self.settings.scorer),
             {"scale": fitted.scale},
             offsets_of(fitted, memory),
             {
@@ -171,16 +168,13 @@ class InteractionsObjective:
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _recipe(self, name: str) -> Try:
-        def attempt(fold: HistoryFold, watch: Watch) -> Measures:
-            fitted = self._fit(NextItemsChoice(name), fold.training, watch)
-            return {
-                choice: self._measured(choice.of(fitted), fold)
-                for choice in CHOICES
-                if choice.recipe == name
-            }
-
-        return attempt
+    def _try_recipe(self, name: str, fold: HistoryFold, watch: Watch) -> Measures:
+        fitted = self._fit(NextItemsChoice(name), fold.training, watch)
+        return {
+            choice: self._measured(choice.of(fitted), fold)
+            for choice in CHOICES
+            if choice.recipe == name
+        }
 
     def _try_untrained(self, fold: HistoryFold, watch: Watch) -> Measures:
         measures: Measures = {CHOICES[0]: self._measured(untrained(self.material.memory), fold)}
@@ -221,7 +215,7 @@ class InteractionsObjective:
         """Return the active version as it is, on the documents of the memory."""
         version = self.task.collection.views.current(role="recommend").made
         memory = self.material.memory
-        served = ServedVersion(version, self.task.collection.settings, memory)
+        served = ServedVersion(version, self.settings, memory)
         moved_queries = version.asking(memory.document_embeddings(), memory.rows)
 
         def logits(documents: Int64, candidates: Int64) -> Floats:
@@ -251,9 +245,8 @@ class InteractionsObjective:
             for side in range(HALVES):
                 mine = half[fold.users] == side
                 values = {choice: item.ndcg[mine] for choice, item in measures.items()}
-                after = {choice: item for choice, item in values.items() if choice is not None}
                 if mine.any():
-                    judged.append(Judged(fold.split, fold.users[mine], values[None], after))
+                    judged.append(Judged.of(fold.split, fold.users[mine], values))
         return judged
 
     def _recall(self, choice: NextItemsChoice | None) -> float:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from attend.api.learning import PARTS
-from attend.learn.calibration import ATTEND, Calibration, calibrate
-from attend.learn.candidates import Candidates, find_candidates, widened
-from attend.learn.data import Questions, answerable, twins
-from attend.learn.fit import Watch
-from attend.learn.held_out import MOST_QUESTIONS, QuestionFold, question_folds, sampled
+from attend.learn.calibration import Calibration, calibrate
+from attend.learn.data import Questions, answerable, twins, widened
+from attend.learn.fit import Fitted, Watch, unlearned
+from attend.learn.held_out import QuestionFold, Split, question_folds
 from attend.learn.promotion import compare_splits, decide
-from attend.learn.ranking import RECIPE, fit_ranking
-from attend.learn.residual import Fitted, unlearned
+from attend.learn.ranking import RECIPE, Candidates, find_candidates, fit_ranking
 from attend.learn.selection import (
     PART_COST,
     Judged,
@@ -25,17 +24,19 @@ from attend.learn.selection import (
     weights,
 )
 from attend.training.material import RankingMaterial, read_questions, start_of
-from attend.training.publish import (
-    Judgement,
+from attend.training.task import FEWEST_QUESTIONS
+from attend.training.version import (
+    TrainingOutcome,
     NewVersion,
+    ObjectiveRun,
+    ServedVersion,
+    active_version,
     objective_of,
     offsets_of,
     projection_of,
+    with_examples,
 )
-from attend.training.request import FEWEST_QUESTIONS, Task
-from attend.training.served import ServedVersion, active_version, with_examples
-from attend.tuning import Tuning
-from attend.types import Float64, Int64, Json
+from attend.types import Float32, Float64, Json
 from attend.versions import Version
 
 MEASURE = "ndcg@10"
@@ -76,7 +77,7 @@ Values = dict[RankingChoice | None, Float64]
 """nDCG of a fold's questions under every choice, and of what answers now by None."""
 
 
-class RankingObjective:
+class RankingObjective(ObjectiveRun):
     """Learns what examples call relevant.
 
     Questions are held out in two splits, and the whole grid is tried on them.
@@ -86,15 +87,12 @@ class RankingObjective:
     choice: RankingChoice
     fitted: Fitted
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.request = task, task.request
-        self.candidates: dict[tuple[int, float], Candidates] = {}
-
     def read(self) -> str | None:
-        trained = objective_of(self.task.active) == "ranking"
-        last = int(self.task.active.report.get("last_example", -1)) if trained else -1
+        active = self.task.active
+        trained = objective_of(active) == "ranking"
+        last = int(active.report.get("last_example", -1)) if trained else -1
         self.material = read_questions(self.task.collection, last, self.request.seed)
-        questions = self.material.questions
+        self.figures, questions = self.material.figures, self.material.questions
         if questions.count < FEWEST_QUESTIONS:
             return (
                 f"{questions.count} questions with a relevant document are stored, and "
@@ -105,6 +103,7 @@ class RankingObjective:
         self.groups = twins(questions.embeddings)
         self.folds = question_folds(questions, self.groups, FOLDS, self.request.seed)
         self.active = active_version(self.task)
+        self.candidates: dict[tuple[int, float], Candidates] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -116,12 +115,12 @@ class RankingObjective:
         if "matrices" in self.request.parts:
             tries.insert(0, self._try_trained)
         results = cross_validate(self.folds, tries, watch)
-        self.judged: list[Judged[RankingChoice]] = []
-        for fold, values in zip(self.folds, results, strict=True):
-            after = {choice: item for choice, item in values.items() if choice is not None}
-            self.judged.append(Judged(fold.split, self._members(fold), values[None], after))
+        self.judged = [
+            Judged.of(fold.split, fold.held_out, values)
+            for fold, values in zip(self.folds, results, strict=True)
+        ]
 
-    def judge(self) -> Judgement:
+    def judge(self) -> TrainingOutcome:
         request = self.request
         self.choice = best(self.judged, request.share_seen)
         outcomes = nested_outcomes(self.judged, request.share_seen)
@@ -131,7 +130,6 @@ class RankingObjective:
             units="questions",
             note="" if "unseen" in outcomes else UNMEASURED,
         )
-        mix = verdict.views["mix"]
         choices: dict[str, Json] = {
             "objective": "ranking",
             "recipe": RECIPE.name if self.choice.share else "none",
@@ -140,31 +138,26 @@ class RankingObjective:
             "parts": list(request.parts),
             "share_seen": request.share_seen,
         }
-        before, after = ({MEASURE: mix[side]} for side in ("before", "after"))
-        return Judgement(verdict, before, after, choices)
+        before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
+        return TrainingOutcome(verdict, before, after, choices)
 
     def fit(self, watch: Watch) -> None:
-        material = self.material
-        questions = material.questions.some(answerable(material.questions))
-        self.fitted = self._fit(questions, self.choice.share, watch)
+        questions = self.material.questions
+        self.fitted = self._fit(questions.some(answerable(questions)), self.choice.share, watch)
 
     def version(self) -> NewVersion:
         calibration, memory = self._calibrate(), self.material.memory
-        settings, choice = self.task.collection.settings, self.choice
-        tuning = Tuning(
-            scale=(calibration.scale,),
-            null=None if calibration.null is None else (calibration.null,),
-            lexical=choice.lexical,
-            coverage=choice.coverage,
-            examples=choice.examples,
-            attend=ATTEND,
-            scorer=settings.scorer,
-            threshold=calibration.threshold,
-            error_rate=calibration.error_rate,
+        return NewVersion(
+            projection_of(self.fitted, memory, self.settings),
+            self.tuning(
+                calibration,
+                lexical=self.choice.lexical,
+                coverage=self.choice.coverage,
+                examples=self.choice.examples,
+            ),
+            dict(vars(calibration)),
+            offsets_of(self.fitted, memory),
         )
-        projection = projection_of(self.fitted, memory, settings)
-        offsets = offsets_of(self.fitted, memory)
-        return NewVersion(projection, tuning, dict(vars(calibration)), offsets)
 
     # -- one fold ----------------------------------------------------------------------------------
 
@@ -182,43 +175,35 @@ class RankingObjective:
 
     def _try_current(self, fold: QuestionFold, watch: Watch) -> Values:
         """Rank the questions as the active version would that had not seen them either."""
-        earlier = self.known_now
-        training = fold.training
-        if earlier is None:
-            version = self.active
-        else:
-            then = earlier.without(fold.blocked)
+        version, training = self.active, fold.training
+        if self.known_now is not None:
+            then = self.known_now.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
         memory = self.material.memory
         stored = with_examples(memory, training) if version.examples else memory
-        served = ServedVersion(version, self.task.collection.settings, stored)
-        values = served.ndcg(self.material.questions.some(self._members(fold)))
+        served = ServedVersion(version, self.settings, stored)
+        values = served.ndcg(self.material.questions.some(fold.held_out))
         watch(1.0)
         return {None: values}
 
     def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
         """Fit the active version's choice to what it knew, less the fold that judges."""
         choices, memory = self.task.active.report["chosen"], self.material.memory
-        start = start_of(memory, choices.get("dimensions"))
-        fitted = unlearned(memory, start)
-        if choices["recipe"] != "none" and training.count:
-            offsets = "offsets" in (choices.get("parts") or PARTS)
-            fitted = fit_ranking(
-                memory,
-                training,
-                start=start,
-                offsets=offsets,
-                recipe=RECIPE,
-                seed=self.request.seed,
-                watch=watch,
-            ).mixed(start, float(choices["share"]))
-        projection = projection_of(fitted, memory, self.task.collection.settings)
+        learned = choices["recipe"] != "none" and training.count
+        fitted = self._fit(
+            training,
+            float(choices["share"]) if learned else 0.0,
+            watch,
+            start=start_of(memory, choices.get("dimensions")),
+            offsets="offsets" in (choices.get("parts") or PARTS),
+        )
+        projection = projection_of(fitted, memory, self.settings)
         return replace(self.active, projection=projection, offsets=offsets_of(fitted, memory))
 
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
-        questions, parts = self.material.questions.some(self._members(fold)), self.request.parts
+        questions, parts = self.material.questions.some(fold.held_out), self.request.parts
         candidates = find_candidates(self.material.memory, fitted, fold.training, questions)
         self.candidates[id(fold), share] = candidates
         worded = "words" in parts and bool(candidates.lexical.any())
@@ -228,48 +213,52 @@ class RankingObjective:
             for words in (LEXICAL if worded else LEXICAL[:1])
         }
 
-    def _fit(self, questions: Questions, share: float, watch: Watch) -> Fitted:
+    def _fit(
+        self,
+        questions: Questions,
+        share: float,
+        watch: Watch,
+        *,
+        start: Float32 | None = None,
+        offsets: bool | None = None,
+    ) -> Fitted:
+        """Go a share of the way from the start to the fit.
+
+        Args:
+            start, offsets: where W_Q and W_K begin, and whether keys get offsets; as the request
+                says if absent.
+        """
         memory = self.material.memory
+        start = self.start if start is None else start
         if not share:
-            return unlearned(memory, self.start)
+            return unlearned(memory, start)
         fitted = fit_ranking(
             memory,
             questions,
-            start=self.start,
-            offsets="offsets" in self.request.parts,
+            start=start,
+            offsets="offsets" in self.request.parts if offsets is None else offsets,
             recipe=RECIPE,
             seed=self.request.seed,
             watch=watch,
         )
-        return fitted.mixed(self.start, share)
-
-    def _members(self, fold: QuestionFold) -> Int64:
-        random = np.random.default_rng(self.request.seed)
-        return sampled(fold.held_out, MOST_QUESTIONS, random)
+        return fitted.mixed(start, share)
 
     # -- calibration -------------------------------------------------------------------------------
 
     def _calibrate(self) -> Calibration:
         """Calibrate by everything held out, each split with its share in use."""
-        choice, folds = self.choice, self.folds
+        folds, choice = self.folds, self.choice
         parts = [self.candidates[id(fold), choice.share] for fold in folds]
-        shares = weights(dict.fromkeys(fold.split for fold in folds), self.request.share_seen)
-        sizes = {
-            split: sum(
-                len(part.documents)
-                for fold, part in zip(folds, parts, strict=True)
-                if fold.split == split
-            )
-            for split in shares
-        }
+        sizes: Counter[Split] = Counter()
+        for fold in folds:
+            sizes[fold.split] += len(fold.held_out)
+        shares = weights(sizes, self.request.share_seen)
+        counts = [
+            np.full(len(fold.held_out), shares[fold.split] / sizes[fold.split]) for fold in folds
+        ]
         width = max(part.documents.shape[1] for part in parts)
-        scores, relevant, counts = [], [], []
-        for fold, part in zip(folds, parts, strict=True):
-            of_choice = part.scores(*choice[1:]).astype(np.float64)
-            of_choice = np.where(part.documents < 0, -np.inf, of_choice)
-            scores.append(widened(of_choice, width, -np.inf))
-            relevant.append(widened(part.grades, width, 0) > 0)
-            counts.append(np.full(len(part.grades), shares[fold.split] / sizes[fold.split]))
+        scores = [widened(part.attendable(*choice[1:]), width, -np.inf) for part in parts]
+        relevant = [widened(part.grades, width, 0) > 0 for part in parts]
         return calibrate(
             np.concatenate(scores),
             np.concatenate(relevant),

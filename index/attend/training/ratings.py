@@ -9,11 +9,11 @@ import numpy as np
 
 from attend.learn.data import Ratings
 from attend.learn.fit import Watch
-from attend.learn.held_out import RatingFold, Split, rating_fold
+from attend.learn.held_out import SPLITS, RatingFold, rating_fold
 from attend.learn.rating_batches import baseline
 from attend.learn.rating_judge import (
     FEWEST,
-    HeldOut,
+    HeldOutRatings,
     RatingJudgement,
     decide_ratings,
     judge_ratings,
@@ -24,8 +24,8 @@ from attend.learn.selection import cross_validate
 from attend.recommend.predictor import TERMS
 from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
-from attend.training.publish import Judgement, NewVersion
-from attend.training.request import FEWEST_QUESTIONS, Task
+from attend.training.task import FEWEST_QUESTIONS
+from attend.training.version import TrainingOutcome, NewVersion, ObjectiveRun
 from attend.tuning import Tuning
 from attend.types import Json
 
@@ -34,7 +34,7 @@ SHAPE = Shape()
 TOO_FEW = "Too few ratings could be held out to prove anything; store more interactions."
 
 
-class RatingsObjective:
+class RatingsObjective(ObjectiveRun):
     """Learns what a user would give a document.
 
     It must predict held-out ratings better than μ + b_i + b_u does, and than what predicts now.
@@ -44,12 +44,9 @@ class RatingsObjective:
     judgement: RatingJudgement
     fitted: FittedRatings
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.seed = task, task.request.seed
-
     def read(self) -> str | None:
-        self.material = read_ratings(self.task.collection, self.seed)
-        ratings = self.material.ratings
+        self.material = read_ratings(self.task.collection, self.request.seed)
+        self.figures, ratings = self.material.figures, self.material.ratings
         if ratings.several < FEWEST_QUESTIONS:
             return (
                 f"{ratings.several} users have given two documents or more a number, and "
@@ -58,12 +55,10 @@ class RatingsObjective:
             )
         if ratings.values.min() == ratings.values.max():
             return "All ratings are the same, and nothing is left to predict."
-        self.fold = rating_fold(ratings, self.seed)
+        self.fold = rating_fold(ratings, self.request.seed)
         self.known = ratings.some(self.fold.training)
-        if self.fold.held_out["random"].sum() < FEWEST or not self.known.several:
-            return TOO_FEW
-        self.ends = float(ratings.values.min()), float(ratings.values.max())
-        return None
+        few = self.fold.held_out["random"].sum() < FEWEST or not self.known.several
+        return TOO_FEW if few else None
 
     def cross_validate(self, watch: Watch) -> None:
         """Fit every recipe to what is not held out, and the active version as it came about.
@@ -75,47 +70,53 @@ class RatingsObjective:
         choices = report.get("chosen") or {}
         recipe, trust = str(choices.get("recipe")), choices.get("trust") or {}
         share = min(1.0, int(report.get("ratings", 0)) / max(1, len(ratings)))
-        random = np.random.default_rng(self.seed)
+        random = np.random.default_rng(self.request.seed)
         then = self.known.some(random.random(len(self.known)) < share)
         tries = [partial(self._fit, name, name, self.known) for name in RECIPES]
         if recipe in RECIPES and then.several:
             tries.append(partial(self._fit, None, recipe, then))
         fits = cross_validate([self.fold], tries, watch)[0]
-        plain = baseline(self.known)
-        self.held_out: dict[Split, HeldOut] = {}
-        for split, mask in self.fold.held_out.items():
-            judging = ratings.some(mask)
-            if len(judging) < FEWEST:
-                continue
-            after = {
-                name: predictions(fitted, self.material.embeddings, self.known, judging)
-                for name, fitted in fits.items()
-            }
-            base = now = np.clip(plain(judging.users, judging.items), *self.ends)
-            if None in after:
-                now = np.clip(after.pop(None).trusted(trust.get(split, 0.0)), *self.ends)
-            by_recipe = {name: item for name, item in after.items() if name is not None}
-            self.held_out[split] = HeldOut(judging.users, judging.values, now, base, by_recipe)
+        masks = {split: mask for split, mask in self.fold.held_out.items() if mask.sum() >= FEWEST}
+        judging = ratings.some(np.concatenate([np.flatnonzero(mask) for mask in masks.values()]))
+        after = {
+            name: predictions(fitted, self.material.embeddings, self.known, judging)
+            for name, fitted in fits.items()
+        }
+        ends = float(ratings.values.min()), float(ratings.values.max())
+        base = np.clip(baseline(self.known)(judging.users, judging.items), *ends)
+        held_out = HeldOutRatings(
+            split=np.concatenate(
+                [np.full(masks[name].sum(), SPLITS.index(name)) for name in masks]
+            ),
+            users=judging.users,
+            truth=judging.values,
+            before=base,
+            baseline=base,
+            after={name: item for name, item in after.items() if name is not None},
+            ends=ends,
+        )
+        if None in after:
+            held_out = held_out._replace(before=held_out.trusted(after[None], trust))
+        self.held_out = held_out
 
-    def judge(self) -> Judgement:
-        self.judgement = judge_ratings(self.held_out, self.ends, self.seed)
-        verdict = decide_ratings(self.held_out, self.judgement)
-        judged, figures = self.held_out["random"], verdict.views["random"]
-        sides = {"before": judged.before, "after": self.judgement.after["random"]}
+    def judge(self) -> TrainingOutcome:
+        held_out = self.held_out
+        self.judgement = judge_ratings(held_out, self.request.seed)
+        verdict = decide_ratings(held_out, self.judgement.after)
+        seen, figures = held_out.of("random"), verdict.views["random"]
+        sides = {"before": held_out.before, "after": self.judgement.after}
         before, after = (
-            {"rmse": figures[side], "mae": float(np.abs(values - judged.truth).mean())}
+            {"rmse": figures[side], "mae": float(np.abs(values - held_out.truth)[seen].mean())}
             for side, values in sides.items()
         )
-        choice = self.judgement.choice
-        choices: dict[str, Json] = {"objective": "ratings", **choice._asdict()}
-        return Judgement(verdict, before, after, choices)
+        choices: dict[str, Json] = {"objective": "ratings", **self.judgement.choice._asdict()}
+        return TrainingOutcome(verdict, before, after, choices)
 
     def fit(self, watch: Watch) -> None:
         choice, spread = self.judgement.choice, self.judgement.spread
-        recipe = choice.recipe
-        fits = self._fit(recipe, recipe, self.material.ratings, self.fold, watch)
+        fits = self._fit(None, choice.recipe, self.material.ratings, self.fold, watch)
         trust = np.array([choice.trust.get(split, 0.0) for split in ("unseen", "random")])
-        fitted = fits[recipe]
+        fitted = fits[None]
         self.fitted = fitted._replace(model=replace(fitted.model, trust=trust, spread=spread))
 
     def version(self) -> NewVersion:
@@ -134,6 +135,11 @@ class RatingsObjective:
     ) -> dict[str | None, FittedRatings]:
         embeddings = self.material.embeddings
         fitted = fit_ratings(
-            ratings, embeddings, RECIPES[recipe], shape=SHAPE, seed=self.seed, watch=watch
+            ratings,
+            embeddings,
+            RECIPES[recipe],
+            shape=SHAPE,
+            seed=self.request.seed,
+            watch=watch,
         )
         return {name: fitted}

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from attend.learn import candidates
-from attend.learn.candidates import NEVER, Candidates, find_candidates
-from attend.learn.residual import Fitted, unlearned
+from attend.learn import ranking
+from attend.learn.fit import Fitted, unlearned
+from attend.learn.ranking import NEVER, Candidates, find_candidates
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 WIDTH = 4
@@ -107,7 +107,7 @@ def test_scores_and_ndcg_against_dense_loops(seed, weights, at_length_one, most)
 @pytest.mark.parametrize("weights", [Weights(0.0, 0.0), Weights(0.9, 0.0), Weights(0.0, 2.0, 1.0)])
 def test_of_many_documents_the_best_are_candidates(weights, monkeypatch):
     """By one way of being found alone, the ten best are exact; compared to ir_measures."""
-    monkeypatch.setattr(candidates, "BLOCK", 8000)  # blocks of a few questions
+    monkeypatch.setattr(ranking, "BLOCK", 8000)  # blocks of a few questions
     documents = 400
     memory = memory_of([1] * documents, WIDTH, 1)
     known = drawn_questions(9, documents, WIDTH, 2, share=0.02)

@@ -35,8 +35,8 @@ from attend.learn.blends import (
     joined,
 )
 from attend.learn.calibration import UNANSWERED
+from attend.learn.fit import Fitted, unlearned
 from attend.learn.held_out import DocumentFold
-from attend.learn.residual import Fitted, unlearned
 from tests.index.learning import memory_from
 
 SURE = replace(RECIPE, drop=0.0)

@@ -19,7 +19,7 @@ from attend.learn.rating_batches import (
 )
 from attend.learn.rating_judge import predictions
 from attend.learn.rating_net import RECIPES, RatingNet, Shape, knots_of, leading
-from attend.ratings import Rated, predict
+from attend.ratings.prediction import Rated, predict
 from tests.index.learn.rated import planted
 
 SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
@@ -141,10 +141,10 @@ def _trained_net() -> tuple[RatingNet, Ratings, np.ndarray]:
 
 
 def test_what_is_fitted_predicts_as_it_is_served() -> None:
-    net, ratings, embeddings = _trained_net()
+    net, _, embeddings = _trained_net()
     model, own = net.fitted()
     items = model.items(embeddings, own)
-    batches = RatingBatches(ratings, 4, 100, 0.8, np.random.default_rng(0))
+    batches = RatingBatches(net.ratings, 4, 100, 0.8, np.random.default_rng(0))
     for batch in batches.drawn(3):
         with torch.no_grad():
             fitted = net.predicted(batch).numpy()
@@ -155,15 +155,17 @@ def test_what_is_fitted_predicts_as_it_is_served() -> None:
             found = predict(
                 model,
                 items.some(targets),
-                Rated.evenly(items.some(history), batch.values[row][there].astype(np.float64)),
+                Rated.evenly(
+                    items.some(history), batch.values[row][there].astype(float) * net.size
+                ),
                 targets[:, None] == history[None, :],
             )
-            np.testing.assert_allclose(found.raw, fitted[row][asked], atol=2e-4)
+            np.testing.assert_allclose(found.raw / net.size, fitted[row][asked], atol=2e-4)
 
 
 def test_in_training_a_target_never_sees_its_own_rating() -> None:
-    net, ratings, _ = _trained_net()
-    batch = next(iter(RatingBatches(ratings, 3, 100, 0.0, np.random.default_rng(0)).drawn(1)))
+    net, _, _ = _trained_net()
+    batch = next(iter(RatingBatches(net.ratings, 3, 100, 0.0, np.random.default_rng(0)).drawn(1)))
     with torch.no_grad():
         before = net.predicted(batch).numpy()
         row, at = 1, 2

@@ -14,9 +14,8 @@ from scipy.special import softmax
 from attend.errors import Conflict, InvalidRequest
 from attend.learn import ranking as ranking_module
 from attend.learn.data import UNIT_SCALE
-from attend.learn.fit import Recipe, run_parallel, shuffled_batches, workers
+from attend.learn.fit import Recipe, run_parallel, shuffled_batches, unlearned
 from attend.learn.ranking import RankingModel, fit_ranking
-from attend.learn.residual import unlearned
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 torch = pytest.importorskip("torch")
@@ -155,12 +154,14 @@ def test_without_dropout_the_loss_falls(offsets):
 def test_a_seed_gives_the_same_fit_whatever_else_is_drawn():
     memory, questions = world()
     recipe = replace(PLAIN, drop=0.2, drop_offsets=0.5, batch=3)
-    with workers() as pool:  # as in a training: sums of several threads may differ
-        first = pool.submit(fit, memory, questions, recipe, seed=4).result()
+
+    def fits(watch):  # as in a training: sums of several threads may differ
+        first = fit(memory, questions, recipe, seed=4)
         torch.manual_seed(99)
         np.random.seed(99)  # noqa: NPY002 # the global one, which must not matter
-        again = pool.submit(fit, memory, questions, recipe, seed=4).result()
-        other = pool.submit(fit, memory, questions, recipe, seed=5).result()
+        return first, *(fit(memory, questions, recipe, seed=seed) for seed in (4, 5))
+
+    ((first, again, other),) = run_parallel([fits], lambda done: None)
     for name in ("w_q", "w_k", "scale", "offset_keys", "offsets"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     assert np.abs(first.w_q - other.w_q).max() > 1e-4
@@ -272,8 +273,7 @@ def test_threads_begun_after_a_training_are_not_held_to_one_core():
     before, told = torch.get_num_threads(), []
     try:
         torch.set_num_threads(3)
-        with workers() as pool:
-            assert pool.submit(torch.get_num_threads).result() == 1
+        assert run_parallel([lambda watch: torch.get_num_threads()], lambda done: None) == [1]
         thread = threading.Thread(target=lambda: told.append(torch.get_num_threads()))
         thread.start()
         thread.join()

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.ratings import FEATURES, Items, Own, Rated, RatingModel
+from attend.ratings.model import FEATURES, Items, Own, RatingModel
+from attend.ratings.prediction import Rated
 
 HEADS, WIDTH, DIMENSION, FACTORS = 3, 4, 6, 2
 

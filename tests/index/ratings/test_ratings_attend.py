@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from attend.errors import DimensionMismatch
-from attend.ratings import Own, Rated, predict
+from attend.ratings.model import Own
+from attend.ratings.prediction import Rated, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own
 
 

@@ -12,7 +12,8 @@ import pytest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.feedback import add_interactions
-from attend.ratings import Own, Rated, RatingModel, predict
+from attend.ratings.model import Own, RatingModel
+from attend.ratings.prediction import Rated, predict
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (
     MAX_TARGETS,

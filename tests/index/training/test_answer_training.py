@@ -15,8 +15,8 @@ from attend.cli import main
 from attend.data import Data
 from attend.errors import InvalidRequest
 from attend.learn.blends import Blends, attend_fold, fold_scores
+from attend.learn.fit import unlearned
 from attend.learn.held_out import DocumentFold, document_folds
-from attend.learn.residual import unlearned
 from attend.measure.statistics import calibration_error
 from attend.projection import given, split_heads
 from attend.training import Cancelled, train

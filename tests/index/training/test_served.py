@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from attend.feedback import add_feedback
 from attend.learn.held_out import DocumentFold
 from attend.projection import given, identity, split_heads
 from attend.training.answer_material import read_answers, shared_words
-from attend.training.served import ServedVersion, stored_keys
+from attend.training.version import ServedVersion, stored_keys
 from attend.tuning import Tuning
 from attend.versions import Version
 from tests.index.world import WORDS, words
@@ -80,17 +78,20 @@ def versions(width: int):
         for _ in range(2)
     )
     turned = given(w_q, w_k, normalize_queries=True, normalize_keys=True)
-    plain = Tuning(scale=(11.0,), attend=100, scorer="dot")
+
+    def tuned(**parts: object) -> Tuning:
+        return Tuning(**{"scale": (11.0,), "attend": 100, "scorer": "dot"} | parts)
+
     return {
         "untrained": (identity(width), Tuning()),
-        "learned": (turned, plain),
-        "words": (turned, replace(plain, lexical=0.4, coverage=0.5)),
-        "examples": (turned, replace(plain, examples=0.9)),
+        "learned": (turned, tuned()),
+        "words": (turned, tuned(lexical=0.4, coverage=0.5)),
+        "examples": (turned, tuned(examples=0.9)),
         "votes": (
             turned,
-            replace(plain, examples=0.9, pool="sum", temperature=1.7, lexical=0.4, coverage=0.5),
+            tuned(examples=0.9, pool="sum", temperature=1.7, lexical=0.4, coverage=0.5),
         ),
-        "heads": (split_heads(width, 2), replace(plain, scale=(9.0, 14.0), lexical=0.3)),
+        "heads": (split_heads(width, 2), tuned(scale=(9.0, 14.0), lexical=0.3)),
     }
 
 

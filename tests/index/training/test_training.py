@@ -27,12 +27,10 @@ from attend.cli import main
 from attend.data import Data
 from attend.errors import Conflict, InvalidRequest
 from attend.feedback import add_feedback
-from attend.learn.candidates import find_candidates
 from attend.learn.data import answerable
-from attend.learn.fit import run_parallel
+from attend.learn.fit import run_parallel, unlearned
 from attend.learn.promotion import PromotionVerdict
-from attend.learn.ranking import RECIPE, fit_ranking
-from attend.learn.residual import unlearned
+from attend.learn.ranking import RECIPE, find_candidates, fit_ranking
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.training import Cancelled, ranking, train
