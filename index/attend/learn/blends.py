@@ -203,7 +203,7 @@ class Blends:
         return np.asarray((spread.tocsr() @ shares.astype(np.float64)).toarray())
 
 
-class Answering(NamedTuple):
+class FoldAnswers(NamedTuple):
     """How folds are answered.
 
     Attributes:
@@ -267,7 +267,7 @@ def calibrate_answers(
         start: the scale until now.
         error_rate: the share of queries with an answer that the threshold may refuse.
         share: of all documents, those that could be attended to. More of them make every
-            log-sum-exp larger: no-answer score and threshold are moved on by as much as they move
+            log-sum-exp larger: no-answer score and threshold are moved on by as far as they move
             between that share of what was attended to and all of it.
     """
     scale, _ = fit_scale(attended, targets, start)

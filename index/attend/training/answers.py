@@ -14,7 +14,7 @@ import numpy as np
 
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
-    Answering,
+    FoldAnswers,
     Blends,
     Held,
     Words,
@@ -76,7 +76,7 @@ class AnswerSelection(NamedTuple):
     """A choice, and how folds are answered under it."""
 
     choice: AnswerChoice
-    answering: Answering
+    answering: FoldAnswers
 
 
 class AnswersObjective(ObjectiveRun):
@@ -224,10 +224,10 @@ class AnswersObjective(ObjectiveRun):
             return scaled[choice][1], (choice.share == 0) + (choice.lexical == 0)
 
         choice = max(scaled, key=rank)
-        answering = Answering(self.attended[choice], targets, scaled[choice][0])
+        answering = FoldAnswers(self.attended[choice], targets, scaled[choice][0])
         return AnswerSelection(choice, answering._replace(ridge=self._ridge(answering, folds)))
 
-    def _ridge(self, answering: Answering, folds: Sequence[int]) -> float | None:
+    def _ridge(self, answering: FoldAnswers, folds: Sequence[int]) -> float | None:
         """Return how W_V is learned best, each of the folds answered by the W_V of the others."""
         numbers = self.answers.targets.numbers
         if numbers is None or numbers.shape[1] < 2 or len(folds) < 2:
@@ -245,7 +245,7 @@ class AnswersObjective(ObjectiveRun):
 
     # -- the active version ------------------------------------------------------------------------
 
-    def _current(self) -> Answering:
+    def _current(self) -> FoldAnswers:
         """Answer the folds as the active version does.
 
         A version that was learned from these values has seen them: it is tried as it came about,
@@ -260,13 +260,13 @@ class AnswersObjective(ObjectiveRun):
             if choice in self.attended:
                 (scale, *_) = active.tuning.get("scale") or [self.answers.memory.scale]
                 attended = self.attended[choice]
-                return Answering(attended, targets, float(scale), choices.get("ridge"))
+                return FoldAnswers(attended, targets, float(scale), choices.get("ridge"))
         version, collection = active_version(self.task), self.task.collection
         stored = stored_keys(collection, version, self.answers.memory.rows)
         served = ServedVersion(version, self.settings, stored)
         attended = [self._served(served, index) for index in range(FOLDS)]
         output = served_output(served, self.answers, self.request.value)
-        return Answering(attended, targets, 1.0, output=output)
+        return FoldAnswers(attended, targets, 1.0, output=output)
 
     def _served(self, served: ServedVersion, index: int) -> Held:
         fold, words = self.folds[index], self.words[index]
