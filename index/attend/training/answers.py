@@ -14,8 +14,8 @@ import numpy as np
 
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
-    FoldAnswers,
     Blends,
+    FoldAnswers,
     Held,
     Words,
     attend_fold,
@@ -34,10 +34,10 @@ from attend.measure.statistics import auroc
 from attend.training.answer_material import read_answers, shared_words
 from attend.training.material import start_of
 from attend.training.version import (
-    TrainingOutcome,
     NewVersion,
     ObjectiveRun,
     ServedVersion,
+    TrainingOutcome,
     active_version,
     objective_of,
     projection_of,

@@ -36,10 +36,10 @@ from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
 from attend.training.task import FEWEST_QUESTIONS
 from attend.training.version import (
-    TrainingOutcome,
     NewVersion,
     ObjectiveRun,
     ServedVersion,
+    TrainingOutcome,
     objective_of,
     offsets_of,
     projection_of,

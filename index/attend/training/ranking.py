@@ -26,10 +26,10 @@ from attend.learn.selection import (
 from attend.training.material import RankingMaterial, read_questions, start_of
 from attend.training.task import FEWEST_QUESTIONS
 from attend.training.version import (
-    TrainingOutcome,
     NewVersion,
     ObjectiveRun,
     ServedVersion,
+    TrainingOutcome,
     active_version,
     objective_of,
     offsets_of,

@@ -25,7 +25,7 @@ from attend.recommend.predictor import TERMS
 from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
 from attend.training.task import FEWEST_QUESTIONS
-from attend.training.version import TrainingOutcome, NewVersion, ObjectiveRun
+from attend.training.version import NewVersion, ObjectiveRun, TrainingOutcome
 from attend.tuning import Tuning
 from attend.types import Json
 
