@@ -19,7 +19,7 @@ from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest, SourceError
-from attend.feedback import judgements
+from attend.feedback import files
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.source import RowItem, RowProblem
 from attend.source.rows import Item
@@ -196,7 +196,7 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
         SourceError: a row is not a query, or repeats an id.
     """
     queries: dict[str, QueryInput] = {}
-    for place, (id, query) in _usable(path, judgements.read_queries(path, vectors=vectors)):
+    for place, (id, query) in _usable(path, files.read_queries(path, vectors=vectors)):
         if id in queries:
             raise SourceError(f"{place} has the id {id!r} again; give each query its own.")
         queries[id] = query
@@ -212,7 +212,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, float]]:
         SourceError: a row is not a judgement.
     """
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
-    for _, (query, document, grade) in _usable(path, judgements.read_qrels(path)):
+    for _, (query, document, grade) in _usable(path, files.read_qrels(path)):
         qrels[query][document] = int(grade) if grade.is_integer() else grade
     if not qrels:
         raise SourceError(f"{path} has no judgements.")
