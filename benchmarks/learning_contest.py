@@ -14,7 +14,7 @@ from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking, measure, rank
 from attend.measure.statistics import difference_interval, mean_interval, paired_randomisation
-from attend.tuning import Tuning
+from attend.settings import Tuning
 from attend.types import Float32, Float64
 
 Measure = Callable[[Mapping[str, float]], float]

@@ -15,7 +15,7 @@ from attend import Collection
 from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.encoder import DEFAULT
-from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 
 UNLIKE = 0.8
 """A test query whose cosine to every training query is below this is no other one's twin."""

@@ -39,8 +39,8 @@ from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
 from scale_index import hnswlib, learned, ours, start
 from threadpoolctl import threadpool_limits
 
+from attend.arrays import KeyTable
 from attend.attention import Mechanism, attend_many, default_scale
-from attend.key_table import KeyTable
 from attend.keys import Delta, Segment, Snapshot
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32

@@ -13,7 +13,7 @@ import numpy as np
 from common import data_set, progress
 
 from attend.encoder import DEFAULT, load
-from attend.keys.measuring import share_found
+from attend.keys.choose import share_found
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Int64
 

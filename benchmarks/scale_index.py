@@ -16,8 +16,8 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted
-from attend.keys.measuring import FETCHED
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
+from attend.keys.choose import FETCHED
 from attend.keys.quantised import QuantisedVectors
 from attend.measure.rankings import evaluate
 from attend.projection import Projection
@@ -41,7 +41,7 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
         len(vectors),
         0,
         known.append,
-        Wanted(RECALL, exact_below=1, questions=tuning.queries),
+        IndexTarget(RECALL, exact_below=1, questions=tuning.queries),
     )
     built = time.process_time() - started
     (folder / "known.json").write_text(json.dumps(known))
@@ -103,7 +103,7 @@ def _learned(sets: Path) -> tuple[Projection, dict[str, float]]:
         report = trained(collection, dimensions=LEARNED, promote=False).report
         whole = evaluate(collection, *asking, projection=report["previous"]).measures["ndcg@10"]
         fewer = evaluate(collection, *asking, projection=report["version"]).measures["ndcg@10"]
-        made = collection.views.current(int(report["version"])).projection.materialised()
+        made = collection.views.current(int(report["version"])).version.projection.materialised()
     return made, {"ndcg": round(fewer, 4), "ndcg_of_embeddings": round(whole, 4)}
 
 

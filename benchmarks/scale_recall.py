@@ -18,8 +18,8 @@ from common import DATA, data_set, parser, progress, tell
 from scale_data import NEAREST, RECALL
 
 from attend.encoder import DEFAULT, load
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted
-from attend.keys.measuring import FETCHED
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
+from attend.keys.choose import FETCHED
 from attend.measure.rankings import read_qrels, read_queries
 from attend.types import Bool, Float32
 
@@ -63,7 +63,7 @@ def found(folder: Path, task: Task) -> dict[str, float]:
     folder.mkdir(parents=True)
     ids, known = np.arange(len(task.keys)), list[str]()
     indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", task.keys.shape[1], "raw"))
-    wanted = Wanted(RECALL, exact_below=1)
+    wanted = IndexTarget(RECALL, exact_below=1)
     indexes.publish([(task.keys, ids, ids)], len(ids), 0, known.append, wanted)
     loaded = indexes.load(lambda: Progress(len(ids), 0, known))
     assert loaded is not None  # it was published just now

@@ -26,8 +26,8 @@ from common import DATA, parser, progress, tell
 from scale import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted
-from attend.keys.measuring import FETCHED, share_found
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
+from attend.keys.choose import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
 from attend.types import Float32, Float64, Int64
 
@@ -150,7 +150,7 @@ def published(folder: Path, vectors: Float32, tuning: Float32) -> Any:
     indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", WIDTH, "raw"))
     parts = [slice(at, at + 8192) for at in range(0, len(vectors), 8192)]
     rows = ((vectors[part], ids[part], ids[part]) for part in parts)
-    wanted = Wanted(RECALL, exact_below=1, questions=tuning)
+    wanted = IndexTarget(RECALL, exact_below=1, questions=tuning)
     indexes.publish(rows, len(vectors), 0, known.append, wanted)
     loaded = indexes.load(lambda: Progress(len(vectors), 0, known))
     assert loaded is not None

@@ -27,7 +27,7 @@ from attend.search.values import ValueTypes
 from attend.stored import StoredCollection
 from attend.timings import collecting, tell, timed
 from attend.types import Consistency
-from attend.view import until_stable
+from attend.versions import until_stable
 
 CHARACTERS = 100
 """Characters of text that cost about what searching for one more query does."""
@@ -117,9 +117,9 @@ class Collection(StoredCollection):
                 view, rows, contents = self._select(
                     options, query.made_of if options.exclude_self else ()
                 )
-                words = score_words(self.store, query.texts, options.lexical, view.made.tuning)
+                words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = Queries.of(query, view.made, words)
+                queries = Queries.of(query, view.version, words)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 facets = None if options.facets is None else facets_of(self.store, options)
@@ -142,9 +142,9 @@ class Collection(StoredCollection):
         query = EncodedQuery.joined(self._queries.encode([request.query for request in requests]))
         view, rows, contents = self._select(options, ())
         check_cells(len(requests), view.keys.documents if rows is None else len(rows))
-        words = score_words(self.store, query.texts, options.lexical, view.made.tuning)
+        words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = Queries.of(query, view.made, words)
+        queries = Queries.of(query, view.version, words)
         return matrix_of(attend(view, self.settings, queries, every, rows), contents)
 
     @overload

@@ -1,10 +1,20 @@
-"""Settings of one collection, stored beside it: fixed at its creation, read everywhere."""
+"""Settings of a collection and of its versions, stored beside them and read everywhere.
+
+A collection has settings from its creation on. A version is a projection, a tuning and key offsets.
+Under it the logit of document d in head h is
+
+    z_h(d) = reduce over d's keys of scale_h · s_h(q, k)  +  scale_h · λ · c(q) · lex(d)
+
+where lex is BM25 over the query's maximum and c = (maximum / ideal) ** γ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attend.errors import Damaged
 from attend.types import Json
@@ -24,7 +34,7 @@ class Settings:
         scorer, scale: the default comparison and the factor on it (None: by the scorer).
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
-        recall, exact_below: what published indexes must do (`attend.keys.Wanted`).
+        recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
     """
 
     encoder: str | None
@@ -56,3 +66,76 @@ class Settings:
                 f"collection that this program wrote. Restore it from a copy, or remove its folder."
             )
         return cls(**{name: stored[name] for name in cls.__dataclass_fields__ if name in stored})
+
+
+DEFAULT_LEXICAL = 0.5
+"""λ where a request asks for the lexical term without a number."""
+
+DEFAULT_COVERAGE = 1.0
+"""γ that goes with it, and with any λ under a version that has no lexical term of its own."""
+
+MAX_LEXICAL = 10.0
+"""Of λ: a cosine is at most one, so beyond this the keys would no longer matter."""
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+
+
+class Tuning(BaseModel):
+    """What was fitted for a version; the defaults are those of an untrained one.
+
+    Attributes:
+        scale: the factor on the scorer's result, one for each head.
+        null: the null key's logit at temperature 1, one for each head or one for all.
+        lexical: λ, on the scorer's scale; 0 is off.
+        coverage: γ, how much less the lexical term counts where the query's words are not there.
+        examples: the factor on example keys; at 0 they take no part.
+        pool: how a document's keys make its logit, where a request does not say.
+        temperature: at which weights are probabilities; not 1 where the pool depends on the scale.
+        attend, scorer: with the pool, what scale, temperature, null and threshold were fitted for.
+        threshold: below this confidence the answer is that nothing here answers.
+        error_rate: how often that is said wrongly, as measured.
+        values: the path of the values that W_V was learned for, "" for the whole value; None where
+            it is for any.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    scale: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Field(min_length=1)] | None = None
+    null: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+    lexical: Annotated[Number, Field(ge=0, le=MAX_LEXICAL)] = 0.0
+    coverage: Annotated[Number, Field(ge=0)] = 0.0
+    examples: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
+    attend: Annotated[int, Field(strict=True, ge=1)] | Literal["all"] | None = None
+    scorer: str | None = None
+    pool: Literal["max", "sum"] = "max"
+    temperature: Annotated[Number, Field(gt=0)] = 1.0
+    threshold: Share | None = None
+    error_rate: Share | None = None
+    values: str | None = None
+
+    def takes(self, path: str | None) -> bool:
+        """Tell whether W_V is for the values that a path names; None names the whole value."""
+        return self.values is None or self.values == (path or "")
+
+    def stored(self) -> dict[str, Json]:
+        """Plain data without what is as untrained: `{}` for a version that was never tuned."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Json]) -> Tuning:
+        """The inverse of `stored`; raises Damaged for what no tuning has."""
+        unknown = stored.keys() - cls.model_fields.keys()
+        if unknown:
+            raise Damaged(
+                f"A stored version is tuned by {', '.join(sorted(unknown))}, which this program "
+                f"does not know; open the collection with the program that trained it."
+            )
+        try:
+            return cls.model_validate(dict(stored))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise Damaged(
+                f"A stored version is tuned wrongly: {first['loc'][0]} is {first['input']!r} "
+                f"({first['msg']}). Train again."
+            ) from error

@@ -20,7 +20,7 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, value_hash
-from attend.keys import Wanted
+from attend.keys import IndexTarget
 from attend.projection import Projection, lsi, pca
 from attend.revising import revised
 from attend.search.listing import cursor as cursor_of
@@ -273,7 +273,7 @@ class StoredCollection:
             return False
         self.store.put_settings(changes)
         self.settings = changed
-        self.views.wanted = Wanted(changed.recall, changed.exact_below)
+        self.views.target = IndexTarget(changed.recall, changed.exact_below)
         return True
 
     def merge_if_due(self) -> None:
@@ -317,7 +317,7 @@ class StoredCollection:
             users=users,
             dimension=self.settings.dimension,
             encoder=self.settings.encoder,
-            projection=view.version,
+            projection=view.version.number,
             generation=view.change,
             index=view.index_stats,
             settings=self.settings.stored(),

@@ -1,26 +1,34 @@
-"""Versions: a projection with its tuning and offsets turns embeddings into keys and queries."""
+"""Versions: a projection with its tuning and offsets turns embeddings into keys and queries.
+
+A view is one version over one state of a collection; searches take it, and it never changes.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from attend.arrays import locate
-from attend.errors import Damaged
-from attend.key_table import KeyTable
+from attend.api.search import SearchOptions
+from attend.arrays import KeyTable, locate
+from attend.errors import Conflict, Damaged
+from attend.keys import IndexTarget, SearchableKeys
 from attend.projection import Projection
-from attend.store import NO_OFFSETS, Offsets, Role, StoredVersion, Terms
-from attend.tuning import Tuning
-from attend.types import Float32, Float64, Int64
+from attend.settings import Tuning
+from attend.store import NO_OFFSETS, CollectionStore, Offsets, Role, StoredVersion, Terms
+from attend.types import Float32, Float64, Int64, Json, OnStage
 
 CENTRED_SCALE = 10.0
 """Scale of centred queries: a smaller one attends to more of a history. (nDCG@10 of books that
 nobody had met, in a split of goodbooks' train part: .302 with 10, .296 with 20, .287 with 30.)"""
+
+
+ATTEMPTS = 5
+"""Attempts at a reading, each over a newer snapshot."""
 
 
 @dataclass(frozen=True)
@@ -209,3 +217,91 @@ class Version:
         if flat.shape[1] != self.width:  # the heads share their keys
             flat = self.projection.keys(embeddings).reshape(len(embeddings), -1)
         return (flat * self.tuning.examples).astype(np.float32)
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Vanished(Exception):
+    """A document was deleted between the search and the reading of its value."""
+
+
+def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a reading begin again, over a newer snapshot, while it raises Vanished."""
+
+    @wraps(read)
+    def reading(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for _ in range(ATTEMPTS):
+            try:
+                return read(*args, **kwargs)
+            except Vanished:
+                continue
+        raise Conflict("The documents change faster than they can be read; try again.")
+
+    return reading
+
+
+@dataclass(frozen=True)
+class View:
+    """One version over one state of the collection.
+
+    Attributes:
+        version: in the form (folded or materialised) of the keys.
+        keys: keys of width Hk * d.
+        change: the number of this state.
+    """
+
+    version: Version
+    keys: SearchableKeys
+    change: int
+
+    @property
+    def index_stats(self) -> dict[str, Json]:
+        """Statistics of the index."""
+        return {
+            **{name: value for name, value in self.keys.index.items() if name != "points"},
+            "exact": self.keys.promises() == 1,
+            "published": self.keys.generation,
+            "keys": self.keys.indexed,
+            "fresh": self.keys.fresh,
+        }
+
+
+class SnapshotSource(Protocol):
+    """Opens and publishes the keys of a collection's versions, in any engine."""
+
+    target: IndexTarget
+
+    def current(self, version: int | None = None, role: Role = "search") -> View:
+        """Return a version's view, or that of the active version of a role."""
+
+    def mean(self) -> Float32:
+        """Return the mean of all keys' embeddings (d,)."""
+
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
+        """Write the keys so that the next process need not make them."""
+
+    def merge_if_due(self) -> None:
+        """Publish if too many keys were written since the last time."""
+
+    def has_fresh(self) -> bool:
+        """Return whether keys were written since the last publication."""
+
+
+class Selected(NamedTuple):
+    """A view, and the documents of it that a search may attend to.
+
+    Attributes:
+        rows: the documents that filter and mask let pass, ascending; None for all of the view.
+        store: where the contents of these documents are read.
+    """
+
+    view: View
+    rows: Int64 | None
+    store: CollectionStore
+
+
+Selects: TypeAlias = Callable[[SearchOptions, tuple[int, ...]], Selected]
+"""Selects for the options of a search, and the rows of documents that its queries are made of,
+which are masked."""

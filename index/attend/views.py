@@ -1,7 +1,8 @@
-"""Views: immutable snapshots of versions for searches, kept in step with the database.
+"""Views of a data folder, kept in step with its database.
 
 A search takes one view at its start, and later writes do not disturb it. `Views` follows the
-database by SQLite's `data_version` and swaps in the next.
+database by SQLite's `data_version` and swaps in the next. A view begins with the published index
+of its version, which is written from the database; the database stays the truth.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.errors import CannotWrite, Conflict, InvalidRequest
-from attend.index_files import IndexFiles
-from attend.keys import Segment, Snapshot, Wanted
+from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, Segment, Snapshot
+from attend.keys.choose import QUERIES
 from attend.projection import RAW_KEYS, identity
+from attend.settings import Settings
 from attend.store import ROLES, Role, State, Store, TooFarBehind
 from attend.types import Float32, OnStage
-from attend.versions import Version
-from attend.view import View
+from attend.versions import Version, View
 
 log = logging.getLogger("attend")
 
@@ -65,31 +66,20 @@ class _Slot:
 
 
 class Views:
-    """The views of one collection, by version.
+    """The views of one collection, by version, and their published indexes.
 
     Each version is opened and kept up to date under a lock of its own, and a view that is
     up to date is read under none: searches go on while another version is opened.
+
+    Attributes:
+        target: the requirements on an index; others may be set at any time.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        folder: Path,
-        *,
-        scorer: str,
-        encoder: str,
-        unit: bool,
-        wanted: Wanted = Wanted(),  # noqa: B008 # frozen
-    ) -> None:
-        """
-        Args:
-            wanted: the index target; another may be set at any time.
-        """
-        self.wanted = wanted
+    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+        self.target = IndexTarget(settings.recall, settings.exact_below)
         self._store = store
-        self._scorer = scorer
-        self._files = IndexFiles(store, folder, encoder)
-        self._unit = unit
+        self._folder = folder
+        self._settings = settings
         self._centre: _Centre | None = None
         self._centring = threading.Lock()
         self._slots: dict[int, _Slot] = {}
@@ -114,15 +104,14 @@ class Views:
         if number == UNTRAINED:
             return self._untrained(state)
         slot = self._slots.get(number)
-        view = None if slot is None else slot.view
-        if view is None or view.change < state.change:
+        if slot is None or slot.view is None or slot.view.change < state.change:
             return self._brought_up(number, state.change)
-        return view
+        return slot.view
 
     def mean(self) -> Float32:
         """Return the mean of all keys' embeddings (d,), of when the collection was last half this
         size or half as large again."""
-        center = self._untrained(self._state()).projection.center
+        center = self._untrained(self._state()).version.projection.center
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
 
@@ -134,42 +123,33 @@ class Views:
 
     def merge_if_due(self) -> None:
         """Publish when fresh keys, or those masked, are too many to be searched as they are."""
-        if self._read_only:
+        if self._store.connections.read_only:
             return
-        for version in self._answering():
-            if not self._is_due(version):
-                continue
-            with self._publishing:
-                if self._is_due(version):  # no other thread has done it meanwhile
-                    self._publish(version)
+        for number in {self.current().version.number, UNTRAINED, self._store.state().recommend}:
+            if self._is_due(number):
+                with self._publishing:
+                    if self._is_due(number):  # no other thread has done it meanwhile
+                        self._publish(number)
 
     def has_fresh(self) -> bool:
         """Return whether the active version's keys differ from those last published."""
         keys = self.current().keys
         return bool(keys.delta.living or keys.published.removed)
 
-    def discard(self, version: int | None = None) -> None:
-        """Forget the published index of a version (the active one if None)."""
-        self._files.of(self._version(version or self._store.state().projection)).discard()
+    def discard(self, number: int) -> None:
+        """Remove the published index of a version."""
+        self.indexes(number).discard()
         with self._lock:
             self._slots = {}
 
-    def is_published(self, version: int) -> bool:
-        """Return whether a version has an index on disk, sound or not."""
-        return self._files.of(self._version(version)).exists()
+    def indexes(self, number: int) -> PublishedIndexes:
+        """Return the index files of a version's keys, sound or not."""
+        return self._indexes(self._version(number))
 
-    def check(self, version: int) -> None:
-        """Read the published index of a version and forget it again.
-
-        Raises:
-            ManifestMismatch: it belongs to something else.
-            Damaged: it is not what was written.
-        """
-        self._files.of(self._version(version)).load(self._files.progress, whole=True)
-
-    @property
-    def _read_only(self) -> bool:
-        return self._store.connections.read_only
+    def progress(self) -> Progress:
+        """Return the state of the database, which no sound index is ahead of."""
+        state = self._store.state()
+        return Progress(state.last_key, state.last_removal, self._store.settings()["published"])
 
     def _state(self) -> State:
         """Return the state of the database; read only after another connection has committed."""
@@ -180,24 +160,26 @@ class Views:
         state: State = self._seen.state
         return state
 
-    def _brought_up(self, version: int, change: int) -> LocalView:
+    def _brought_up(self, number: int, change: int) -> LocalView:
         """Return a version's view, opened or advanced at least to a change."""
-        slot = self._slot(version)
+        with self._lock:
+            slot = self._slots.setdefault(number, _Slot())
         with slot.lock:
             if slot.view is not None and slot.view.change >= change:
                 return slot.view
             if slot.view is not None:
                 try:
-                    view = slot.view = self._advance(slot.view)
-                    return view
+                    slot.view = self._advance(slot.view)
+                    return slot.view
                 except TooFarBehind:
-                    log.info("version %d is opened again, as much was removed since", version)
+                    log.info("version %d is opened again: too many keys were removed", number)
             try:
-                view = slot.view = self._load(self._version(version))
+                view = slot.view = self._load(self._version(number))
             except BaseException:
-                self._drop(version)
+                with self._lock:
+                    self._slots.pop(number, None)
                 raise
-        self._keep(version)
+        self._keep(number)
         return view
 
     def _untrained(self, state: State) -> LocalView:
@@ -207,47 +189,40 @@ class Views:
         serves. The mean is computed again once documents are half as many again, or half as many.
         """
         raw = self.current(state.projection)
-        if raw.made.layout != RAW_KEYS:
+        if raw.version.layout != RAW_KEYS:
             raw = self._brought_up(UNTRAINED, state.change)
         with self._centring:
             centre, living = self._centre, raw.keys.documents
             if centre is None or not centre.documents <= living * 2 <= centre.documents * 3:
-                version = Version.centred(_mean(raw), unit=self._unit, scorer=self._scorer)
+                unit, scorer = self._settings.unit_embeddings, self._settings.scorer
+                version = Version.centred(raw.keys.mean(), unit=unit, scorer=scorer)
                 centre = self._centre = _Centre(version, living)
-        return replace(raw, made=centre.version)
+        return replace(raw, version=centre.version)
 
-    def _slot(self, version: int) -> _Slot:
-        with self._lock:
-            return self._slots.setdefault(version, _Slot())
-
-    def _drop(self, version: int) -> None:
-        with self._lock:
-            self._slots.pop(version, None)
-
-    def _keep(self, version: int) -> None:
-        """Drop versions that were opened long ago, but for the active one and this."""
+    def _keep(self, number: int) -> None:
+        """Drop versions that were opened long ago, but for the active ones and this."""
         state = self._store.state()
-        needed = {version, *map(state.active, ROLES)}
+        needed = {number, *map(state.active, ROLES)}
         with self._lock:
             spare = [n for n in self._slots if n not in needed and self._slots[n].view]
-            for number in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
-                del self._slots[number]
+            for outdated in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
+                del self._slots[outdated]
 
     def _load(self, version: Version) -> LocalView:
-        base = self._files.load(version)
+        base = self._read(version)
         fresh = self._store.state().last_key - base.last_key
-        if fresh > _bearable(base.published) and not self._read_only:
+        if fresh > _bearable(base.published) and not self._store.connections.read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self._files.write(version, self.wanted)
+                self._write(version)
             # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
-            base = self._files.load(version)
+            base = self._read(version)
         try:
             return self._opened(version, base)
         except TooFarBehind:  # a newer index was written since
-            return self._opened(version, self._files.load(version))
+            return self._opened(version, self._read(version))
 
     def _opened(self, version: Version, base: Snapshot) -> LocalView:
         """Return a version over published keys, with everything that was committed since."""
@@ -256,38 +231,34 @@ class Views:
             version = self._stored(version.number)
         return self._advance(LocalView(version, base, NEVER))
 
-    def _answering(self) -> list[int]:
-        """Return the version that searches, up to date, and those that recommend."""
-        searching = self.current().version
-        return [searching, *({UNTRAINED, self._store.state().recommend} - {searching})]
-
-    def _is_due(self, version: int) -> bool:
-        slot = self._slots.get(version)
-        view = None if slot is None else slot.view
-        if view is None:
+    def _is_due(self, number: int) -> bool:
+        slot = self._slots.get(number)
+        if slot is None or slot.view is None:
             return False  # it is written when it is opened
-        keys = view.keys
+        keys = slot.view.keys
         coming = self._store.state().last_key - keys.last_key
-        fresh = keys.delta.living_keys + coming
-        return fresh > _bearable(keys.published) or _is_hollow(keys.published)
+        hollow = max(MERGE_KEYS, keys.published.living_keys // DEAD_SHARE)
+        removed = keys.published.removed_keys
+        return keys.fresh + coming > _bearable(keys.published) or removed > hollow
 
     def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         version = self._version(number)
-        self._files.write(version, self.wanted, on_stage)
-        fresh = self._opened(version, self._files.load(version))
-        slot = self._slot(version.number)
+        self._write(version, on_stage)
+        fresh = self._opened(version, self._read(version))
+        with self._lock:
+            slot = self._slots.setdefault(number, _Slot())
         with slot.lock:
             view = slot.view = self._advance(fresh)
-        self._keep(version.number)
+        self._keep(number)
         return view
 
     def _advance(self, view: LocalView) -> LocalView:
         """Return the view with everything that was committed since it was made."""
         keys = view.keys
         changes = self._store.changes_since(
-            keys.last_key, keys.last_removal, examples=view.made.examples
+            keys.last_key, keys.last_removal, examples=view.version.examples
         )
-        state, version = changes.state, view.made.without(changes.added)
+        state, version = changes.state, view.version.without(changes.added)
         if state.change == view.change:
             return view
         advanced = keys.advanced(
@@ -298,12 +269,12 @@ class Views:
     def _version(self, number: int) -> Version:
         slot = self._slots.get(number)
         if slot is not None and slot.view is not None:
-            return slot.view.made
+            return slot.view.version
         return self._stored(number)
 
     def _stored(self, number: int) -> Version:
         if number == UNTRAINED:
-            return Version(number, identity(int(self._store.settings()["dimension"])).fold())
+            return Version(number, identity(self._settings.dimension).fold())
         stored = self._store.version(number)
         if stored.role == "predict":
             raise InvalidRequest(
@@ -311,23 +282,68 @@ class Views:
                 f"name another.",
                 field="projection",
             )
-        return Version.of(number, stored, self._scorer)
+        return Version.of(number, stored, self._settings.scorer)
 
+    def _indexes(self, version: Version) -> PublishedIndexes:
+        origin = IndexOrigin(
+            uuid=str(self._store.settings()["uuid"]),
+            encoder=self._settings.encoder or "none",
+            dimension=version.projection.d_in,
+            layout=version.layout,
+        )
+        return PublishedIndexes(self._folder, origin)
 
-def _mean(view: LocalView) -> Float32:
-    """Return the mean of all living keys, (d,)."""
-    total, count = np.zeros(view.keys.width), 0
-    for block in view.keys.blocks(None):
-        total += block.vectors.sum(axis=0, dtype=np.float64)
-        count += len(block.ids)
-    return (total / max(count, 1)).astype(np.float32)
+    def _write(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write all keys of a version as a new generation of its index."""
+        with self._store.all_keys(examples=version.examples) as (state, tables):
+            manifest = self._indexes(version).publish(
+                map(version.keys, tables),
+                state.last_key,
+                state.last_removal,
+                self._store.record_publication,
+                self._target(version),
+                on_stage,
+            )
+        self._store.forget_removals(manifest.last_removal)
+        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def _read(self, version: Version) -> Snapshot:
+        """Return the published keys; none where no index exists, or none that is sound.
+
+        Raises:
+            ManifestMismatch: the index belongs to something else.
+        """
+        indexes, empty = self._indexes(version), Snapshot.empty(version.width)
+        try:
+            loaded = indexes.load(self.progress)
+        except Damaged as damage:
+            log.warning("%s The index is built again from the database.", damage)
+            if not self._store.connections.read_only:
+                indexes.discard()
+            loaded = None
+        if loaded is None or loaded[1].last_removal < self._store.forgotten():
+            return empty
+        segment, manifest = loaded
+        return replace(
+            empty,
+            published=segment,
+            last_key=manifest.last_key,
+            last_removal=manifest.last_removal,
+            generation=manifest.generation,
+            index=manifest.index,
+        )
+
+    def _target(self, version: Version) -> IndexTarget:
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if version.key_heads > 1:
+            return IndexTarget(recall=1.0)
+        # Questions that are keys themselves would find themselves.
+        questions = self._store.some_questions(0 if version.examples else QUERIES)
+        if len(questions) < QUERIES:
+            return self.target
+        return replace(self.target, questions=version.projection.queries(questions)[:, 0])
 
 
 def _bearable(base: Segment) -> int:
     """Return how many fresh keys may be searched beside a published segment."""
     return max(MERGE_KEYS, base.keys // 10)
-
-
-def _is_hollow(base: Segment) -> bool:
-    """Return whether too many keys are removed to be worth their place."""
-    return base.removed_keys > max(MERGE_KEYS, base.living_keys // DEAD_SHARE)

@@ -278,7 +278,7 @@ class _State(Collector):
             "attend_documents": documents,
             "attend_keys": keys,
             "attend_generation": view.change,
-            "attend_projection": view.version,
+            "attend_projection": view.version.number,
             "attend_index_generation": view.keys.generation,
             "attend_index_keys": float(str(stats["keys"])),
             "attend_index_fresh_keys": float(str(stats["fresh"])),

@@ -14,8 +14,7 @@ from scipy.special import logsumexp, softmax
 
 from attend.collection import Collection
 from attend.data import Data
-from attend.keys.files import checksum
-from attend.keys.manifest import Manifest
+from attend.keys.files import Manifest, checksum
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, field_index
 from attend.types import Document
 
@@ -133,8 +132,8 @@ def published(collection: Collection) -> Path:
 
 def sealed(path: Path, **changes: object) -> None:
     """Another program's manifest: whole, but of something else."""
-    manifest = Manifest(**{**json.loads(path.read_text()), **changes, "seal": 0})
-    path.write_text(json.dumps({**vars(manifest), "seal": manifest.expected_seal()}))
+    manifest = Manifest(**{**json.loads(path.read_text()), **changes})
+    path.write_text(json.dumps(vars(manifest.sealed())))
 
 
 def with_another_vector(generation: Path, position: int) -> None:

@@ -115,8 +115,8 @@ def embeddings(collection) -> np.ndarray:
 def test_untrained_recommendations_meet_centred_queries(collection):
     view = collection.views.current(role="recommend")
     stored = embeddings(collection)
-    assert view.version == 0
-    heads, shift = view.projection.asked(stored.astype(np.float32))
+    assert view.version.number == 0
+    heads, shift = view.version.projection.asked(stored.astype(np.float32))
     expected = stored - stored.mean(axis=0)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     logits = heads[:, 0] @ stored.T + shift
@@ -126,15 +126,15 @@ def test_untrained_recommendations_meet_centred_queries(collection):
 
 
 def test_the_mean_is_kept_until_the_collection_has_grown_by_half(collection):
-    before = collection.views.current(role="recommend").projection.center
+    before = collection.views.current(role="recommend").version.projection.center
     far = [{"id": f"e{at}", "vector": [0, 0, 0, 1]} for at in range(16)]
     collection.upsert(far[:15])
-    assert (collection.views.current(role="recommend").projection.center == before).all()
+    assert (collection.views.current(role="recommend").version.projection.center == before).all()
     collection.upsert(far)
-    after = collection.views.current(role="recommend").projection.center
+    after = collection.views.current(role="recommend").version.projection.center
     np.testing.assert_allclose(after, embeddings(collection).mean(axis=0), atol=1e-6)
     collection.delete([f"d{at}" for at in range(25)])
-    fewer = collection.views.current(role="recommend").projection.center
+    fewer = collection.views.current(role="recommend").version.projection.center
     np.testing.assert_allclose(fewer, embeddings(collection).mean(axis=0), atol=1e-6)
 
 
@@ -142,7 +142,7 @@ def test_where_searching_has_other_keys_the_untrained_version_keeps_the_embeddin
     moved = Projection("given", 4, np.ones(1), w_k=np.eye(4)[None] * 2, normalize_keys=True)
     collection.activate(collection.add_projection(moved))
     view = collection.views.current(role="recommend")
-    held = np.concatenate([each.living_table().vectors for each in view.keys.segments])
+    held = np.concatenate([each.vectors for each in view.keys.blocks(None)])
     np.testing.assert_allclose(held, embeddings(collection))
     collection.upsert([{"id": "new", "vector": [0, 1, 0, 0]}])
     assert collection.views.current(role="recommend").keys.documents == 31
@@ -174,7 +174,7 @@ def test_many_fresh_keys_are_merged_into_what_recommends_too(collection, trained
     assert "e3" in [hit.id for hit in collection.recommend(history=["d1"], k=49).hits]
     if trained:  # of which nothing is known any more
         rows = collection.store.rows_of(["d1", "d2"])
-        assert view.made.gates(np.array([rows["d1"], rows["d2"]])).tolist() == [1, 3]
+        assert view.version.gates(np.array([rows["d1"], rows["d2"]])).tolist() == [1, 3]
 
 
 def test_a_version_recommends_once_it_is_active_and_searches_when_named(collection):
@@ -183,12 +183,12 @@ def test_a_version_recommends_once_it_is_active_and_searches_when_named(collecti
         trained.kind, trained.to_bytes(), trained.fingerprint, {}, role="recommend"
     )
     collection.activate(version)
-    assert collection.views.current(role="recommend").version == version
+    assert collection.views.current(role="recommend").version.number == version
     assert collection.search([1, 0, 0, 0]).projection == 1
     assert collection.search([1, 0, 0, 0], projection=version).projection == version
     assert verify(collection).problems == []
     assert collection.rollback("recommend") == 0
-    assert collection.views.current(role="recommend").version == 0
+    assert collection.views.current(role="recommend").version.number == 0
 
 
 def test_versions_that_predict_have_no_keys_to_search(collection):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from attend.errors import Damaged
-from attend.tuning import Tuning
+from attend.settings import Tuning
 
 NUMBERS = st.floats(-1e6, 1e6)
 TUNINGS = st.builds(

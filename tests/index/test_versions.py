@@ -12,12 +12,11 @@ import pytest
 
 from attend import views as views_module
 from attend.data import Data
-from attend.index_files import IndexFiles
 from attend.keys import PublishedIndexes
 from attend.projection import given as projection_given
 from attend.projection import identity
+from attend.settings import Tuning
 from attend.store import Offsets, Store
-from attend.tuning import Tuning
 from attend.types import Document
 from attend.verify import verify
 from attend.versions import Version
@@ -97,8 +96,8 @@ def test_moved_keys_are_never_folded(world):
     plain = world.version(folds)
     moved = world.version(folds, Tuning(examples=0.5))
     views = world.collection.views
-    assert views.current(plain.number).projection.folded
-    assert not views.current(moved.number).projection.folded
+    assert views.current(plain.number).version.projection.folded
+    assert not views.current(moved.number).version.projection.folded
     for fitted in (plain, moved, world.version(folds, offsets=shifts(world, 4))):
         check(world, fitted)
 
@@ -189,7 +188,7 @@ def test_verification_tells_moved_keys_from_others(world):
     assert verify(world.collection).problems == []
     segment = world.collection.views.current().keys.segments[0]
     example = int(np.argmax(segment.table.ids))
-    layout = world.collection.folder / "keys" / world.collection.views.current().made.layout
+    layout = world.collection.folder / "keys" / world.collection.views.current().version.layout
     with_another_vector(layout / (layout / "current").read_text().strip(), example)
     again = Data(world.data.folder, load_encoder=lambda name: world.encoder).collection()
     wrong = f"1 keys have other vectors in the index, key {segment.table.ids[example]} first."
@@ -304,19 +303,19 @@ def test_an_activated_version_of_many_keys_was_published_before(world, monkeypat
 def test_a_merge_that_two_writers_find_due_is_done_once(world, monkeypatch):
     monkeypatch.setattr(views_module, "MERGE_KEYS", 8)
     world.collection.publish()
-    writes, write = [], IndexFiles.write
+    writes, publish = [], PublishedIndexes.publish
 
-    def counted(files, version, target, on_stage):
-        writes.append(version.number)
+    def counted(indexes, *arguments):
+        writes.append(indexes.origin.layout)
         time.sleep(0.1)
-        write(files, version, target, on_stage)
+        return publish(indexes, *arguments)
 
-    monkeypatch.setattr(IndexFiles, "write", counted)
+    monkeypatch.setattr(PublishedIndexes, "publish", counted)
     world.collection.write([Document(f"n{at}", {"text": f"gold {at}"}) for at in range(20)])
     threads = [threading.Thread(target=world.collection.views.merge_if_due) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert writes == [1]
+    assert writes == ["raw"]
     assert world.collection.info().index["fresh"] == 0

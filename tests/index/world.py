@@ -15,8 +15,8 @@ import numpy as np
 
 from attend.data import Data
 from attend.projection import Projection
+from attend.settings import Tuning
 from attend.store import NewExample, Question
-from attend.tuning import Tuning
 
 WORDS = ("whale ship sea storm harbour gold island map pirate night lamp letter door rain").split()  # noqa: SIM905
 

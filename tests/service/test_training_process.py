@@ -78,7 +78,7 @@ def test_its_report_and_its_version_are_here(collection: Collection) -> None:
         seed=1,
     )
     assert {"promoted", "reason", "before", "after", "seconds"} <= report.keys()
-    active = collection.views.current().version
+    active = collection.views.current().version.number
     assert (active != 1) == report["promoted"]
     assert stages == sorted(stages, key=lambda each: each[1])
     assert len(stages) > 3

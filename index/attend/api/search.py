@@ -22,8 +22,8 @@ from attend.api.base import (
     Text,
 )
 from attend.api.queries import AnyQuery
+from attend.settings import MAX_LEXICAL
 from attend.store.selection import MAX_FACETS
-from attend.tuning import MAX_LEXICAL
 from attend.types import Consistency
 
 MAX_BATCH = 256

@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attend.arrays import best, unit
+from attend.arrays import KeyTable, best, unit
 from attend.errors import InvalidRequest
-from attend.key_table import KeyTable
 from attend.types import Float64, Floats, Int64
 
 Scorer: TypeAlias = Callable[[Floats, Floats], Floats]

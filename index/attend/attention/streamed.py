@@ -12,11 +12,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attend.arrays import kth_largest
+from attend.arrays import KeyTable, kth_largest
 from attend.attention.mechanism import Mechanism
 from attend.attention.softmax import Partition, join, summed, weigh, weigh_one
 from attend.attention.top import Attended, Logits, mixed, rank, scores, weighed
-from attend.key_table import KeyTable
 from attend.types import Float64, Floats, Int64
 
 Blocks: TypeAlias = Callable[[], Iterable[KeyTable]]

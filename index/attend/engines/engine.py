@@ -16,7 +16,7 @@ from attend.errors import Unsupported
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Json
-from attend.view import Selects, SnapshotSource
+from attend.versions import Selects, SnapshotSource
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,12 @@ from attend.aliases import Aliases
 from attend.api.search import Mask, SearchOptions
 from attend.engines.engine import Capabilities, OpenedCollection
 from attend.engines.local_checks import LocalChecks
-from attend.keys import Wanted
 from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Store, compile_filter
 from attend.types import Int64
-from attend.view import Selected
+from attend.versions import Selected
 from attend.views import Views
 
 LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
@@ -70,14 +69,7 @@ class Folder:
         folder = self._of(name)
         store = Store(folder / "documents.db", read_only=self._read_only)
         settings = Settings.of(store.settings())
-        views = Views(
-            store,
-            folder / "keys",
-            scorer=settings.scorer,
-            encoder=settings.encoder or "none",
-            unit=settings.unit_embeddings,
-            wanted=Wanted(settings.recall, settings.exact_below),
-        )
+        views = Views(store, folder / "keys", settings)
         checks = LocalChecks(store, views, settings)
         return OpenedCollection(
             folder, settings, store, views, LocalSelection(store, views), CAPABILITIES, checks

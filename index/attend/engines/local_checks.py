@@ -8,19 +8,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attend.arrays import locate
+from attend.arrays import KeyTable, locate
 from attend.engines.engine import Finding
 from attend.errors import AttendError, Conflict, Damaged
 from attend.ingest import key_hash, value_hash
-from attend.key_table import KeyTable
 from attend.projection import Projection
 from attend.recommend.predictor import read_model
-from attend.settings import Settings
+from attend.settings import Settings, Tuning
 from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.connections import count_change
 from attend.store.keys import own_key_rows
-from attend.tuning import Tuning
 from attend.types import Int64
 from attend.views import LocalView, Views
 
@@ -74,7 +72,10 @@ class LocalChecks:
         # A repair may have changed keys, and an index is made again in seconds.
         try:
             for projection in self._store.projections():
-                if projection.role != "predict" and self._views.is_published(projection.version):
+                if (
+                    projection.role != "predict"
+                    and self._views.indexes(projection.version).exists()
+                ):
                     self._views.discard(projection.version)
             self._views.publish()
         except (AttendError, sqlite3.DatabaseError) as error:
@@ -113,11 +114,12 @@ class LocalChecks:
         for projection in self._store.projections():
             if projection.role == "predict":
                 continue  # it has no keys
-            if not projection.active and not self._views.is_published(projection.version):
+            indexes = self._views.indexes(projection.version)
+            if not projection.active and not indexes.exists():
                 continue
             try:
                 # Before a view is made, which would replace a damaged index by another.
-                self._views.check(projection.version)
+                indexes.load(self._views.progress, thorough=True)
                 yield from self._index(projection.version)
             except Conflict as error:
                 yield str(error)
@@ -126,7 +128,7 @@ class LocalChecks:
 
     def _index(self, version: int) -> Iterator[str]:
         """Find keys of the database that the index lacks or has otherwise, and the reverse."""
-        examples = self._views.current(version).made.examples
+        examples = self._views.current(version).version.examples
         stored = 0
         with self._store.all_keys(examples=examples) as (_, tables):
             # Inside the transaction, so that both are of one moment while others write.
@@ -191,7 +193,7 @@ def _differences(view: LocalView, stored: KeyTable) -> Iterator[str]:
         missing = stored.ids[~is_indexed]
         yield f"{len(missing)} keys are not in the index, key {missing[0]} first."
         return
-    expected = view.made.keys(stored).vectors
+    expected = view.version.keys(stored).vectors
     differences = np.abs(expected - indexed.vectors[order[places]]).max(axis=1)
     yield from _wrong(stored.ids[differences > TOLERANCE])
 

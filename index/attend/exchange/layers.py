@@ -13,8 +13,8 @@ import numpy as np
 
 from attend.errors import InvalidRequest
 from attend.projection import Projection, mean_gates
+from attend.settings import Tuning
 from attend.store import StoredVersion
-from attend.tuning import Tuning
 from attend.types import Float32, Float64, Floats
 
 

@@ -1,27 +1,25 @@
 """Keys: query → candidates. FAISS and its positions are known in here and nowhere else."""
 
-from attend.keys.choose import Wanted
-from attend.keys.delta import Delta
-from attend.keys.manifest import FILES, IndexOrigin, Manifest, Progress
-from attend.keys.nearest import NONE, Near, Proposed
-from attend.keys.protocol import SearchableKeys
+from attend.keys.choose import IndexTarget
+from attend.keys.files import FILES, IndexOrigin, Manifest, Progress
+from attend.keys.nearest import NONE, Near, Proposals
 from attend.keys.published import PublishedIndexes
-from attend.keys.segment import Segment
-from attend.keys.snapshot import Drawn, Snapshot
+from attend.keys.segment import Delta, Segment
+from attend.keys.snapshot import Sample, SearchableKeys, Snapshot
 
 __all__ = [
     "FILES",
     "NONE",
     "Delta",
-    "Drawn",
     "IndexOrigin",
+    "IndexTarget",
     "Manifest",
     "Near",
     "Progress",
-    "Proposed",
+    "Proposals",
     "PublishedIndexes",
+    "Sample",
     "SearchableKeys",
     "Segment",
     "Snapshot",
-    "Wanted",
 ]

@@ -1,44 +1,47 @@
-"""Files that are on the disk when a call returns, their checksums, and arrays in them."""
+"""Files of published indexes: synced to the disk, checked by checksums, described by a manifest."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from attend.errors import Damaged
-from attend.types import Float32, Int64
+from attend.arrays import KeyTable
+from attend.errors import Damaged, ManifestMismatch
+from attend.keys.quantised import CODES, LISTS
+from attend.types import Float32, Int64, Json
 
 READING = threading.Lock()
 
-
-def check_file(path: Path, written: int) -> None:
-    """Raise Damaged unless the file can be read and has the checksum it was written with."""
-    try:
-        actual = checksum(path)
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error}).") from error
-    if actual != written:
-        raise Damaged(f"{path} has checksum {actual:08x}, but {written:08x} was written.")
+FORMAT = 2
+VECTORS, KEYS, DOCUMENTS, MANIFEST = "vectors.npy", "keys.npy", "documents.npy", "manifest.json"
+FILES = (VECTORS, KEYS, DOCUMENTS, MANIFEST, LISTS, CODES)
+"""The files that a generation may consist of."""
 
 
-def check_size(path: Path, written: int) -> None:
-    """Raise Damaged unless the file is there with as many bytes as were written."""
+def check_file(path: Path, size: int, crc: int | None = None) -> None:
+    """Raise Damaged unless a file has its size in bytes, and its checksum if one is named."""
     try:
         actual = path.stat().st_size
+        if actual != size:
+            raise Damaged(f"{path} has {actual} bytes, but {size} were written.")
+        if crc is not None and (actual := checksum(path)) != crc:
+            raise Damaged(f"{path} has checksum {actual:08x}, but {crc:08x} was written.")
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error}).") from error
-    if actual != written:
-        raise Damaged(f"{path} has {actual} bytes, but {written} were written.")
 
 
 def checksum(path: Path) -> int:
-    """CRC-32: it finds accidents, at a gigabyte a second; nobody is kept out by it."""
+    """Return the CRC-32: it finds accidents, at a gigabyte a second, but no attack."""
     crc = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 22):
@@ -46,11 +49,18 @@ def checksum(path: Path) -> int:
     return crc
 
 
-def write_synced(path: Path, content: bytes) -> None:
+@contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write to, which is on the disk when the block ends."""
     with open(path, "wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    with synced(path) as file:
+        file.write(content)
 
 
 def sync_file(path: Path) -> None:
@@ -66,48 +76,46 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_array(path: Path, array: Int64) -> None:
-    with open(path, "wb") as file:
-        np.save(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
+def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
+    """Write vectors as they come, and ids at the end, and return the number of keys.
 
-
-def write_rows(path: Path, blocks: Iterable[Float32], width: int) -> int:
-    """Write blocks (m, d) as one array, of which only a block is in memory; returns its rows.
-
-    `width` is d where there is no block. NumPy's header leaves room for the number of rows to
-    grow, so that it is written again once that is known (numpy.lib.format, version 1.0).
+    Args:
+        tables: only one is in memory at a time.
+        dimension: the width of the vectors where there are no tables.
     """
-    rows = 0
-    with open(path, "wb") as file:
+    ids: list[Int64] = [np.empty(0, dtype=np.int64)]
+    rows: list[Int64] = [np.empty(0, dtype=np.int64)]
+    every = iter(tables)
+    first = list(islice(every, 1))
+    width = first[0].vectors.shape[1] if first else dimension
+    with synced(folder / VECTORS) as file:
+        # NumPy's header leaves room for the number of rows to grow (numpy.lib.format, version
+        # 1.0), so that it is written again once that is known.
         start = _write_header(file, 0, width)
-        for block in blocks:
-            if rows == 0 and block.shape[1] != width:
-                file.seek(0)
-                width = block.shape[1]
-                start = _write_header(file, 0, width)
-            file.write(np.ascontiguousarray(block, dtype=np.float32).data)
-            rows += len(block)
+        for table in chain(first, every):
+            file.write(np.ascontiguousarray(table.vectors, dtype=np.float32).data)
+            ids.append(table.ids)
+            rows.append(table.documents)
+        keys = sum(map(len, ids))
         file.seek(0)
-        if _write_header(file, rows, width) != start:
-            raise AssertionError(f"the header of {path} does not hold {rows} rows")
-        file.flush()
-        os.fsync(file.fileno())
-    return rows
+        if _write_header(file, keys, width) != start:
+            raise AssertionError(f"the header of {folder / VECTORS} does not hold {keys} rows")
+    for name, column in ((KEYS, ids), (DOCUMENTS, rows)):
+        with synced(folder / name) as file:
+            np.save(file, np.concatenate(column), allow_pickle=False)
+    return keys
 
 
 def _write_header(file: BinaryIO, rows: int, width: int) -> int:
-    """Returns where the numbers begin."""
+    """Write the header of an array (rows, width), and return where its numbers begin."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
     np.lib.format.write_array_header_1_0(file, header)
     return file.tell()
 
 
 def map_array(path: Path) -> Float32:
-    """The rows of a file, read when they are used and shared with other processes."""
-    mapped: Float32 = _load(path, "r")
-    return np.asarray(mapped)
+    """Map the rows of a file: they are read when they are used, and processes share them."""
+    return np.asarray(_load(path, "r"))
 
 
 def read_array(path: Path) -> Int64:
@@ -123,3 +131,103 @@ def _load(path: Path, mode: Any) -> Any:
             return np.load(path, mmap_mode=mode, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise Damaged(f"{path} cannot be read as an array ({error}).") from error
+
+
+@dataclass(frozen=True)
+class IndexOrigin:
+    """The database and the layout of keys that an index is made from."""
+
+    uuid: str
+    encoder: str
+    dimension: int
+    layout: str
+
+
+class Progress(NamedTuple):
+    """The last changes of the database, and the publications that it knows of."""
+
+    last_key: int
+    last_removal: int
+    published: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of a generation, and the state of the database that it is the image of.
+
+    `index` says which kind of index was chosen and what was measured (`attend.keys.choose`).
+    `checksums` are those of the files and `sizes` their bytes, `seal` is that of all the rest.
+    """
+
+    format: int
+    generation: int
+    uuid: str
+    encoder: str
+    dimension: int
+    layout: str
+    keys: int
+    last_key: int
+    last_removal: int
+    nonce: str
+    checksums: dict[str, int]
+    sizes: dict[str, int]
+    index: dict[str, Json]
+    seal: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read a manifest.
+
+        Raises:
+            Damaged: it cannot be read, or was written by an earlier version of this program.
+            ManifestMismatch: a later version wrote it.
+        """
+        try:
+            content = json.loads(path.read_bytes())
+            if content.get("format") == 1:
+                raise Damaged(f"{path} is of an earlier version of this program.")
+            if content.get("format") != FORMAT:
+                raise ManifestMismatch(
+                    f"{path} has format {content.get('format')!r}, but this program reads "
+                    f"{FORMAT}. Run 'attend verify --mend' to write it again."
+                )
+            return cls(**content)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise Damaged(f"{path} cannot be read ({error}).") from error
+
+    def sealed(self) -> Manifest:
+        """Return the manifest with the CRC-32 of all the rest as its seal."""
+        rest = json.dumps(asdict(replace(self, seal=0)), sort_keys=True)
+        return replace(self, seal=zlib.crc32(rest.encode()))
+
+    def check(self, origin: IndexOrigin, database: Progress, folder: Path) -> None:
+        """Check that this is the image of a state of the database, as it was written.
+
+        Raises:
+            ManifestMismatch: it has another origin, is ahead of the database, or unknown to it.
+            Damaged: its seal is broken.
+        """
+        for name, value in asdict(origin).items():
+            actual = getattr(self, name)
+            if actual != value:
+                raise ManifestMismatch(
+                    f"The index in {folder} was built for {name} {actual!r}, but the database "
+                    f"says {value!r}. If the database is the right one, run "
+                    f"'attend verify --mend' to build the index from it again."
+                )
+        if self.last_key > database.last_key or self.last_removal > database.last_removal:
+            raise ManifestMismatch(
+                f"The index in {folder} has seen key {self.last_key} and removal "
+                f"{self.last_removal}, but the database has come only to {database.last_key} and "
+                f"{database.last_removal}: it is an older copy. Put the newer database back, or "
+                f"run 'attend verify --mend' to build the index from this one."
+            )
+        if self.nonce not in database.published:
+            raise ManifestMismatch(
+                f"The index in {folder} is publication {self.nonce}, of which the "
+                f"database knows nothing: the database is another copy, and its keys may be "
+                f"others under the same numbers. Put the other copy back, or run 'attend "
+                f"verify --mend' to build the index from this one."
+            )
+        if self != self.sealed():
+            raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")

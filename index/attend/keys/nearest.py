@@ -12,11 +12,11 @@ from attend.keys.segment import Segment
 from attend.types import Bool, Float32, Int64
 
 OVERFETCH = 1.25
-"""Keys fetched for each attended document, times keys a document: most documents are
+"""Keys fetched for each attended document, times keys per document: most documents are
 found by more than one of their keys, so a fetch asks for some more."""
 
 EXTRA = 8
-"""Documents found beyond those asked for: what engines round may change places with the last."""
+"""Documents found beyond those requested: what engines round may change places with the last."""
 
 FETCHED = 1_000_000
 """Keys fetched at once for a block of queries: some 50 MB with what sorts them."""
@@ -27,9 +27,12 @@ QUERIES = 64
 SCANNED = 4_000_000
 """Scores held at once where keys are scanned for a block of queries: 16 MB, twice over."""
 
+NONE = -1
+"""No row: those of documents begin at 1."""
 
-class Proposed(NamedTuple):
-    """Documents found for each query, ascending, and the share of the true ones among them."""
+
+class Proposals(NamedTuple):
+    """Documents for each query, ascending, and the share of the true nearest among them."""
 
     rows: list[Int64]
     recall: float
@@ -37,17 +40,16 @@ class Proposed(NamedTuple):
 
 def nearest(
     segment: Segment, queries: Float32, rows: Int64 | None, attend: int, recall: float | None
-) -> Proposed:
-    """Rows of the best documents of one segment for each of the queries (q, d)."""
+) -> Proposals:
+    """Return the best documents of one segment for each of the queries (q, d)."""
     allowed = segment.allowed(rows)
     available = len(segment.rows) if allowed is None else int(np.count_nonzero(allowed))
     count = min(attend + EXTRA, available)
     if count == 0:
-        return Proposed([np.empty(0, dtype=np.int64)] * len(queries), 1.0)
+        return Proposals([np.empty(0, dtype=np.int64)] * len(queries), 1.0)
     crowd = segment.keys / len(segment.rows)
     fetch = int(count * crowd * OVERFETCH) + 1
     results: list[Int64 | None] = [None] * len(queries)
-    promised = segment.vectors.promises(recall)
     if segment.vectors.cheaper(len(queries), fetch, int(available * crowd), crowd):
         results = _fetched(segment, queries, allowed, count, fetch, recall)
     # Where a few documents have most of the near keys, fetching more of them ends nowhere.
@@ -55,8 +57,9 @@ def nearest(
     scanned = _scanned(segment, queries[short], allowed, count) if short else []
     for place, best in zip(short, scanned, strict=True):
         results[place] = best
-    rows_found = [result for result in results if result is not None]
-    return Proposed(rows_found, 1.0 if len(short) == len(queries) else promised)
+    best_rows = [result for result in results if result is not None]
+    exact = len(short) == len(queries)
+    return Proposals(best_rows, 1.0 if exact else segment.vectors.promises(recall))
 
 
 def _fetched(
@@ -67,20 +70,20 @@ def _fetched(
     fetch: int,
     recall: float | None,
 ) -> list[Int64 | None]:
-    """Rows of the `count` best documents by the `fetch` best keys; None for too few."""
+    """Return the `count` best documents by the `fetch` best keys; None for too few."""
     keys = segment.allowed_keys(allowed)
     step = max(1, min(QUERIES, FETCHED // fetch))
     results = []
     for start in range(0, len(queries), step):
         nearest = segment.vectors.search(queries[start : start + step], fetch, keys, recall)
         for scores, positions in zip(*nearest, strict=True):
-            valid = positions >= 0
-            results.append(_first(segment, segment.table.ordinals[positions[valid]], scores, count))
+            ordinals = segment.table.ordinals[positions[positions >= 0]]
+            results.append(_first(segment, ordinals, scores, count))
     return results
 
 
 def _first(segment: Segment, ordinals: Int64, scores: Float32, count: int) -> Int64 | None:
-    """The best distinct ones of the documents of keys by rank; None where more must be known."""
+    """Return the best documents of keys by rank; None where more keys must be fetched."""
     if segment.keys == len(segment.rows):  # each is distinct already
         places = np.argsort(ordinals)
         documents = ordinals[places]
@@ -94,7 +97,7 @@ def _first(segment: Segment, ordinals: Int64, scores: Float32, count: int) -> In
 
 
 def _best(rows: Int64, scores: Float32, count: int) -> Int64:
-    """The `count` documents of the largest scores; of equals those of the lowest rows.
+    """Return the `count` documents of the largest scores; of equals those of the lowest rows.
 
     Equals are common: one question is an example of all that answers it.
     """
@@ -109,29 +112,21 @@ def _best(rows: Int64, scores: Float32, count: int) -> Int64:
 
 
 def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: int) -> list[Int64]:
-    """Rows of the `count` best documents for each query, by the product with all keys."""
+    """Return the `count` best documents for each query, by the product with all keys."""
     ordinals = np.arange(len(segment.rows))
     if allowed is not None and np.count_nonzero(allowed) * 2 < len(allowed):
         ordinals = np.flatnonzero(allowed)
-    largest = segment.table.most_keys
-    step = max(1, min(QUERIES, SCANNED // max(len(ordinals), largest)))
+    step = max(1, min(QUERIES, SCANNED // max(len(ordinals), segment.table.most_keys)))
     results: list[Int64] = []
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
-        products = []
-        for block in segment.blocks(ordinals):
-            scores = part @ block.vectors.T  # (q, d) @ (d, m) -> (q, m)
-            products.append(scores if block.single else block.best(scores))  # (q, documents)
+        # (q, d) @ (d, m) -> (q, m) -> (q, documents)
+        products = [block.best(part @ block.vectors.T) for block in segment.blocks(ordinals)]
         best = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy
-        rows = segment.rows[ordinals]
-        results += map(partial(_best, rows, count=count), best)
+        results += map(partial(_best, segment.rows[ordinals], count=count), best)
     return results
-
-
-NONE = -1
-"""No row: those of documents begin at 1."""
 
 
 class Near(NamedTuple):
@@ -152,15 +147,14 @@ def near_in(
     recall: float | None,
     roughly: bool,
 ) -> Near:
-    """Those of one segment, by so many keys or all that it has."""
+    """Return the documents of one segment that are near, by this number of keys at most."""
     of_keys = segment.allowed_keys(segment.allowed(rows))
     k = min(keys, segment.keys if of_keys is None else int(np.count_nonzero(of_keys)))
     if not k:
         return Near(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
     step = max(1, min(QUERIES, FETCHED // k))
-    search = segment.vectors.propose if roughly else segment.vectors.search
     results = [
-        search(queries[start : start + step], k, of_keys, recall)
+        segment.vectors.search(queries[start : start + step], k, of_keys, recall, roughly=roughly)
         for start in range(0, len(queries), step)
     ]
     scores, positions = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
@@ -172,7 +166,7 @@ def near_in(
 
 
 def _repeated(rows: Int64) -> Bool:
-    """Where a row stands a second time among those of its query (q, k)."""
+    """Return where a row stands a second time among those of its query (q, k)."""
     order = np.argsort(rows, axis=1, kind="stable")
     ascending = np.take_along_axis(rows, order, axis=1)
     repeated = np.zeros(rows.shape, dtype=bool)

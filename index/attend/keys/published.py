@@ -8,7 +8,7 @@ keys/<layout>/<generation>/      vectors.npy, keys.npy, documents.npy, manifest.
 
 `layout` names how a projection lays out keys (see `Projection.key_fingerprint`): projections that
 leave keys as they are share one. A generation is never changed after it became current. Keys and
-codes are mapped, not read: several processes share them, and opening takes no longer for more.
+codes are mapped, not read: several processes share them, and a larger index opens as fast.
 """
 
 from __future__ import annotations
@@ -20,28 +20,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock
 
+from attend.arrays import KeyTable
 from attend.errors import Damaged
-from attend.key_table import KeyTable
-from attend.keys.choose import IndexChoice, Wanted, choose, opened
+from attend.keys.choose import IndexTarget, choose, opened
 from attend.keys.files import (
-    check_file,
-    check_size,
-    checksum,
-    map_array,
-    read_array,
-    sync_file,
-    sync_folder,
-    write_array,
-    write_rows,
-    write_synced,
-)
-from attend.keys.manifest import (
     DOCUMENTS,
     FORMAT,
     KEYS,
@@ -50,10 +37,17 @@ from attend.keys.manifest import (
     IndexOrigin,
     Manifest,
     Progress,
-    read_manifest,
+    check_file,
+    checksum,
+    map_array,
+    read_array,
+    sync_file,
+    sync_folder,
+    write_keys,
+    write_synced,
 )
 from attend.keys.segment import Segment
-from attend.types import Float32, Int64, OnStage
+from attend.types import OnStage
 
 CHECKED_BYTES = 64 << 20
 """Files up to this size have their checksum tested whenever they are opened; larger ones only
@@ -68,15 +62,15 @@ class PublishedIndexes:
         self.origin = origin
 
     def load(
-        self, progress: Callable[[], Progress], *, whole: bool = False
+        self, progress: Callable[[], Progress], *, thorough: bool = False
     ) -> tuple[Segment, Manifest] | None:
-        """The current generation, or None where none is published.
+        """Return the current generation, or None where nothing is published.
 
         Args:
-            progress: of the database; a manifest beyond it, or one that it does not know of, is
-                the image of another state. Asked once the manifest has been read, for
+            progress: of the database; a manifest ahead of it, or one that it does not know, is
+                the image of another state. Called once the manifest has been read, for
                 others may write and publish meanwhile.
-            whole: test the checksums of large files too.
+            thorough: test the checksums of large files too.
 
         Raises:
             ManifestMismatch: the generation is the image of something else.
@@ -84,7 +78,7 @@ class PublishedIndexes:
         """
         while (name := self._current()) is not None:
             try:
-                return self._load(self.folder / Path(name).name, progress, whole)
+                return self._load(self.folder / Path(name).name, progress, thorough)
             except Damaged:
                 # Where others have published twice meanwhile, this one was swept away.
                 if self._current() == name:
@@ -98,17 +92,13 @@ class PublishedIndexes:
             return None
 
     def _load(
-        self, folder: Path, progress: Callable[[], Progress], whole: bool
+        self, folder: Path, progress: Callable[[], Progress], thorough: bool
     ) -> tuple[Segment, Manifest]:
-        manifest = read_manifest(folder)
-        manifest.check_origin(self.origin, self.folder)
-        manifest.check_progress(progress(), self.folder)
-        if manifest.seal != manifest.expected_seal():
-            raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
-        for file, written in manifest.checksums.items():
-            check_size(folder / file, manifest.sizes[file])
-            if whole or manifest.sizes[file] <= CHECKED_BYTES:
-                check_file(folder / file, written)
+        manifest = Manifest.read(folder / MANIFEST)
+        manifest.check(self.origin, progress(), folder)
+        for file, crc in manifest.checksums.items():
+            size = manifest.sizes[file]
+            check_file(folder / file, size, crc if thorough or size <= CHECKED_BYTES else None)
         vectors = map_array(folder / VECTORS)
         documents, key_ids = read_array(folder / DOCUMENTS), read_array(folder / KEYS)
         if not len(vectors) == len(documents) == len(key_ids) == manifest.keys:
@@ -116,8 +106,7 @@ class PublishedIndexes:
                 f"{folder} holds {len(vectors)} vectors and {len(key_ids)} ids, but its manifest "
                 f"says {manifest.keys}."
             )
-        kind = opened(folder, vectors, manifest.index)
-        return Segment.of(kind, key_ids, documents), manifest
+        return Segment.of(opened(folder, vectors, manifest.index), key_ids, documents), manifest
 
     def publish(
         self,
@@ -125,18 +114,20 @@ class PublishedIndexes:
         last_key: int,
         last_removal: int,
         record: Callable[[str], None],
-        target: Wanted = Wanted(),  # noqa: B008 # frozen
+        target: IndexTarget = IndexTarget(),  # noqa: B008 # frozen
         on_stage: OnStage = lambda stage, done: None,
     ) -> Manifest:
         """Write a new generation of keys and make it current.
 
-        `record` makes the database know of it, before anyone can load it. `target` is what the
-        index must do; `on_stage` is told how far a quantised one is. Of the keys only a table is
-        in memory, and a sample where they are quantised; what is killed on the way leaves the
-        generation before it.
+        Of the keys only a table is in memory, and a sample where they are quantised; a process
+        that is killed on the way leaves the generation before. One process at a time publishes;
+        readers are never blocked. The two newest generations stay, so that a reader that has
+        just read `current` still finds its files.
 
-        One process at a time publishes; readers are never blocked. The two newest generations
-        stay, so that a reader that has just read `current` still finds its files.
+        Args:
+            record: makes the database know of the generation, before anyone can load it.
+            target: the requirements on the index.
+            on_stage: receives the progress of a quantised one.
         """
         # Not with all parents: a collection that was dropped meanwhile must not come back as an
         # empty shell.
@@ -145,9 +136,25 @@ class PublishedIndexes:
         with FileLock(self.folder / "lock"):
             generation = max(self._generations(), default=0) + 1
             with self._writing(generation) as folder:
-                keys = _write_keys(folder, tables, self.origin.dimension)
-                choice = choose(folder, map_array(folder / VECTORS), target, on_stage)
-                manifest = self._described(folder, generation, keys, last_key, last_removal, choice)
+                keys = write_keys(folder, tables, self.origin.dimension)
+                index = choose(folder, map_array(folder / VECTORS), target, on_stage)
+                for file in index.files:
+                    sync_file(folder / file)
+                files = (VECTORS, KEYS, DOCUMENTS, *index.files)
+                manifest = Manifest(
+                    FORMAT,
+                    generation,
+                    **asdict(self.origin),
+                    keys=keys,
+                    last_key=last_key,
+                    last_removal=last_removal,
+                    nonce=secrets.token_hex(8),
+                    checksums={file: checksum(folder / file) for file in files},
+                    sizes={file: (folder / file).stat().st_size for file in files},
+                    index=index.description,
+                ).sealed()
+                content = json.dumps(asdict(manifest), indent=1)
+                write_synced(folder / MANIFEST, content.encode())
                 record(manifest.nonce)
             self._make_current(generation)
             self._sweep(keep=generation)
@@ -164,41 +171,12 @@ class PublishedIndexes:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _described(
-        self,
-        folder: Path,
-        generation: int,
-        keys: int,
-        last_key: int,
-        last_removal: int,
-        choice: IndexChoice,
-    ) -> Manifest:
-        """The manifest of what lies in a folder, written beside it."""
-        files = (VECTORS, KEYS, DOCUMENTS, *choice.files)
-        for file in choice.files:
-            sync_file(folder / file)
-        open_manifest = Manifest(
-            FORMAT,
-            generation,
-            **asdict(self.origin),
-            keys=keys,
-            last_key=last_key,
-            last_removal=last_removal,
-            nonce=secrets.token_hex(8),
-            checksums={file: checksum(folder / file) for file in files},
-            sizes={file: (folder / file).stat().st_size for file in files},
-            index=choice.description,
-        )
-        manifest = replace(open_manifest, seal=open_manifest.expected_seal())
-        write_synced(folder / MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
-        return manifest
-
     def exists(self) -> bool:
         """Return whether a generation was ever made current, even if it is damaged now."""
         return (self.folder / "current").exists()
 
     def discard(self) -> None:
-        """Forget every generation; the next opening builds one from the database."""
+        """Remove every generation; the next opening builds one from the database."""
         if not self.folder.exists():
             return
         # The lock stays: whoever waits for it must not end up with a file of its own.
@@ -222,20 +200,3 @@ class PublishedIndexes:
             # A killed process leaves its half-written folder; the lock says that nobody writes now.
             if outdated or path.name.startswith("writing-"):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
-    """Write vectors as they come, and ids at the end; returns how many keys there are."""
-    ids: list[Int64] = [np.empty(0, dtype=np.int64)]
-    rows: list[Int64] = [np.empty(0, dtype=np.int64)]
-
-    def vectors() -> Iterator[Float32]:
-        for table in tables:
-            ids.append(table.ids)
-            rows.append(table.documents)
-            yield table.vectors
-
-    keys = write_rows(folder / VECTORS, vectors(), dimension)
-    write_array(folder / KEYS, np.concatenate(ids))
-    write_array(folder / DOCUMENTS, np.concatenate(rows))
-    return keys

@@ -2,40 +2,48 @@
 
 A search reads the lists whose centroids are nearest, compares their 4-bit codes (Jégou, Douze
 and Schmid 2011; André, Kermarrec and Le Scouarnec 2017 for codes in registers), and orders the
-best of these by one byte a number. What it proposes, attention scores again by the keys
-themselves. How many lists and how many candidates travel with each call.
+best of these by one byte per number. Attention scores these candidates again by the keys
+themselves. The numbers of lists and of candidates travel with each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
 from attend.arrays import top
-from attend.keys.vectors import FlatVectors, NearestKeys, Selector
+from attend.errors import Damaged
+from attend.keys.vectors import FETCH_SHARE, FlatVectors, NearestKeys, Selector
 from attend.types import Bool, Float32, Float64, Int64
 
-KEY_BYTES = 32
-"""A key is so many times as long as its 4-bit code: 4 bytes a number, and 1 for eight."""
+LISTS, CODES = "lists.faiss", "codes.faiss"
 
-FETCH_SHARE = 8
-"""A fetch of more than one key in so many costs as much as a scan, which finds documents."""
+SAMPLE = 40
+"""Keys that a list is trained on."""
+
+BLOCK = 8192
+"""Keys quantised at a time."""
+
+KEY_BYTES = 32
+"""A key is 32 times as long as its 4-bit code: 4 bytes a number, and 1 for eight."""
 
 RARE = 2
-"""Allowed keys so many times rarer near a query than everywhere are searched exactly."""
+"""Where allowed keys are more than this factor rarer near a query than everywhere, the query is
+answered exactly."""
 
 
 class Point(NamedTuple):
-    """Search parameters, and what was measured with them.
+    """Search parameters, and their measured results.
 
     Attributes:
         probes: lists that are read.
         factor: candidates by their codes, for each key that is fetched.
-        recall: the share of the true ten nearest among what was found.
+        recall: the share of the true ten nearest in the results.
         seconds: of one query.
     """
 
@@ -52,12 +60,12 @@ class Probed(NamedTuple):
     nearness: Float32  # (q, p) inner products with their centroids
 
 
-class QuantisedVectors:
+class QuantisedVectors(FlatVectors):
     """Codes in memory, bytes and keys in mapped files.
 
     Attributes:
-        lists, codes: an IndexIVFPQFastScan and an IndexScalarQuantizer; FAISS's types say less
-            than there is.
+        lists, codes: an IndexIVFPQFastScan and an IndexScalarQuantizer; FAISS's own types lack
+            some of their attributes.
         points: the measured parameters, the fastest first; each next one finds more.
         target: the share to find where a call asks for none.
     """
@@ -70,16 +78,13 @@ class QuantisedVectors:
         points: Sequence[Point] = (),
         target: float = 1.0,
     ) -> None:
+        super().__init__(vectors)
         self.lists, self.codes = lists, codes
-        self.exact = FlatVectors(vectors)
         self.points, self.target = tuple(points), target
         self._refined = faiss.IndexRefine(lists, codes)
 
-    def all(self) -> Float32:
-        return self.exact.all()
-
     def point(self, recall: float | None) -> Point | None:
-        """The fastest parameters that found so much; None where none did."""
+        """Return the fastest parameters that found the share; None where none did."""
         target = self.target if recall is None else recall
         return next((point for point in self.points if point.recall >= target), None)
 
@@ -93,61 +98,53 @@ class QuantisedVectors:
         if point is None or fetch * FETCH_SHARE >= min(keys, n):
             return False
         # A scan reads the allowed keys; a search the codes of as many lists as hold enough of them.
-        codes = self._enough(point.probes) * n / keys
+        codes = self._keys_in(point.probes) * n / keys
         return bool(keys * KEY_BYTES > codes)
 
     def search(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
+        self,
+        queries: Float32,
+        k: int,
+        allowed: Bool | None = None,
+        recall: float | None = None,
+        *,
+        roughly: bool = False,
     ) -> NearestKeys:
         point = self.point(recall)
         if point is None:
-            return self.exact.search(queries, k, allowed)
-        return self.search_at(point, queries, k, allowed)
-
-    def propose(
-        self, queries: Float32, k: int, allowed: Bool | None, recall: float | None = None
-    ) -> NearestKeys:
-        """As many candidates by their codes as are asked for, in the order of their bytes."""
-        point = self.point(recall)
-        if point is None:
-            return self.exact.search(queries, k, allowed)
-        return self.search_at(point._replace(factor=1), queries, k, allowed)
+            return super().search(queries, k, allowed)
+        return self.search_at(point._replace(factor=1) if roughly else point, queries, k, allowed)
 
     def search_at(
         self, point: Point, queries: Float32, k: int, allowed: Bool | None = None
     ) -> NearestKeys:
-        """With these parameters. `-1` fills up where the lists that were read hold too few."""
+        """Search with these parameters; `-1` fills up where the lists read hold too few keys."""
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if allowed is not None:
             return self._masked(point, queries, k, allowed)
         parameters = faiss.IndexRefineSearchParameters(
             k_factor=point.factor,  # type: ignore[call-arg] # SWIG adds it
-            base_index_params=_reading(point.probes),
+            base_index_params=_probing(point.probes),
         )
         return NearestKeys(*self._refined.search(queries, k, params=parameters))
 
     def _masked(self, point: Point, queries: Float32, k: int, allowed: Bool) -> NearestKeys:
-        """By codes where the mask leaves as much near a query as elsewhere; else by the keys.
+        """Search by codes where the mask leaves as much near a query as elsewhere; else by keys.
 
-        What is far off all lies about equally far, and codes do not tell it apart.
+        Keys that are all far off lie about equally far, and codes do not tell them apart.
         """
         counts = np.bincount(self._list_of[allowed], minlength=self.lists.nlist)
         products = queries @ self._centroids.T  # (q, d) @ (d, lists) -> (q, lists)
         rarer = self._rarer(point, products, counts)
         far = rarer > RARE
-        results = NearestKeys(
-            np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-        )
+        results = NearestKeys.empty(len(queries), k)
         if far.any():
-            results.scores[far], results.positions[far] = self.exact.search(
-                queries[far], k, allowed
-            )
+            exact = super().search(queries[far], k, allowed)
+            results.scores[far], results.positions[far] = exact
         if not far.all():
             probed = self._probed(point, products[~far], counts, rarer[~far])
-            near = queries[~far]
-            results.scores[~far], results.positions[~far] = self._by_codes(
-                near, k, point.factor, probed, allowed
-            )
+            near = self._by_codes(queries[~far], k, point.factor, probed, allowed)
+            results.scores[~far], results.positions[~far] = near
         return results
 
     def _rarer(self, point: Point, products: Float32, counts: Int64) -> Float64:
@@ -159,14 +156,14 @@ class QuantisedVectors:
         return np.maximum(1, quotient)
 
     def _probed(self, point: Point, products: Float32, counts: Int64, rarer: Float64) -> Probed:
-        """The nearest lists that hold as many allowed keys as an unmasked search reads keys.
+        """Return the nearest lists with as many allowed keys as an unmasked search reads keys.
 
-        What a mask leaves is searched as finely as the whole is, and more so where it is rare.
+        A masked search is as fine as one over all, and finer where allowed keys are rare.
         """
         masked = np.where(counts == 0, -np.inf, products)
         order = np.argsort(-masked, axis=1)
         read = np.cumsum(counts[order], axis=1)  # (q, lists)
-        enough = np.minimum(self._enough(point.probes) * rarer**2, counts.sum())
+        enough = np.minimum(self._keys_in(point.probes) * rarer**2, counts.sum())
         probes = int((read < enough[:, None]).sum(axis=1).max(initial=0)) + 1
         lists = np.ascontiguousarray(order[:, :probes], dtype=np.int64)
         nearness = np.ascontiguousarray(np.take_along_axis(masked, lists, axis=1))
@@ -176,21 +173,20 @@ class QuantisedVectors:
     def _by_codes(
         self, queries: Float32, k: int, factor: int, probed: Probed, allowed: Bool
     ) -> NearestKeys:
-        masked, shape = Selector(allowed), (len(queries), k * factor)
-        distances, proposed = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        masked, results = Selector(allowed), NearestKeys.empty(len(queries), k * factor)
         # By its pointers: the wrapper in Python takes no parameters here.
         self.lists.search_preassigned_c(
             len(queries),
             faiss.swig_ptr(queries),
-            shape[1],
+            k * factor,
             faiss.swig_ptr(probed.lists),
             faiss.swig_ptr(probed.nearness),
-            faiss.swig_ptr(distances),
-            faiss.swig_ptr(proposed),
+            faiss.swig_ptr(results.scores),
+            faiss.swig_ptr(results.positions),
             False,
-            _reading(probed.lists.shape[1], masked),
+            _probing(probed.lists.shape[1], masked),
         )
-        return self._by_bytes(queries, proposed, k)
+        return self._by_bytes(queries, results.positions, k)
 
     def _by_bytes(self, queries: Float32, proposed: Int64, k: int) -> NearestKeys:
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
@@ -203,8 +199,8 @@ class QuantisedVectors:
             positions[number, : len(best)] = valid[best]
         return NearestKeys(scores, positions)
 
-    def _enough(self, probes: int) -> int:
-        """Keys in so many lists."""
+    def _keys_in(self, probes: int) -> int:
+        """Return the average number of keys in some lists."""
         return max(1, probes * int(self.lists.ntotal) // int(self.lists.nlist))
 
     @cached_property
@@ -225,7 +221,7 @@ class QuantisedVectors:
 
     @cached_property
     def _sizes(self) -> Int64:
-        """(lists,) how many keys each holds."""
+        """(lists,) the number of keys in each."""
         return np.bincount(self._list_of, minlength=self.lists.nlist)
 
     @cached_property
@@ -236,7 +232,84 @@ class QuantisedVectors:
         return np.asarray(flat.reshape(self.codes.ntotal, self.codes.code_size))
 
 
-def _reading(probes: int, masked: Selector | None = None) -> Any:
-    """Parameters of a call that reads so many lists."""
+def _probing(probes: int, masked: Selector | None = None) -> Any:
+    """Return the parameters of a call that reads this number of lists."""
     selected = {} if masked is None else {"sel": masked.faiss}
     return faiss.SearchParametersIVF(nprobe=probes, **selected)  # type: ignore[call-arg] # SWIG's
+
+
+def trained(vectors: Float32) -> Any:
+    """Return empty lists whose centroids and codes fit a sample of keys (n, d)."""
+    keys, width = vectors.shape
+    # The power of two next to 2 √n: reading centroids and reading lists both stay a small part
+    # of reading all.
+    lists = int(2 ** max(4, round(np.log2(2 * np.sqrt(keys)))))
+    sample = np.random.default_rng(keys).choice(keys, min(keys, lists * SAMPLE), replace=False)
+    numbers = next(size for size in (4, 3, 5, 2, 1) if width % size == 0)
+    index: Any = faiss.index_factory(
+        width, f"IVF{lists},PQ{width // numbers}x4fs", faiss.METRIC_INNER_PRODUCT
+    )
+    # A tenth of FAISS's own effort: the rest gains less than half a point.
+    index.cp.niter = index.pq.cp.niter = 10
+    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+    index.cp.max_points_per_centroid = SAMPLE
+    index.train(np.ascontiguousarray(vectors[np.sort(sample)]))
+    return index
+
+
+def write(folder: Path, lists: Any, vectors: Float32) -> Iterator[int]:
+    """Quantise keys (n, d), write `LISTS` and `CODES`, and yield the number done by block.
+
+    Of the bytes only a block is in memory at once.
+    """
+    codes = faiss.IndexScalarQuantizer(
+        lists.d, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    )
+    # Keys from all over tell the range of each number.
+    codes.train(np.ascontiguousarray(vectors[:: max(1, len(vectors) // 100_000)]))
+    with open(folder / CODES, "wb") as file:
+        file.write(_head(bytes(faiss.serialize_index(codes)), len(vectors)))
+        for start in range(0, len(vectors), BLOCK):
+            block = np.ascontiguousarray(vectors[start : start + BLOCK])
+            lists.add(block)
+            file.write(codes.sa_encode(block).tobytes())
+            yield start + len(block)
+    faiss.write_index(lists, str(folder / LISTS))
+
+
+def _head(empty: bytes, keys: int) -> bytes:
+    """Return the head of a file of codes, from the bytes of an index without any.
+
+    FAISS has no way to write codes block by block. It puts the number of keys behind the four
+    letters of the type and the width, and the number of bytes in front of the first.
+    """
+    head = bytearray(empty)
+    head[8:16] = np.int64(keys).tobytes()
+    width = int.from_bytes(head[4:8], "little")
+    head[-8:] = np.int64(keys * width).tobytes()
+    return bytes(head)
+
+
+def read(
+    folder: Path, vectors: Float32, points: Sequence[Point] = (), target: float = 1.0
+) -> QuantisedVectors:
+    """Read the files that `write` wrote; the bytes stay in theirs, and processes share them.
+
+    Raises:
+        Damaged: a file is no index, or they are not of the same keys.
+    """
+    lists = _read(folder / LISTS, 0)
+    codes = _read(folder / CODES, faiss.IO_FLAG_MMAP_IFC)
+    if not lists.ntotal == codes.ntotal == len(vectors):
+        raise Damaged(
+            f"{folder} holds {len(vectors)} vectors, but {lists.ntotal} codes and {codes.ntotal} "
+            f"rows of bytes."
+        )
+    return QuantisedVectors(lists, codes, vectors, points, target)
+
+
+def _read(path: Path, flags: int) -> Any:
+    try:
+        return faiss.read_index(str(path), flags)
+    except RuntimeError as error:
+        raise Damaged(f"{path} cannot be read as an index ({error}).") from error

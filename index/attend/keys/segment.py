@@ -1,7 +1,12 @@
-"""A segment: an immutable run of documents with their keys, and an index of these.
+"""Segments: documents with an index of their keys, which removals mask.
 
 Inside a segment a key is a position and a document a place; the rows and ids that the rest of the
 package speaks of stand beside them in a table. A document's keys lie side by side.
+
+The delta is the segment of fresh keys, in buffers that grow at their end. A write adds its own
+keys and copies none of the others. Each state of the delta sees the first documents and keys of
+the buffers, so that the readers of an older state are undisturbed. Documents stand in the order
+in which they came; one that came again stands there twice, and its earlier keys are removed.
 """
 
 from __future__ import annotations
@@ -9,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attend.key_table import KeyTable
-from attend.keys.vectors import Vectors
+from attend.arrays import KeyTable
+from attend.keys.vectors import FlatVectors
 from attend.types import Bool, Int64
+
+Array = TypeVar("Array", bound=NDArray[Any])
 
 BLOCK_KEYS = 8192
 """Keys in one block of a scan: 12 MB at 384 dimensions, which the cache hierarchy likes."""
@@ -23,48 +31,8 @@ BLOCK_KEYS = 8192
 FEW = 8
 """Rows that are fewer than one document in eight are looked up, not marked among all."""
 
-NEVER = np.iinfo(np.int32).max
-
-
-class Removals:
-    """The moments at which documents were removed, shared by all states of a segment.
-
-    A state sees the removals up to its own moment, so that a new removal costs no copy and
-    disturbs no reader of an older state.
-    """
-
-    def __init__(self, documents: int) -> None:
-        self._moments = np.full(documents, NEVER, dtype=np.int32)
-        self.last = 0
-
-    def alive(self, documents: int, moment: int) -> Bool:
-        """Return which of the first documents (n,) were not removed up to a moment."""
-        alive: Bool = self._moments[:documents] > moment
-        return alive
-
-    def living(self, places: Int64, moment: int) -> Int64:
-        """Return those of the places that were not removed up to a moment."""
-        return places[self._moments[places] > moment]
-
-    def remove(self, places: Int64) -> None:
-        """Remove documents at the next moment."""
-        self._moments[places] = self.last + 1
-        self.last += 1
-
-    def up_to(self, moment: int) -> Removals:
-        """Return the removals up to a moment, for a state of its own."""
-        removals = Removals(len(self._moments))
-        removals.last = moment
-        earlier = self._moments <= moment
-        removals._moments[earlier] = self._moments[earlier]
-        return removals
-
-    def reserve(self, documents: int) -> None:
-        """Make room for so many documents."""
-        if documents > len(self._moments):
-            more = np.full(max(documents, 2 * len(self._moments)), NEVER, dtype=np.int32)
-            more[: len(self._moments)] = self._moments
-            self._moments = more
+COMPACTED = 1024
+"""Removed keys from which on the buffers are written again, where they outnumber the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,22 +42,22 @@ class Segment:
     Attributes:
         table: the documents with their keys, removed ones too.
         vectors: the index of the table's keys.
-        removals, moment: which of the documents are removed.
+        alive: (n,) false where a document has been deleted or has newer keys elsewhere. A byte
+            for each, which a removal copies: a million cost it a twentieth of a millisecond.
         removed, removed_keys: the number of these documents, and of their keys.
     """
 
     table: KeyTable
-    vectors: Vectors
-    removals: Removals = field(repr=False)
-    moment: int = 0
+    vectors: FlatVectors
+    alive: Bool = field(repr=False)
     removed: int = 0
     removed_keys: int = 0
 
     @classmethod
-    def of(cls, vectors: Vectors, key_ids: Int64, documents: Int64) -> Segment:
+    def of(cls, vectors: FlatVectors, key_ids: Int64, documents: Int64) -> Segment:
         """Make a segment from the document row of each key, (m,) ascending."""
-        table = KeyTable.of_keys(vectors.all(), key_ids, documents)
-        return Segment(table, vectors, Removals(len(table)))
+        table = KeyTable.of_keys(vectors.vectors, key_ids, documents)
+        return Segment(table, vectors, np.ones(len(table), dtype=bool))
 
     @cached_property
     def rows(self) -> Int64:
@@ -111,32 +79,23 @@ class Segment:
         """The number of keys of these documents."""
         return self.keys - self.removed_keys
 
-    @cached_property
-    def alive(self) -> Bool:
-        """(n,) false where the document has been deleted or has newer keys elsewhere."""
-        return self.removals.alive(len(self.table), self.moment)
-
     def released(self, removed: Int64, rows: Int64) -> tuple[Self, KeyTable]:
         """Let go of the documents that lost one of the keys `removed`, or are among `rows`.
-
-        Costs as much as the change, whatever the size of the segment.
 
         Returns: the segment without these documents, and what is left of their keys.
         """
         touched = np.union1d(self.find(rows), self.owners(removed))
-        touched = self.removals.living(touched, self.moment)
-        if not len(touched):
-            return self, self.table.some(touched)
+        touched = touched[self.alive[touched]]
         lost = self.table.some(touched)
+        if not len(touched):
+            return self, lost
         stays = np.isin(lost.ids, removed, invert=True)
         left = KeyTable.of_keys(lost.vectors[stays], lost.ids[stays], lost.documents[stays])
-        shared = self.removals.last == self.moment
-        removals = self.removals if shared else self.removals.up_to(self.moment)
-        removals.remove(touched)
+        alive = self.alive.copy()
+        alive[touched] = False
         segment = replace(
             self,
-            removals=removals,
-            moment=removals.last,
+            alive=alive,
             removed=self.removed + len(touched),
             removed_keys=self.removed_keys + len(lost.ids),
         )
@@ -149,10 +108,6 @@ class Segment:
     def owners(self, ids: Int64) -> Int64:
         """Return the places of the documents of those of the keys that are here."""
         return self.table.owners(ids)
-
-    def living_table(self) -> KeyTable:
-        """Return the living documents with their keys."""
-        return self.table.some(np.flatnonzero(self.alive))
 
     def allowed(self, rows: Int64 | None) -> Bool | None:
         """Return which documents (n,) are alive and among `rows`; None where all are."""
@@ -169,7 +124,8 @@ class Segment:
     def places(self, rows: Int64 | None) -> Int64:
         """Return the places (ascending) of the living documents of `rows`; of all if None."""
         if rows is not None and len(rows) * FEW < len(self.rows):
-            return self.removals.living(self.find(rows), self.moment)
+            places = self.find(rows)
+            return places[self.alive[places]]
         allowed = self.allowed(rows)
         return np.arange(len(self.rows)) if allowed is None else np.flatnonzero(allowed)
 
@@ -180,6 +136,103 @@ class Segment:
         return self.table.blocks(BLOCK_KEYS, places)
 
 
-def largest_block(most_keys: int) -> int:
-    """Return how many keys a block has at most, where no document has more than `most_keys`."""
-    return BLOCK_KEYS + most_keys
+class Buffers:
+    """Documents with their keys, as they came, shared by all states of one delta.
+
+    Attributes:
+        documents, keys: their numbers in the newest state.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.documents = self.keys = 0
+        self._rows = np.empty(0, dtype=np.int64)
+        self._starts = np.zeros(1, dtype=np.int64)
+        self._vectors = np.empty((0, width), dtype=np.float32)
+        self._ids = np.empty(0, dtype=np.int64)
+        self._place_of: dict[int, int] = {}  # row -> its newest place
+        self._owner_of: dict[int, int] = {}  # key id -> the newest place that has it
+
+    def append(self, added: KeyTable) -> KeyTable:
+        """Write documents to the end, and return all there are."""
+        first, keys = self.documents, self.keys
+        documents, upto = first + len(added), keys + len(added.ids)
+        self._rows = _written(self._rows, first, added.rows)
+        self._starts = _written(self._starts, first + 1, added.starts[1:] + keys)
+        self._vectors = _written(self._vectors, keys, added.vectors)
+        self._ids = _written(self._ids, keys, added.ids)
+        self._place_of.update(zip(added.rows.tolist(), range(first, documents), strict=True))
+        owners = (first + added.ordinals).tolist()
+        self._owner_of.update(zip(added.ids.tolist(), owners, strict=True))
+        self.documents, self.keys = documents, upto
+        starts = self._starts[: documents + 1]
+        return KeyTable(self._rows[:documents], starts, self._vectors[:upto], self._ids[:upto])
+
+    def find(self, rows: Int64, documents: int) -> Int64:
+        """Return the newest places of rows among the first documents."""
+        places = []
+        for row in rows.tolist():
+            place = self._place_of.get(row)
+            if place is not None and place < documents:
+                places.append(place)
+            elif place is not None:  # it came again since the reader's state
+                places += np.flatnonzero(self._rows[:documents] == row)[-1:].tolist()
+        return np.array(sorted(places), dtype=np.int64)
+
+    def owners(self, ids: Int64) -> Int64:
+        """Return the places of the documents that have keys, in the newest state."""
+        places = {self._owner_of.get(id, -1) for id in ids.tolist()} - {-1}
+        return np.array(sorted(places), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Delta(Segment):
+    """A state of the delta; only the newest one is extended without a copy."""
+
+    buffers: Buffers = field(kw_only=True, repr=False)
+
+    @classmethod
+    def empty(cls, width: int) -> Delta:
+        """Make a delta without keys of this width."""
+        none = np.empty(0, dtype=np.int64)
+        table = KeyTable.of_keys(np.empty((0, width), dtype=np.float32), none, none)
+        return cls(table, FlatVectors(table.vectors), none.astype(bool), buffers=Buffers(width))
+
+    @classmethod
+    def holding(cls, table: KeyTable) -> Delta:
+        """Make a delta of documents with their keys."""
+        return cls.empty(table.vectors.shape[1]).extended(table)
+
+    def newest(self) -> Delta:
+        """Return this state, or a copy where it was extended already or is mostly removed."""
+        superseded = self.buffers.documents > len(self.table)
+        if superseded or self.removed_keys > max(COMPACTED, self.living_keys):
+            return Delta.holding(self.table.some(np.flatnonzero(self.alive)))
+        return self
+
+    def extended(self, added: KeyTable) -> Delta:
+        """Return the newest state with more documents, none of which is alive in it."""
+        if not len(added):
+            return self
+        alive = np.append(self.alive, np.ones(len(added), dtype=bool))
+        table = self.buffers.append(added)
+        return replace(self, table=table, vectors=FlatVectors(table.vectors), alive=alive)
+
+    def find(self, rows: Int64) -> Int64:
+        return self.buffers.find(rows, len(self.table))
+
+    def owners(self, ids: Int64) -> Int64:
+        return self.buffers.owners(ids)
+
+
+def _written(array: Array, used: int, added: Array) -> Array:
+    """Write rows behind those used: in place, or in an array of twice the size if it is full.
+
+    An array that was too small stays as it is, for whoever reads it.
+    """
+    needed = used + len(added)
+    if needed > len(array):
+        larger = np.empty((max(needed, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
+        larger[:used] = array[:used]
+        array = larger  # type: ignore[assignment]
+    array[used:needed] = added
+    return array

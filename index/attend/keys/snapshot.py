@@ -1,26 +1,26 @@
-"""What one search looks at: segments of keys under one projection, which never change."""
+"""The keys that one search looks at: segments under one projection, which never change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 
-from attend.key_table import KeyTable
+from attend.arrays import KeyTable
 from attend.keys.choose import FLAT
-from attend.keys.delta import Delta
-from attend.keys.nearest import Near, Proposed, near_in, nearest
-from attend.keys.segment import Segment, largest_block
+from attend.keys.nearest import Near, Proposals, near_in, nearest
+from attend.keys.segment import BLOCK_KEYS, Delta, Segment
 from attend.types import Float32, Int64, Json
 
-DRAWN = 32_768
-"""Documents that stand for all of them: 50 MB at 384 dimensions."""
+SAMPLED = 32_768
+"""Documents in a sample: 50 MB at 384 dimensions."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Sample:
     """Documents drawn at random, ascending, and the number they were drawn from.
 
     Attributes:
@@ -32,14 +32,63 @@ class Drawn:
     cache: dict[bytes, tuple[float, float]] = field(default_factory=dict, compare=False)
 
 
+class SearchableKeys(Protocol):
+    """Keys under one projection in one state of a collection; `Snapshot` documents the methods.
+
+    An engine that reads only candidates raises Unsupported in `rows`, `living`, `near`, `sample`
+    and `blocks(None)`.
+    """
+
+    @property
+    def keys(self) -> int: ...
+    @property
+    def indexed(self) -> int: ...
+    @property
+    def fresh(self) -> int: ...
+    @property
+    def documents(self) -> int: ...
+    @property
+    def scans(self) -> bool: ...
+    @property
+    def most_keys(self) -> int: ...
+    @property
+    def largest_block(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def index(self) -> Mapping[str, Json]: ...
+    @property
+    def rows(self) -> Int64: ...
+
+    def search(
+        self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
+    ) -> Proposals: ...
+
+    def near(
+        self,
+        queries: Float32,
+        rows: Int64 | None,
+        keys: int,
+        recall: float | None = None,
+        *,
+        roughly: bool = False,
+    ) -> Near: ...
+
+    def promises(self, recall: float | None = None) -> float: ...
+    def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]: ...
+    def lookup(self, rows: Int64) -> KeyTable: ...
+    def living(self, rows: Int64) -> Int64: ...
+    def sample(self, rows: Int64 | None) -> Sample: ...
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Segments and the state of the database that they mirror.
 
     Attributes:
         published, delta: disjoint in living documents.
-        last_key, last_removal: how far of the database is in here.
-        generation: number of the published index, 0 where none is published.
+        last_key, last_removal: the last changes of the database that are in here.
+        generation: number of the published index, 0 where nothing is published.
         index: which kind it is, and why (`attend.keys.choose`).
     """
 
@@ -50,7 +99,12 @@ class Snapshot:
     generation: int
     index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
     scans = True
-    """Whether all keys may be scored for one search, where that is cheap."""
+    """True where all keys may be scored for one search, where that is cheap."""
+
+    @classmethod
+    def empty(cls, width: int) -> Snapshot:
+        """Return a snapshot without keys."""
+        return cls(Delta.empty(width), Delta.empty(width), 0, 0, 0)
 
     @property
     def segments(self) -> tuple[Segment, Segment]:
@@ -76,17 +130,17 @@ class Snapshot:
         """Numbers in a stored key: all heads side by side."""
         # A published index without keys knows only how wide embeddings are.
         filled = [segment for segment in self.segments if segment.keys] or self.segments
-        return int(filled[0].vectors.all().shape[1])
-
-    @cached_property
-    def largest_block(self) -> int:
-        """Keys that a block may have: it ends with a whole document."""
-        return largest_block(self.most_keys)
+        return int(filled[0].vectors.vectors.shape[1])
 
     @cached_property
     def most_keys(self) -> int:
         """The most keys that one document has."""
         return max(segment.table.most_keys for segment in self.segments)
+
+    @property
+    def largest_block(self) -> int:
+        """The most keys that a block has: it ends with a complete document."""
+        return BLOCK_KEYS + self.most_keys
 
     @cached_property
     def _filled(self) -> Sequence[Segment]:
@@ -104,8 +158,8 @@ class Snapshot:
 
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
-    ) -> Proposed:
-        """Rows of at least the `attend` documents whose best key has the largest inner product.
+    ) -> Proposals:
+        """Return at least the `attend` documents whose best key has the largest inner product.
 
         Ascending, for each query; of equals those of the lower rows. Memory is bounded whatever
         the number of queries.
@@ -113,8 +167,8 @@ class Snapshot:
         Args:
             queries: (q, H, d) in the space of the keys; documents are found for each head.
             rows: documents to choose from, ascending; None for all.
-            recall: the share of the true ones that is to be found; None for what the index was
-                built for, 1 for all.
+            recall: the share of the true nearest that the proposals must have; None for the
+                share that the index was built for, 1 for all.
         """
         flat = queries.reshape(-1, queries.shape[-1])  # (q, H, d) -> (q * H, d)
         search_segment = partial(nearest, queries=flat, rows=rows, attend=attend, recall=recall)
@@ -122,18 +176,11 @@ class Snapshot:
         heads = queries.shape[1]
         if len(proposals) == 1 and heads == 1:
             return proposals[0]
-        merged = [
-            _united(
-                [
-                    row
-                    for proposal in proposals
-                    for row in proposal.rows[start : start + heads]
-                    if len(row)
-                ]
-            )
-            for start in range(0, len(flat), heads)
-        ]
-        return Proposed(merged, min(proposal.recall for proposal in proposals))
+        merged = []
+        for start in range(0, len(flat), heads):
+            parts = [part for p in proposals for part in p.rows[start : start + heads]]
+            merged.append(np.unique(np.concatenate(parts)))
+        return Proposals(merged, min(proposal.recall for proposal in proposals))
 
     def near(
         self,
@@ -144,14 +191,14 @@ class Snapshot:
         *,
         roughly: bool = False,
     ) -> Near:
-        """The documents of about so many of the nearest keys of each segment.
+        """Return the documents of about this number of the nearest keys of each segment.
 
-        Nothing is scored again: this is for queries that together propose what is.
+        Nothing is scored again: this is for queries that together propose documents.
 
         Args:
             queries: (q, d) in the space of the keys.
             rows, recall: as of `search`.
-            roughly: whether as many candidates by their codes will do as are asked for.
+            roughly: order no more candidates by their codes than are returned.
         """
         results = [
             near_in(segment, queries, rows, keys, recall, roughly) for segment in self._filled
@@ -166,42 +213,55 @@ class Snapshot:
         return Near(*ordered)
 
     def promises(self, recall: float | None = None) -> float:
-        """The share of the true nearest keys that searches find; 1 where they are exact."""
+        """Return the share of the true nearest keys that searches find; 1 where they are exact."""
         return min(segment.vectors.promises(recall) for segment in self.segments)
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
-        """Every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
+        """Yield every living document of `rows` once, in blocks of about `BLOCK_KEYS` keys."""
         for segment in self._filled:
             yield from segment.blocks(segment.places(rows))
 
+    def mean(self) -> Float32:
+        """Return the mean of all living keys, (d,)."""
+        total, count = np.zeros(self.width), 0
+        for block in self.blocks(None):
+            total += block.vectors.sum(axis=0, dtype=np.float64)
+            count += len(block.ids)
+        return (total / max(count, 1)).astype(np.float32)
+
     def lookup(self, rows: Int64) -> KeyTable:
-        """The living documents of `rows` with their keys."""
+        """Return the living documents of `rows` with their keys."""
         ascending = np.unique(rows)
         return KeyTable.joined(
             [segment.table.some(segment.places(ascending)) for segment in self._filled]
         )
 
     def living(self, rows: Int64) -> Int64:
-        """Those of the rows whose documents are there."""
+        """Return those of the rows whose documents are there."""
         return np.concatenate([segment.rows[segment.places(rows)] for segment in self.segments])
 
-    @cached_property
-    def drawn(self) -> Drawn:
-        """Some of all living documents, the same for every search."""
-        return self.drawn_of(None)
+    def sample(self, rows: Int64 | None) -> Sample:
+        """Return up to `SAMPLED` of the living documents of `rows`, each with equal probability.
 
-    def drawn_of(self, rows: Int64 | None) -> Drawn:
-        """Up to `DRAWN` of the living documents of `rows`, each as likely as any other."""
+        The sample of all documents (None) is the same for every search.
+        """
+        return self._of_all if rows is None else self._sampled(rows)
+
+    @cached_property
+    def _of_all(self) -> Sample:
+        return self._sampled(None)
+
+    def _sampled(self, rows: Int64 | None) -> Sample:
         parted = [segment.places(rows) for segment in self.segments]
         ends = np.cumsum([len(places) for places in parted])
         total = int(ends[-1])
         random = np.random.default_rng(total)
-        picks = np.sort(random.choice(total, min(total, DRAWN), replace=False, shuffle=False))
+        picks = np.sort(random.choice(total, min(total, SAMPLED), replace=False, shuffle=False))
         parts = np.split(picks, np.searchsorted(picks, ends[:-1]))
         begins = np.append(0, ends[:-1]).tolist()
         tables = [
-            segment.table.some(ordinals[part - begin])
-            for segment, ordinals, part, begin in zip(
+            segment.table.some(places[part - begin])
+            for segment, places, part, begin in zip(
                 self.segments, parted, parts, begins, strict=True
             )
         ]
@@ -209,14 +269,14 @@ class Snapshot:
         # What changed lies in the delta, whatever its row.
         if (np.diff(table.rows) < 0).any():
             table = table.some(np.argsort(table.rows))
-        return Drawn(table, total)
+        return Sample(table, total)
 
     def advanced(
         self, added: KeyTable, removed: Int64, last_key: int, last_removal: int
     ) -> Snapshot:
-        """The snapshot after a change: documents that lost or gained keys move to the delta.
+        """Return the snapshot after a change: documents that lost or gained keys move to the delta.
 
-        A document lies whole in one segment, so that each is scored once and with all its keys.
+        A document lies in one segment, so that it is scored once and with all its keys.
         """
         published, left = self.published.released(removed, added.rows)
         delta, fresh_left = self.delta.newest().released(removed, added.rows)
@@ -228,20 +288,13 @@ class Snapshot:
         )
 
 
-def _merged(filled: Sequence[KeyTable]) -> KeyTable:
+def _merged(tables: Sequence[KeyTable]) -> KeyTable:
     """Return the keys of all tables, in the order (document row, key id)."""
-    if len(filled) == 1:
-        return filled[0]
+    if len(tables) == 1:
+        return tables[0]
     vectors, ids, documents = (
-        np.concatenate([getattr(part, name) for part in filled])
+        np.concatenate([getattr(table, name) for table in tables])
         for name in ("vectors", "ids", "documents")
     )
     order = np.lexsort((ids, documents))
     return KeyTable.of_keys(vectors[order], ids[order], documents[order])
-
-
-def _united(rows: Sequence[Int64]) -> Int64:
-    """Return different rows of all, ascending."""
-    if len(rows) == 1:
-        return np.sort(rows[0])
-    return np.unique(np.concatenate(rows or [np.empty(0, dtype=np.int64)]))

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from attend.arrays import kth_largest, unit
+from attend.arrays import KeyTable, kth_largest, unit
 from attend.attention import Mechanism
-from attend.key_table import KeyTable
 from attend.measure.statistics import dcg
 from attend.types import Bool, Float32, Float64, Floats, Int64
 

@@ -13,9 +13,9 @@ import numpy as np
 from attend.api.answers import Answer, KeyMap, MapPoint, MapQuery, Place
 from attend.api.queries import Query
 from attend.api.search import MapRequest
+from attend.arrays import KeyTable
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.key_table import KeyTable
 from attend.search.queries import QueryEncoder
 from attend.store import StoredDocument
 from attend.types import Float64, Floats

@@ -22,7 +22,7 @@ from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Bool, Float32, Float64, Int64
 from attend.values import display_title, only
-from attend.view import SnapshotSource, Vanished, View, until_stable
+from attend.versions import SnapshotSource, Vanished, View, until_stable
 
 POOL = 1000
 """The most documents that diversity chooses from."""
@@ -112,7 +112,7 @@ class Recommender:
             attended=scored.attended.total_documents,
             exact=attention.exact,
             generation=view.change,
-            projection=view.version,
+            projection=view.version.number,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
@@ -145,7 +145,7 @@ class Recommender:
         self, resolved: _Resolved, history: History, rows: Int64 | None, keep: int
     ) -> Attention:
         """Return the attention of a history, with its `keep` best documents."""
-        version = resolved.view.made
+        version = resolved.view.version
         weights = np.abs(history.weights) * version.gates(history.rows)
         # Where every gate is shut the weights that were sent remain.
         weights = weights if weights.sum() > 0 else np.abs(history.weights)

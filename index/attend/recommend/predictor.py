@@ -25,7 +25,7 @@ from attend.recommend.predict import (
 from attend.search.listing import MAX_SHARES
 from attend.store import CollectionStore
 from attend.types import Float32, Int64, Json
-from attend.view import SnapshotSource, Vanished, until_stable
+from attend.versions import SnapshotSource, Vanished, until_stable
 from attend.views import UNTRAINED
 
 TERMS = "ratings"

@@ -34,7 +34,7 @@ from attend.search.values import (
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.types import Float64, Int64, Json
 from attend.values import ValueType, blend_for, display_title, infer, only
-from attend.view import Vanished
+from attend.versions import Vanished
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
@@ -84,7 +84,7 @@ class Answering:
         self.types = types
         self.with_texts = self.options.value not in (None, KEY)  # where a value may be one
         grouped = self.options.group_by is not None
-        version = attention.scoring.view.made.number
+        version = attention.scoring.view.version.number
         self.listings = [
             listed(attended, search.request, version, self._labels(attended) if grouped else None)
             for search, attended in zip(searches, attention.attended, strict=True)
@@ -101,7 +101,7 @@ class Answering:
         view, plan = self.attention.scoring.view, self.attention.scoring.plan
         least = self.options.min_confidence
         if least is None:
-            least = view.made.tuning.threshold
+            least = view.version.tuning.threshold
         if least is None or not plan.calibrated:
             least = 0.0
         answers = []
@@ -118,7 +118,7 @@ class Answering:
                 exact=self.attention.exact,
                 recall=self.attention.recall,
                 generation=view.change,
-                projection=view.made.number,
+                projection=view.version.number,
                 took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
                 next=self.listings[query].next,
                 facets=facets,
@@ -185,7 +185,7 @@ class Answering:
             scoring.mechanism.temperature,
             scoring.mechanism.gates.tolist(),
             None if logit is None else logit.tolist(),
-            scoring.view.made.tuning.threshold,
+            scoring.view.version.tuning.threshold,
             share,
         )
 
@@ -202,10 +202,10 @@ class Answering:
                 "coverage": 0.0,
             }
         scoring = self.attention.scoring
-        projection, gates = scoring.view.made.projection, scoring.plan.mechanism.gates
+        projection, gates = scoring.view.version.projection, scoring.plan.mechanism.gates
         through = (
             type.kind == "vector"
-            and scoring.view.made.tuning.takes(self.options.value)
+            and scoring.view.version.tuning.takes(self.options.value)
             and (projection.w_v is not None or projection.w_o is not None)
         )
         blend = HeadBlend(projection, gates) if through else blend_for(type)

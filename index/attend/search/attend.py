@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from attend.arrays import kth_largest
+from attend.arrays import KeyTable, kth_largest
 from attend.attention import (
     Attended,
     BlockWeights,
@@ -25,14 +25,13 @@ from attend.attention import (
     weights_by_block,
 )
 from attend.errors import LimitExceeded
-from attend.key_table import KeyTable
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.queries import BestByWords, WordScores
 from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Queries, Scoring, plan_of
 from attend.settings import Settings
 from attend.timings import timed
 from attend.types import Int64
-from attend.view import View
+from attend.versions import View
 
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""
@@ -103,7 +102,9 @@ def attend(
         else:
             rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
     embeddings, words, parts = queries
-    plan = plan_of(view.made, settings, options, words=words is not None, mixture=parts is not None)
+    plan = plan_of(
+        view.version, settings, options, words=words is not None, mixture=parts is not None
+    )
     scoring = Scoring.of(view, plan, queries, masked)
     if options.attend == "all":
         keep = _best(options, view.keys.documents, len(embeddings))

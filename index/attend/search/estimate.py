@@ -22,12 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.answers import AttendedShare
-from attend.arrays import locate
+from attend.arrays import KeyTable, locate
 from attend.attention import Attended, Logits, Partition, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
-from attend.key_table import KeyTable
-from attend.keys import NONE, Drawn, Near
-from attend.keys.snapshot import DRAWN
+from attend.keys import NONE, Near, Sample
+from attend.keys.snapshot import SAMPLED
 from attend.search.scoring import Scoring
 from attend.timings import timed
 from attend.types import Bool, Float32, Float64, Int64
@@ -84,7 +83,7 @@ def worth_estimating(scoring: Scoring, rows: Int64 | None, keep: int, recall: fl
     if scoring.words is not None and any(len(scores.rows) for scores in scoring.words):
         return False
     documents = keys.documents if rows is None else len(rows)
-    candidates = len(scoring.heads[0]) * max(PROPOSED, _scored(scoring, keep)) + DRAWN
+    candidates = len(scoring.heads[0]) * max(PROPOSED, _scored(scoring, keep)) + SAMPLED
     return candidates * SCAN_SHARE < documents
 
 
@@ -124,7 +123,7 @@ def estimate_mixture(
         near = _proposed(scoring, rows, masked, keep, recall)
         scored = keys.lookup(_documents(near.rows[:, :count]))
     z = parts.logits(scored)  # (H, n)
-    sample = keys.drawn if rows is None else keys.drawn_of(rows)
+    sample = keys.sample(rows)
     sums = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
     best = _best(z, sums, scoring.mechanism.gates, keep)
     logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
@@ -140,7 +139,7 @@ def attended_share(
         rows: the documents that filter and mask let pass, ascending; None for all.
     """
     keys = scoring.view.keys
-    sample = keys.drawn if rows is None else keys.drawn_of(rows)
+    sample = keys.sample(rows)
     counted = np.union1d(top.documents, _masked(scoring))
     outside = np.isin(sample.documents.rows, counted, invert=True)
     others = sample.total - len(counted)
@@ -231,7 +230,7 @@ def _scored(scoring: Scoring, keep: int) -> int:
     return max(SCORED, min(keep, shared))
 
 
-def _beyond(parts: _Parts, near: Near, sample: Drawn, scored: Int64, masked: Int64) -> Partition:
+def _beyond(parts: _Parts, near: Near, sample: Sample, scored: Int64, masked: Int64) -> Partition:
     """Return what documents that are not among the `scored` (n,), ascending, add: (H,).
 
     What the part proposed counts by the index's own scores, the rest by the sample.
@@ -245,7 +244,9 @@ def _beyond(parts: _Parts, near: Near, sample: Drawn, scored: Int64, masked: Int
     return join(_partition(z), rest)
 
 
-def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: Int64) -> Partition:
+def _sampled(
+    parts: _Parts, sample: Sample, rows: Int64, others: Int64, counted: Int64
+) -> Partition:
     """Return the sums over all documents not counted yet (H,), by those of the sample.
 
     Args:
@@ -268,7 +269,7 @@ def _sampled(parts: _Parts, sample: Drawn, rows: Int64, others: Int64, counted: 
     return Partition(sums.maximum, rest * factor)
 
 
-def _sums(parts: _Parts, sample: Drawn) -> Partition:
+def _sums(parts: _Parts, sample: Sample) -> Partition:
     """Return the sums over the whole sample (H,), cached for parts that came before."""
     names = [
         blake2b(query.tobytes() + shift.tobytes(), digest_size=16).digest()
@@ -292,7 +293,7 @@ def _sums(parts: _Parts, sample: Drawn) -> Partition:
     return Partition(maximum, total)
 
 
-def _summed(parts: _Parts, sample: Drawn) -> Partition:
+def _summed(parts: _Parts, sample: Sample) -> Partition:
     """Return the sums over the whole sample (H,), block by block."""
     sums = Partition(np.full(len(parts.queries), -np.inf), np.zeros(len(parts.queries)))
     count = len(sample.documents) if len(parts.queries) else 0

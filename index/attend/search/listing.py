@@ -22,7 +22,7 @@ from attend.search.scoring import Scoring
 from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.store.words import SPLIT, TOKENIZER
 from attend.types import Int64, Json
-from attend.view import Vanished
+from attend.versions import Vanished
 
 PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""

@@ -14,9 +14,8 @@ from attend.arrays import locate, top, unit
 from attend.encoder import Encoder
 from attend.errors import InvalidRequest, UnknownDocument
 from attend.ingest import as_embedding
-from attend.settings import Settings
+from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.store import CollectionStore, Lexical
-from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.types import Float32, Float64, Int64
 
 NO_DIRECTION = 1e-6

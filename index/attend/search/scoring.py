@@ -9,15 +9,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchOptions
+from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
 from attend.errors import InvalidRequest
-from attend.key_table import KeyTable
 from attend.projection import RAW_KEYS, Projection
 from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
 from attend.settings import Settings
 from attend.types import Float32, Float64, Floats, Int64
-from attend.versions import Version
-from attend.view import View
+from attend.versions import Version, View
 
 MAX_PLANS = 64
 """Plans that a version keeps."""
@@ -342,7 +341,7 @@ class Scoring:
         if not self.plan.stored_form:
             return self.embeddings[:, None, :]
         q, heads, d = self.heads.shape
-        if self.view.made.width == d:
+        if self.view.version.width == d:
             return np.ascontiguousarray(self.heads, dtype=np.float32)
         spread = np.zeros((q, heads, heads, d), dtype=np.float32)
         spread[:, np.arange(heads), np.arange(heads)] = self.heads

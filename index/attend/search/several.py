@@ -27,7 +27,7 @@ from attend.search.listing import group_key
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Float64, Int64
-from attend.view import Vanished
+from attend.versions import Vanished
 
 MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""
@@ -58,7 +58,7 @@ class Shares(NamedTuple):
 def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
     """Return the scale of the logits behind an answer."""
     scoring, attended = answered.attention.scoring, answered.attention.attended[answered.place]
-    mechanism, version = scoring.mechanism, scoring.view.made
+    mechanism, version = scoring.mechanism, scoring.view.version
     if mechanism.heads > 1 or version.moved:
         return LogitScale(None, -math.inf, None)
     tau = mechanism.temperature
@@ -214,7 +214,7 @@ def matrix_of(attention: Attention, store: CollectionStore) -> Matrix:
         head_weights=[heads.tolist() for _, heads, _ in by_query],
         weights=[weights.tolist() for _, _, weights in by_query],
         generation=view.change,
-        projection=view.made.number,
+        projection=view.version.number,
     )
 
 

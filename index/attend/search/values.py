@@ -23,7 +23,7 @@ from attend.values import (
     parse_type,
     select,
 )
-from attend.view import Vanished, View
+from attend.versions import Vanished, View
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""

@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from sqlite_utils import Database
 
-from attend.key_table import KeyTable
+from attend.arrays import KeyTable
 from attend.store.connections import DatabasePart, columns_of, read_state, stacked
 from attend.store.records import Entry, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
 from attend.types import Float32, Int64

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
 from attend.api.answers import Facet
+from attend.arrays import KeyTable
 from attend.errors import Unsupported
-from attend.key_table import KeyTable
 from attend.store.filters import Predicate
 from attend.store.records import (
     Entry,

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 import numpy as np
 
 from attend.api.base import Reply
+from attend.arrays import KeyTable
 from attend.errors import Conflict
-from attend.key_table import KeyTable
 from attend.types import Bool, Document, Float32, Float64, Int64, Json
 
 

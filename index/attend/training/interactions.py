@@ -32,6 +32,7 @@ from attend.learn.selection import (
     nested_outcomes,
     weights,
 )
+from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
 from attend.training.task import FEWEST_QUESTIONS
@@ -44,7 +45,6 @@ from attend.training.version import (
     offsets_of,
     projection_of,
 )
-from attend.tuning import Tuning
 from attend.types import Floats, Int64, Json
 
 MEASURE = "ndcg@10"
@@ -213,7 +213,7 @@ class InteractionsObjective(ObjectiveRun):
 
     def _served(self) -> HistoryRanker:
         """Return the active version as it is, on the documents of the memory."""
-        version = self.task.collection.views.current(role="recommend").made
+        version = self.task.collection.views.current(role="recommend").version
         memory = self.material.memory
         served = ServedVersion(version, self.settings, memory)
         moved_queries = version.asking(memory.document_embeddings(), memory.rows)

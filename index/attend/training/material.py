@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from attend.arrays import locate
+from attend.arrays import KeyTable, locate
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.feedback import propensity
-from attend.key_table import KeyTable
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter

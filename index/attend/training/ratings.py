@@ -22,11 +22,11 @@ from attend.learn.rating_judge import (
 from attend.learn.rating_net import RECIPES, FittedRatings, Shape, fit_ratings
 from attend.learn.selection import cross_validate
 from attend.recommend.predictor import TERMS
+from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
 from attend.training.task import FEWEST_QUESTIONS
 from attend.training.version import NewVersion, ObjectiveRun, TrainingOutcome
-from attend.tuning import Tuning
 from attend.types import Json
 
 SHAPE = Shape()

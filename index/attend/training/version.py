@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.arrays import KeyTable
 from attend.attention import log_mix, partition
 from attend.collection import Collection
 from attend.errors import Conflict
-from attend.key_table import KeyTable
 from attend.learn.calibration import ATTEND, Calibration
 from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, top_places
 from attend.learn.fit import Fitted, Watch
@@ -21,10 +21,9 @@ from attend.measure.statistics import CUT, ndcg
 from attend.projection import Projection, given, identity
 from attend.ratings.model import RatingModel
 from attend.search.scoring import AttentionOptions, plan_of
-from attend.settings import Settings
+from attend.settings import Settings, Tuning
 from attend.store import Offsets, StoredProjection, Terms
 from attend.training.task import Task
-from attend.tuning import Tuning
 from attend.types import Float32, Float64, Floats, Int64, Json
 from attend.versions import Version
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attend.arrays import KeyTable
 from attend.attention import (
     Additive,
     Attended,
@@ -16,7 +17,6 @@ from attend.attention import (
     attend_many,
     default_scale,
 )
-from attend.key_table import KeyTable
 
 
 def table(keys: Any, documents: Any = None, starts: Any = None) -> KeyTable:

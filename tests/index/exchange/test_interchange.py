@@ -26,8 +26,8 @@ from attend.errors import AttendError, Conflict, Damaged, EncoderMismatch, Inval
 from attend.exchange import export_model, export_weights, import_projection
 from attend.exchange.layers import LinearLayer, chained, pair_of, projection_of
 from attend.projection import Projection, given, identity
+from attend.settings import Tuning
 from attend.store import NewExample, Question
-from attend.tuning import Tuning
 from tests.index.helpers import vector_data
 
 TEXTS = ["a whale hunt at sea", "bread and flour", "compress a file", "a lantern in the harbour"]

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attend.arrays import KeyTable
 from attend.collection import Collection
 from attend.errors import Damaged, ManifestMismatch
-from attend.key_table import KeyTable
 from attend.keys import IndexOrigin, Progress, PublishedIndexes
 from attend.verify import verify
 from tests.index.helpers import (
@@ -296,7 +296,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from attend.key_table import KeyTable
+from attend.arrays import KeyTable
 from attend.keys import IndexOrigin, PublishedIndexes, published
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

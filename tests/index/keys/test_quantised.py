@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from attend import Data
+from attend.arrays import KeyTable
 from attend.errors import Damaged
-from attend.key_table import KeyTable
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, Wanted, choose, measuring
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, choose
 from attend.keys.quantised import QuantisedVectors
 from attend.store import NewExample, Question
 from attend.types import Document
@@ -69,7 +69,7 @@ def indexes(folder: Path) -> PublishedIndexes:
     return PublishedIndexes(folder, IndexOrigin("u", "none", WIDTH, "raw"))
 
 
-def write(folder: Path, vectors: np.ndarray, wanted: Wanted) -> dict:
+def write(folder: Path, vectors: np.ndarray, wanted: IndexTarget) -> dict:
     ids = np.arange(len(vectors))
     tables = KeyTable.of_keys(vectors, ids, ids).blocks(5000)
     return indexes(folder).publish(tables, len(vectors), 0, KNOWN.append, wanted).index
@@ -86,7 +86,7 @@ def load(folder: Path) -> QuantisedVectors:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, vectors) -> QuantisedVectors:
     folder = tmp_path_factory.mktemp("made")
-    write(folder, vectors, Wanted(exact_below=1))
+    write(folder, vectors, IndexTarget(exact_below=1))
     return load(folder)
 
 
@@ -96,10 +96,10 @@ def made(tmp_path_factory, vectors) -> QuantisedVectors:
 @pytest.mark.parametrize(
     ("wanted", "kind", "why"),
     [
-        (Wanted(), "flat", "fewer than 20000 keys"),
-        (Wanted(exact_below=KEYS + 1), "flat", "fewer than 12001 keys"),
-        (Wanted(recall=1, exact_below=1), "flat", "all of the nearest"),
-        (Wanted(exact_below=1), "IVF256,PQ8x4fs,Refine(SQ8)", "not fewer than 1 keys"),
+        (IndexTarget(), "flat", "fewer than 20000 keys"),
+        (IndexTarget(exact_below=KEYS + 1), "flat", "fewer than 12001 keys"),
+        (IndexTarget(recall=1, exact_below=1), "flat", "all of the nearest"),
+        (IndexTarget(exact_below=1), "IVF256,PQ8x4fs,Refine(SQ8)", "not fewer than 1 keys"),
     ],
 )
 def test_exact_search_where_it_is_asked_for_or_fast(tmp_path, vectors, wanted, kind, why):
@@ -113,7 +113,7 @@ def test_exact_search_where_it_is_asked_for_or_fast(tmp_path, vectors, wanted, k
 def test_what_cannot_be_promised_stays_exact(tmp_path):
     """Noise has no clusters, and 4-bit codes of 8 numbers of it tell little; nobody is misled."""
     noise = np.random.default_rng(0).normal(size=(KEYS, WIDTH)).astype(np.float32)
-    told = write(tmp_path, noise, Wanted(recall=0.9999, exact_below=1))
+    told = write(tmp_path, noise, IndexTarget(recall=0.9999, exact_below=1))
     assert told["type"] == "flat"
     assert "of the nearest are found, and not 0.9999" in told["why"]
     assert sorted(p.name for p in (tmp_path / "raw" / "1").iterdir()) == [
@@ -124,9 +124,9 @@ def test_what_cannot_be_promised_stays_exact(tmp_path):
 def test_a_slow_exact_search_is_what_makes_the_difference(tmp_path, vectors, monkeypatch):
     monkeypatch.setattr(choose, "FEW_KEYS", 0)
     monkeypatch.setattr(choose, "exact_seconds", lambda keys: 0.011)
-    assert write(tmp_path / "slow", vectors, Wanted())["type"].startswith("IVF256")
+    assert write(tmp_path / "slow", vectors, IndexTarget())["type"].startswith("IVF256")
     monkeypatch.setattr(choose, "exact_seconds", lambda keys: 0.0042)
-    assert write(tmp_path / "fast", vectors, Wanted())["why"] == "an exact search takes 4.2 ms"
+    assert write(tmp_path / "fast", vectors, IndexTarget())["why"] == "an exact search takes 4.2 ms"
 
 
 # -- recall promised and found ---------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_what_is_promised_is_found(made, vectors, queries, recall):
     asked = made.target if recall is None else recall
     promised = made.promises(recall)
     assert promised in (asked, 1.0)
-    found = made.search(queries, measuring.FETCHED, None, recall).positions
+    found = made.search(queries, choose.FETCHED, None, recall).positions
     assert found_share(found, truth(queries, vectors)) >= promised - SHORT
 
 
@@ -159,7 +159,7 @@ def test_a_mask_keeps_the_recall(made, vectors, queries, share, kind):
     allowed = np.zeros(KEYS, dtype=bool)
     allowed[np.argsort(-score)[: int(KEYS * share)]] = True
     asked = queries if kind == "anywhere" else vectors[:1] + 0.3 * queries
-    found = made.search(asked, measuring.FETCHED, allowed).positions
+    found = made.search(asked, choose.FETCHED, allowed).positions
     assert allowed[found[found >= 0]].all()
     assert found_share(found, truth(asked, vectors, allowed)) >= made.promises(None) - SHORT
 
@@ -185,10 +185,10 @@ def test_any_width_is_quantised(tmp_path, width):
     keys = np.random.default_rng(width).normal(size=(3000, width)).astype(np.float32)
     folder = PublishedIndexes(tmp_path, IndexOrigin("u", "none", width, "raw"))
     ids = np.arange(3000)
-    wanted = Wanted(recall=0.5, exact_below=1)
+    wanted = IndexTarget(recall=0.5, exact_below=1)
     manifest = folder.publish([KeyTable.of_keys(keys, ids, ids)], 1, 0, KNOWN.append, wanted)
     segment, _ = folder.load(lambda: Progress(1, 0, KNOWN))
-    found = segment.vectors.search(keys[:50], measuring.FETCHED, None).positions
+    found = segment.vectors.search(keys[:50], choose.FETCHED, None).positions
     assert found_share(found, truth(keys[:50], keys)) >= manifest.index["recall"] - SHORT
 
 
@@ -352,14 +352,14 @@ def test_large_files_are_checked_by_verify_and_their_size_at_once(
     from attend.keys import published as module
 
     monkeypatch.setattr(module, "CHECKED_BYTES", 1000)
-    write(tmp_path, vectors, Wanted(exact_below=1))
+    write(tmp_path, vectors, IndexTarget(exact_below=1))
     path = tmp_path / "raw" / "1" / "codes.faiss"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x10
     path.write_bytes(content)
-    assert load(tmp_path).all().shape == (KEYS, WIDTH)
+    assert load(tmp_path).vectors.shape == (KEYS, WIDTH)
     with pytest.raises(Damaged, match=r"codes\.faiss has checksum"):
-        indexes(tmp_path).load(lambda: Progress(10**6, 0, KNOWN), whole=True)
+        indexes(tmp_path).load(lambda: Progress(10**6, 0, KNOWN), thorough=True)
     path.write_bytes(content[:-1])
     with pytest.raises(Damaged, match=r"codes\.faiss has \d+ bytes, but \d+ were written"):
         load(tmp_path)
@@ -375,15 +375,15 @@ def die(*_, **__):
 module, name = sys.argv[2:]
 __import__(module)
 setattr(sys.modules[module], name, die)
-tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.Wanted(exact_below=1))
+tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.IndexTarget(exact_below=1))
 """
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("attend.keys.quantising", "trained"),
-        ("attend.keys.quantising", "write"),
+        ("attend.keys.quantised", "trained"),
+        ("attend.keys.quantised", "write"),
         ("faiss", "write_index"),
         ("attend.keys.choose", "tuned"),
         ("attend.keys.published", "checksum"),
@@ -391,15 +391,15 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.Wanted(exact_below=1)
     ],
 )
 def test_a_killed_build_leaves_the_index_before_it(tmp_path, vectors, queries, module, name):
-    write(tmp_path, vectors, Wanted(exact_below=1))
+    write(tmp_path, vectors, IndexTarget(exact_below=1))
     before = load(tmp_path).search(queries, 10, None)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), module, name], check=False
     )
     assert killed.returncode == -signal.SIGKILL
     np.testing.assert_array_equal(load(tmp_path).search(queries, 10, None)[1], before[1])
-    write(tmp_path, vectors[:4000], Wanted(exact_below=1))
-    assert len(load(tmp_path).all()) == 4000
+    write(tmp_path, vectors[:4000], IndexTarget(exact_below=1))
+    assert len(load(tmp_path).vectors) == 4000
     assert not list((tmp_path / "raw").glob("writing-*"))
 
 
@@ -424,7 +424,7 @@ print(json.dumps([before, resident()]))
 def test_a_start_reads_neither_keys_nor_bytes(tmp_path, vectors):
     """Of what is mapped nothing is in memory before it is used, and no copy is made of it."""
     many = np.tile(vectors, (8, 1))  # 12 MB
-    write(tmp_path, many, Wanted(recall=0.5, exact_below=1))
+    write(tmp_path, many, IndexTarget(recall=0.5, exact_below=1))
     found = subprocess.run(
         [sys.executable, "-c", STARTED, str(tmp_path), json.dumps(KNOWN)],
         check=True, capture_output=True, text=True,

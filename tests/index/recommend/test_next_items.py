@@ -398,7 +398,7 @@ def test_a_document_of_another_text_asks_as_if_nothing_had_been_learned_of_it(co
     after = collection.recommend(history=["d1", "d60"], k=5)
     assert ids_of(after) != ids_of(before)
     # As any other process sees it, which never knew what was learned.
-    made = collection.views.current(role="recommend").made
+    made = collection.views.current(role="recommend").version
     rows = np.array([collection.store.rows_of([id])[id] for id in ("d1", "d2")])
     assert made.gates(rows).tolist() == [1.0, 0.5]
     assert (made.asking(np.zeros((2, WIDTH), np.float32), rows) == [[0.0], [2.0]]).all()

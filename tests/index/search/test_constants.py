@@ -21,7 +21,7 @@ def numbers(tmp_path: Path) -> Collection:
 
 
 def test_a_scoring_plan_is_made_once_for_a_version_and_its_options(numbers: Collection) -> None:
-    version = numbers.views.current().made
+    version = numbers.views.current().version
     plans = [
         plan_of(version, numbers.settings, AttentionOptions(temperature=t), words=False)
         for t in (1.0, 2.0, 1.0)

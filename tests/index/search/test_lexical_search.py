@@ -14,7 +14,7 @@ from attend.projection import given as projection_given
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.queries import NO_WORDS, WordScores
-from attend.tuning import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 
 WIDTH = 32  # of the tiny encoder

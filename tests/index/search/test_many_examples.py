@@ -12,14 +12,13 @@ import pytest
 from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.data import Data
-from attend.keys import nearest, segment
-from attend.keys.vectors import Exact
+from attend.keys import nearest, segment, vectors
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import attend
 from attend.search.scoring import AttentionOptions, Queries
+from attend.settings import Tuning
 from attend.store import NewExample, Question
-from attend.tuning import Tuning
 from tests.index.helpers import vector_data
 from tests.index.world import check_weights, expected
 
@@ -91,8 +90,8 @@ def crowd(tmp_path_factory):
 
 def fetch_always(patch: pytest.MonkeyPatch) -> None:
     """Keys from the index, and a scan only where these are of too few documents."""
-    patch.setattr(Exact, "CROWDED", 10**9)
-    patch.setattr(Exact, "FETCH_SHARE", 0)
+    patch.setattr(vectors, "CROWDED", 10**9)
+    patch.setattr(vectors, "FETCH_SHARE", 0)
 
 
 def answers(crowd: Crowd, queries: np.ndarray, **options: Any) -> list[Any]:

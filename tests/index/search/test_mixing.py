@@ -24,8 +24,8 @@ def _small():
     """What is worth it with hundreds of thousands of keys, with twenty."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "SCAN_SHARE", 2)
-        patch.setattr(mixing, "DRAWN", 4096)
-        patch.setattr(snapshot, "DRAWN", 4096)
+        patch.setattr(mixing, "SAMPLED", 4096)
+        patch.setattr(snapshot, "SAMPLED", 4096)
         yield
 
 
@@ -124,7 +124,7 @@ def test_lists_over_quantised_keys_are_those_of_all_keys(filled, case):
 def estimate(collection, keys, history, **rest):
     """The attention of a history as it is estimated."""
     view = collection.views.current(role="recommend")
-    options = AttentionOptions(attend="all", best=51, scorer=view.tuning.scorer, **rest)
+    options = AttentionOptions(attend="all", best=51, scorer=view.version.tuning.scorer, **rest)
     parts = np.full(len(history), 1 / len(history))
     queries = Queries(keys[history].astype(np.float32), parts=parts)
     return attending.attend(view, collection.settings, queries, options, estimate=True)
@@ -151,7 +151,7 @@ def test_what_is_not_proposed_counts_in_the_sums_by_those_drawn(filled, monkeypa
 def test_an_estimate_of_all_documents_is_exact(filled, monkeypatch):
     """Where as many are drawn as there are."""
     collection, keys, there = filled
-    monkeypatch.setattr(snapshot, "DRAWN", len(keys))
+    monkeypatch.setattr(snapshot, "SAMPLED", len(keys))
     collection.upsert([{"id": "d5", "vector": keys[5].tolist()}])  # a view of its own
     [(history, _)] = histories(keys, there, 1)
     found = estimate(collection, keys, history)
@@ -228,6 +228,6 @@ def test_what_the_index_does_not_know_is_scanned(filled):
     for options in ({"scorer": "laplace"}, {"pool": "sum"}):
         assert collection.search(query, attend=20, **options).exact
     view = collection.views.current(role="recommend")
-    plan = plan_of(view.made, collection.settings, AttentionOptions("all"), words=False)
+    plan = plan_of(view.version, collection.settings, AttentionOptions("all"), words=False)
     scoring = Scoring.of(view, plan, Queries(keys[history].astype(np.float32)))
     assert not mixing.worth_estimating(scoring, None, 10, None)  # no mixture

@@ -14,7 +14,7 @@ from attend.cli import main
 from attend.errors import Damaged, InvalidRequest
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.tuning import Tuning
+from attend.settings import Tuning
 from tests.index.world import World, check_weights, expected
 
 WIDTH = 32  # of the tiny encoder

@@ -12,7 +12,7 @@ from attend import Collection, Data
 from attend.api.answers import AttendedShare
 from attend.keys import snapshot
 from attend.projection import identity
-from attend.tuning import Tuning
+from attend.settings import Tuning
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def test_of_all_documents_the_mass_is_one(many) -> None:
 @pytest.mark.parametrize("scale", [1, 5, 20])
 def test_an_estimated_mass_lies_within_its_interval(many, monkeypatch, scale) -> None:
     """Drawn are a tenth of the documents; the bound holds for every query, as it is a wide one."""
-    monkeypatch.setattr(snapshot, "DRAWN", DOCUMENTS // 10)
+    monkeypatch.setattr(snapshot, "SAMPLED", DOCUMENTS // 10)
     collection, vectors = many
     keys = collection.views.current(1).keys
-    keys.__dict__.pop("drawn", None)  # what was drawn for the tests above
+    keys.__dict__.pop("_of_all", None)  # what was drawn for the tests above
     apart = []
     for query in np.random.default_rng(3).standard_normal((20, WIDTH)):
         query /= np.linalg.norm(query)
@@ -116,5 +116,5 @@ def test_an_estimated_mass_lies_within_its_interval(many, monkeypatch, scale) ->
         assert 0 <= mass.low < mass.share < mass.high <= 1
         assert mass.low <= true <= mass.high
         apart.append(mass.share / true - 1)
-    keys.__dict__.pop("drawn", None)
+    keys.__dict__.pop("_of_all", None)
     assert abs(np.mean(apart)) < 0.05

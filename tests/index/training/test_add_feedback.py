@@ -13,8 +13,8 @@ from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.feedback import add_feedback, unfit
 from attend.feedback.adding import FEW, PROBES
 from attend.projection import identity
+from attend.settings import Tuning
 from attend.store import examples as store_examples
-from attend.tuning import Tuning
 from attend.types import Example
 from attend.verify import verify
 from tests.index.helpers import vector_data

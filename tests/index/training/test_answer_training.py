@@ -19,9 +19,9 @@ from attend.learn.fit import unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.measure.statistics import calibration_error
 from attend.projection import given, split_heads
+from attend.settings import Tuning
 from attend.training import Cancelled, train
 from attend.training.answer_material import read_answers
-from attend.tuning import Tuning
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
 from tests.places import DATA
 

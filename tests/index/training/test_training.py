@@ -33,10 +33,10 @@ from attend.learn.promotion import PromotionVerdict
 from attend.learn.ranking import RECIPE, find_candidates, fit_ranking
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
+from attend.settings import Tuning
 from attend.training import Cancelled, ranking, train
 from attend.training.material import read_questions, start_of
 from attend.training.ranking import MEASURE, RankingChoice
-from attend.tuning import Tuning
 from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import unit

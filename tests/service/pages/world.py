@@ -12,7 +12,7 @@ import numpy as np
 
 from attend import Collection, Data
 from attend.projection import given, identity
-from attend.tuning import Tuning
+from attend.settings import Tuning
 
 TOPICS = {
     "sea": "a captain sails a ship over the sea to hunt a white whale",

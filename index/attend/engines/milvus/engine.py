@@ -25,14 +25,13 @@ from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import GRACE_SECONDS
 from attend.errors import InvalidRequest
-from attend.keys import Wanted
+from attend.keys import IndexTarget
 from attend.projection import RAW_KEYS, identity
 from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Role, compile_filter
 from attend.types import Float32, OnStage
-from attend.versions import Version
-from attend.view import Selected, View
+from attend.versions import Selected, Version, View
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""
@@ -42,7 +41,7 @@ class RemoteSnapshots:
     """As `attend.views.Views`, over a server's tables: there is nothing to bring up to date."""
 
     def __init__(self, tables: Tables, store: RemoteStore, versions: RemoteVersions) -> None:
-        self.wanted = Wanted()
+        self.target = IndexTarget()
         self._tables = tables
         self._store = store
         self._versions = versions
@@ -65,7 +64,7 @@ class RemoteSnapshots:
         return RemoteKeys(self._tables, version.layout, version.width, size, graph=graph, **passing)
 
     def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
-        """Return the snapshot of one search; see `attend.view`."""
+        """Return the snapshot of one search; see `attend.versions`."""
         _check(options)
         there = self._tables.known()
         version = self._versions.of(options.projection or there.version)

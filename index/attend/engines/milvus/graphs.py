@@ -26,8 +26,7 @@ from attend.engines.milvus.key_tables import KeyTables
 from attend.engines.milvus.registry import Lease
 from attend.engines.milvus.tables import Tables
 from attend.errors import AttendError, Unavailable
-from attend.index_files import QUESTIONS
-from attend.keys.measuring import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
+from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend.settings import Settings
 from attend.types import Float32, Int64, Json, OnStage
 from attend.versions import Version
@@ -285,7 +284,7 @@ class Graphs:
         """Held-out queries (q, d) as the version asks, and what they are."""
         dimension = int(self._tables.known().settings["dimension"])
         questions = RemoteExamples(self._tables, dimension).examples().embeddings
-        if len(questions) >= QUESTIONS:
+        if len(questions) >= QUERIES:
             requested, of_what = held_out(questions, questions), "questions"
         else:
             requested, of_what = held_out(self._sample(dimension), None), "keys"

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.arrays import KeyTable
 from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from attend.engines.milvus.consistency import reading
 from attend.engines.milvus.filters import both
 from attend.engines.milvus.graphs import EFS, KeyGraph
 from attend.engines.milvus.tables import Read, Tables
 from attend.errors import Unsupported
-from attend.key_table import KeyTable
-from attend.keys import Drawn, Near, Proposed
+from attend.keys import Near, Proposals, Sample
 from attend.keys.nearest import EXTRA, OVERFETCH
 from attend.types import Float32, Int64, Json
 
@@ -118,11 +118,7 @@ class RemoteKeys:
     ) -> Near:
         raise _reads_all()
 
-    @property
-    def drawn(self) -> Drawn:
-        raise _reads_all()
-
-    def drawn_of(self, rows: Int64 | None) -> Drawn:
+    def sample(self, rows: Int64 | None) -> Sample:
         raise _reads_all()
 
     def promises(self, recall: float | None = None) -> float:
@@ -131,7 +127,7 @@ class RemoteKeys:
 
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
-    ) -> Proposed:
+    ) -> Proposals:
         """As `attend.keys.Snapshot.search`; rows that filter and mask let pass are the server's to
         choose."""
         q, heads, _ = queries.shape
@@ -141,7 +137,7 @@ class RemoteKeys:
             np.unique(np.concatenate(results[place : place + heads]))
             for place in range(0, len(results), heads)
         ]
-        return Proposed(by_query, self.promises(recall))
+        return Proposals(by_query, self.promises(recall))
 
     def lookup(self, rows: Int64) -> KeyTable:
         """The documents of `rows` that are there, with all of their keys."""

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from attend.arrays import KeyTable
 from attend.engines.milvus import schema
 from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.consistency import reading
@@ -26,7 +27,6 @@ from attend.engines.milvus.tables import Head, Read, Tables
 from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import Writer
 from attend.errors import Unsupported
-from attend.key_table import KeyTable
 from attend.store import (
     CollectionStore,
     Entry,

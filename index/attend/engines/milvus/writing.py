@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.arrays import KeyTable
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import Row
 from attend.engines.milvus.tables import DocumentContents, Head, Tables, contents_of
 from attend.errors import AttendError, Unavailable
-from attend.key_table import KeyTable
 from attend.store import Entry, KeyRow, StaleEntries
 from attend.versions import Version
 
