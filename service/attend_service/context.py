@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from flask import current_app, request
 
-from attend import Data
+from attend import Collection, Data
 from attend_service.jobs import Jobs
 from attend_service.readiness import Readiness
 from attend_service.security.keys import KeyRing, Scope
@@ -51,6 +51,11 @@ class Context:
 def context() -> Context:
     current: Context = current_app.extensions[EXTENSION]
     return current
+
+
+def collection_of(name: str) -> Collection:
+    """Return the collection with a name or an alias."""
+    return context().data.collection(name)
 
 
 def requested_operation() -> RequestedOperation | None:

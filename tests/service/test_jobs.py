@@ -53,16 +53,16 @@ def reached(jobs: Jobs, id: int, *states: State) -> Job:
 
 def test_from_the_queue_to_the_report(jobs: Jobs, trainer: SlowTrainer) -> None:
     job = jobs.submit("a", {"seed": 3})
-    assert (job.state, job.message) == ("queued", "Waits for its turn.")
-    running = until(lambda: jobs.find(job.id) if jobs.find(job.id).stage else None)
+    assert (job.state, job.progress.message) == ("queued", "Waits for its turn.")
+    running = until(lambda: jobs.find(job.id) if jobs.find(job.id).progress.stage else None)
     assert running.state == "running"
-    assert (running.stage, running.fraction) == ("fit", 0.25)
-    assert running.message == "Fit, 25% of the whole done."
+    assert (running.progress.stage, running.progress.fraction) == ("fit", 0.25)
+    assert running.progress.message == "Fit, 25% of the whole done."
     assert running.created <= (running.started or "")
     trainer.may_finish.set()
     done = reached(jobs, job.id, "done")
     assert trainer.fields == [{"seed": 3}] == [done.request]
-    assert (done.fraction, done.message) == (1.0, "Nothing was learned.")
+    assert (done.progress.fraction, done.progress.message) == (1.0, "Nothing was learned.")
     assert done.result == {"promoted": False, "reason": "Nothing was learned.", "before": None}
     assert (done.started or "") <= (done.finished or "")
     assert done.problem is None
@@ -126,7 +126,7 @@ def test_what_waits_is_cancelled_at_once_and_never_begins(jobs: Jobs, trainer: S
     cancelled = jobs.cancel(waiting.id)
     assert cancelled is not None
     assert (cancelled.state, cancelled.started) == ("cancelled", None)
-    assert cancelled.message == "Cancelled; nothing was changed."
+    assert cancelled.progress.message == "Cancelled; nothing was changed."
     trainer.may_finish.set()
     reached(jobs, first.id, "done")
     reached(jobs, jobs.submit("c", {}).id, "done")
@@ -137,8 +137,8 @@ def test_what_runs_is_asked_to_stop_and_what_ended_is_forgotten(jobs: Jobs) -> N
     job = reached(jobs, jobs.submit("a", {}).id, "running")
     asked = jobs.cancel(job.id)
     assert asked is not None
-    assert (asked.state, asked.stopping) == ("running", True)
-    assert asked.message == "Stops at its next step."
+    assert asked.state == "running"
+    assert asked.progress.message == "Stops at its next step."
     stopped = reached(jobs, job.id, "cancelled")
     assert (stopped.result, stopped.problem) == (None, None)
     assert jobs.cancel(job.id) is None
@@ -175,7 +175,7 @@ def test_a_failure_is_a_problem_and_the_next_job_runs(
     told = reached(jobs, jobs.submit("a", {}).id, "failed")
     assert told.problem is not None
     assert (told.problem["status"], told.problem["detail"]) == (422, str(trainer.error))
-    assert told.message == str(trainer.error)
+    assert told.progress.message == str(trainer.error)
     trainer.error = RuntimeError("/secret/path")
     hidden = reached(jobs, jobs.submit("a", {}).id, "failed")
     assert hidden.problem is not None
@@ -209,7 +209,7 @@ def test_progress_is_told_often_enough_and_kept_within_its_bounds(data: Data) ->
             for _ in range(1000):
                 progress(stage, fraction)
             job = jobs.all()[0]
-            seen.append((job.stage, job.fraction))
+            seen.append((job.progress.stage, job.progress.fraction))
         return {}
 
     jobs = Jobs(data, trainer)
@@ -226,7 +226,7 @@ def test_what_is_done_stays_done_where_a_stage_counts_anew(data: Data) -> None:
     def trainer(collection: Any, *, progress: Any, cancelled: Any) -> dict[str, Any]:
         for stage, fraction in (("try", 0.2), ("try", 0.7), ("fit", 0.0), ("fit", 0.9), ("end", 0)):
             progress(stage, fraction)
-            seen.append(jobs.all()[0].fraction)
+            seen.append(jobs.all()[0].progress.fraction)
         return {}
 
     jobs = Jobs(data, trainer)
@@ -288,7 +288,7 @@ def test_a_stop_cancels_what_runs_and_keeps_what_waits(data: Data, trainer: Slow
     assert reached(second, waiting.id, "done").request == {"seed": 5}
     stopped = second.find(running.id)
     assert stopped.state == "cancelled"
-    assert "POST /v1/collections/a/train" in stopped.message
+    assert "POST /v1/collections/a/train" in stopped.progress.message
     assert trainer.fields == [{}, {"seed": 5}]
     second.stop(LIMIT)
 

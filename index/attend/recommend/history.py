@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -59,21 +59,6 @@ class HistoryPart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MissingNames:
-    """The ids and the user of a request that do not exist."""
-
-    ids: Sequence[str] = ()
-    user: str | None = None
-
-    def json(self) -> list[dict[str, Json]]:
-        ids: list[dict[str, Json]] = [{"id": id} for id in self.ids]
-        return ids if self.user is None else [*ids, {"user": self.user}]
-
-    def __bool__(self) -> bool:
-        return bool(self.ids) or self.user is not None
-
-
-@dataclass(frozen=True)
 class History:
     """The parts (p,) of a user.
 
@@ -82,6 +67,7 @@ class History:
         weights: (p,) below zero for negative examples; their sum is arbitrary.
         seen: rows of all documents that the user met, ascending, used or not.
         total: the number of parts before those of least weight were left out.
+        missing: the ids and the user of the request that do not exist, as an answer has them.
     """
 
     parts: Sequence[HistoryPart]
@@ -89,7 +75,7 @@ class History:
     weights: Float64
     seen: Int64
     total: int
-    missing: MissingNames
+    missing: Sequence[Mapping[str, Json]]
 
     @property
     def rows(self) -> Int64:
@@ -98,10 +84,9 @@ class History:
 
     def select(self, mask: np.ndarray) -> History:
         """Return the history of some parts."""
-        places = np.flatnonzero(mask)
-        parts = [self.parts[place] for place in places.tolist()]
-        embeddings, weights = self.embeddings[places], self.weights[places]
-        return History(parts, embeddings, weights, self.seen, self.total, self.missing)
+        parts = [part for part, is_chosen in zip(self.parts, mask, strict=True) if is_chosen]
+        embeddings, weights = self.embeddings[mask], self.weights[mask]
+        return replace(self, parts=parts, embeddings=embeddings, weights=weights)
 
 
 class Histories:
@@ -126,8 +111,9 @@ class Histories:
         ids += [item.id for item in examples if item.id is not None]
         rows = self._store.rows_of(ids)
         stored = self._stored(request)
-        unknown = request.user if request.user is not None and not stored else None
-        missing = MissingNames([id for id in dict.fromkeys(ids) if id not in rows], unknown)
+        missing: list[dict[str, Json]] = [{"id": id} for id in dict.fromkeys(ids) if id not in rows]
+        if request.user is not None and not stored:
+            missing.append({"user": request.user})
         if missing and request.on_missing == "error":
             raise missing_error(missing)
         parts = [*_merged(stored, request, rows), *_sent(request, rows)]
@@ -199,19 +185,20 @@ def example_name(item: ExampleItem) -> dict[str, Json]:
 
 
 def missing_error(
-    missing: MissingNames, field: str = "history"
+    missing: Sequence[Mapping[str, Json]], field: str = "history"
 ) -> InvalidRequest | UnknownDocument:
     """Return the error for a user without interactions, or for ids that no document has."""
-    if missing.user is not None and not missing.ids:
+    ids = [repr(name["id"]) for name in missing if "id" in name]
+    if not ids:
         return InvalidRequest(
-            f"No interactions of the user {missing.user!r} are stored; store them, send a history, "
-            f'or ask with "on_missing": "skip".',
+            f"No interactions of the user {missing[0]['user']!r} are stored; store them, send a "
+            f'history, or ask with "on_missing": "skip".',
             field="user",
         )
-    more = f" (and {len(missing.ids) - LISTED} others)" if len(missing.ids) > LISTED else ""
+    more = f" (and {len(ids) - LISTED} others)" if len(ids) > LISTED else ""
     return UnknownDocument(
-        f"No document has the id {', '.join(map(repr, missing.ids[:LISTED]))}{more}. Correct it, "
-        f'ask with "on_missing": "skip", or send a text as {{"text": …}}.',
+        f"No document has the id {', '.join(ids[:LISTED])}{more}. Correct it, ask with "
+        f'"on_missing": "skip", or send a text as {{"text": …}}.',
         field=field,
     )
 
@@ -285,7 +272,9 @@ def _heaviest(parts: Sequence[HistoryPart], most: int) -> list[HistoryPart]:
     return [parts[place] for place in np.sort(order[:most]).tolist()]
 
 
-def _empty_error(request: RecommendRequest, missing: MissingNames, seen: bool) -> InvalidRequest:
+def _empty_error(
+    request: RecommendRequest, missing: Sequence[Mapping[str, Json]], seen: bool
+) -> InvalidRequest:
     """Return the error for a history without a part that counts.
 
     Args:
@@ -298,7 +287,6 @@ def _empty_error(request: RecommendRequest, missing: MissingNames, seen: bool) -
             f"that is not, or {needed}.",
             field="history" if request.history else "user",
         )
-    reason = "Nothing is known of the user"
-    if missing.ids:
-        reason += f", for no document has any of the {len(missing.ids)} ids that were sent"
-    return InvalidRequest(f"{reason}; {needed}.", field="history")
+    unknown = sum("id" in name for name in missing)
+    ids = f", for no document has any of the {unknown} ids that were sent" if unknown else ""
+    return InvalidRequest(f"Nothing is known of the user{ids}; {needed}.", field="history")

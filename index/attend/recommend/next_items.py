@@ -108,7 +108,7 @@ class Recommender:
         return Recommended(
             hits=self._hits(resolved, attention.scoring, scored, page),
             history={"given": history.total, "used": len(history.parts)},
-            missing=history.missing.json(),
+            missing=history.missing,
             attended=scored.attended.total_documents,
             exact=attention.exact,
             generation=view.change,

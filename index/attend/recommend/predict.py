@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.api.recommend import MAX_TARGETS
 from attend.arrays import locate
 from attend.errors import InvalidRequest
 from attend.ratings.model import Items, Own, RatingModel
@@ -82,7 +81,7 @@ class ValuedHistory(NamedTuple):
     stored: Bool | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prediction:
     """The prediction for one target.
 
@@ -101,8 +100,19 @@ class Prediction:
     calibrated: bool
     history: ValuedHistory
     weights: Float64
-    adds: Float64 | None
+    adds: Float64 | None = None
     actual: Json = None
+
+    def json(self, most: int) -> dict[str, Json]:
+        """Return plain data, with at most so many documents of the history."""
+        return {
+            **self.answer,
+            "confidence": 1 - self.null,
+            "null": self.null,
+            "calibrated": self.calibrated,
+            "known": self.actual,
+            "because": self.because(most),
+        }
 
     def because(self, most: int) -> list[dict[str, Json]]:
         """Return the documents with the most weight, the heaviest first."""
@@ -119,16 +129,6 @@ class Prediction:
         return parts
 
 
-class _Answers(NamedTuple):
-    """Answers (t) with their weights (t, h) and what each document adds to a number (t, h)."""
-
-    answers: Sequence[Mapping[str, Json]]
-    weights: Float64
-    null: Float64
-    adds: Float64 | None
-    calibrated: bool
-
-
 def predict_values(
     active: ActiveModel | None,
     center: Float32,
@@ -142,45 +142,28 @@ def predict_values(
         center: (d,) the mean embedding of all documents.
 
     Raises:
-        InvalidRequest: no or too many targets, a history without a value, or a number that is out
-            of the range that the model was learned from.
+        InvalidRequest: a history without a value, or a number that is out of the range that the
+            model was learned from.
     """
-    count = len(targets.rows)
-    if not 1 <= count <= MAX_TARGETS:
-        raise InvalidRequest(f"{count} targets were sent; send 1 to {MAX_TARGETS}.", field="target")
     usable = _usable(history)
     same = (targets.rows[:, None] == usable.rows) & (targets.rows[:, None] != NO_ROW)  # (t, h)
     kind = _type_of(usable.values)
     if kind.kind == "number" and active is not None:
-        answers = _by_model(active, targets, usable, same)
+        predictions = _by_model(active, targets, usable, same)
     else:
-        answers = _by_texts(kind, center.astype(np.float64), targets, usable, same)
-    return [
-        Prediction(
-            answer=answers.answers[target],
-            null=float(answers.null[target]),
-            calibrated=answers.calibrated,
-            history=usable,
-            weights=answers.weights[target],
-            adds=None if answers.adds is None else answers.adds[target],
-            actual=next((usable.values[i] for i in np.flatnonzero(same[target])[::-1]), None),
-        )
-        for target in range(count)
-    ]
+        predictions = _by_texts(kind, center.astype(np.float64), targets, usable, same)
+    for prediction, places in zip(predictions, map(np.flatnonzero, same), strict=True):
+        prediction.actual = usable.values[places[-1]] if len(places) else None
+    return predictions
 
 
 def _usable(history: ValuedHistory) -> ValuedHistory:
     """Return the part with a value and a weight; its weights have a mean of one."""
-    if not len(history.rows):
+    weights = history.weights
+    if (weights < 0).any():
         raise InvalidRequest(
-            "The history is empty, and a prediction is attention over it; send what the user gave "
-            'some documents, as in {"id": …, "value": 4}.',
-            field="history",
-        )
-    weights = np.asarray(history.weights, dtype=np.float64)
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InvalidRequest(
-            "A weight of the history is negative or not finite; send weights from zero up.",
+            "A weight of the history is negative, and a prediction is a mean; send weights from "
+            "zero up.",
             field="history",
         )
     places = [
@@ -234,7 +217,7 @@ def _type_of(values: Sequence[Json]) -> ValueType:
 
 def _by_model(
     active: ActiveModel, targets: PredictionTargets, history: ValuedHistory, same: Bool
-) -> _Answers:
+) -> list[Prediction]:
     """Predict numbers by the model of ratings."""
     model = active.model
     values = np.array(history.values, dtype=np.float64)
@@ -254,7 +237,8 @@ def _by_model(
     result = predict(model, active.items(targets.rows, targets.embeddings), rated, same)
     sigmas = deviations(model.spread, result.features)
     answers = _numbers(result.mean, sigmas, result.baseline, result.weights)
-    return _Answers(answers, result.weights, result.null, result.shares, bool(model.spread.any()))
+    fitted = bool(model.spread.any())
+    return _predictions(history, answers, result.null, result.weights, result.shares, fitted)
 
 
 def _by_texts(
@@ -263,7 +247,7 @@ def _by_texts(
     targets: PredictionTargets,
     history: ValuedHistory,
     same: Bool,
-) -> _Answers:
+) -> list[Prediction]:
     """Predict without a model: numbers shrunk to a baseline, others by the blend of their type."""
     attention = attended(targets.embeddings, history.embeddings, center, history.weights, same)
     if kind.kind == "number":
@@ -271,13 +255,35 @@ def _by_texts(
         blend = shrunk(attention, values, history.weights, same)
         answers = _numbers(blend.mean, blend.std, blend.baseline, attention.weights)
         adds = attention.weights * (values - blend.baseline[:, None])
-        return _Answers(answers, attention.weights, attention.null_weight, adds, False)
-    blended = []
+        return _predictions(history, answers, attention.null_weight, attention.weights, adds)
+    answers = []
     for weights in attention.weights:
         values_blend = blend_for(kind)
         values_blend.add(history.ids, history.values, weights)
-        blended.append(values_blend.answer())
-    return _Answers(blended, attention.weights, attention.null_weight, None, False)
+        answers.append(values_blend.answer())
+    return _predictions(history, answers, attention.null_weight, attention.weights)
+
+
+def _predictions(
+    history: ValuedHistory,
+    answers: Sequence[Mapping[str, Json]],
+    null: Float64,
+    weights: Float64,
+    adds: Float64 | None = None,
+    calibrated: bool = False,
+) -> list[Prediction]:
+    """Return answers (t) with their weights (t, h) and what each document adds to them (t, h)."""
+    return [
+        Prediction(
+            answer,
+            float(null[target]),
+            calibrated,
+            history,
+            weights[target],
+            None if adds is None else adds[target],
+        )
+        for target, answer in enumerate(answers)
+    ]
 
 
 def _numbers(

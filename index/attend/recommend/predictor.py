@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,18 +12,17 @@ from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
 from attend.errors import Damaged, InvalidRequest, LimitExceeded
 from attend.ratings.model import Own, RatingModel
-from attend.recommend.history import Histories, History, MissingNames, example_name, missing_error
+from attend.recommend.history import Histories, History, example_name, missing_error
 from attend.recommend.predict import (
     NO_ROW,
     ActiveModel,
-    Prediction,
     PredictionTargets,
     ValuedHistory,
     predict_values,
 )
 from attend.search.listing import MAX_SHARES
 from attend.store import CollectionStore
-from attend.types import Float32, Int64, Json
+from attend.types import Float32, Int64
 from attend.versions import SnapshotSource, Vanished, until_stable
 from attend.views import UNTRAINED
 
@@ -38,14 +36,6 @@ SHOWN = 50
 """Documents of the history shown with a prediction, unless `explain` asks for all."""
 
 
-class _NamedTargets(NamedTuple):
-    """The targets that exist, and the ids of those that do not."""
-
-    items: Sequence[ExampleItem]
-    rows: Int64  # (t,) NO_ROW for texts and vectors
-    missing: Sequence[str]
-
-
 class Predictor:
     """Answers the predictions of one collection; any thread may call it."""
 
@@ -55,6 +45,8 @@ class Predictor:
         self._histories = histories
         self._models = RatingModels(store)
 
+    # Again from the start if a document is deleted meanwhile: no history has it then.
+    @until_stable
     def predict(self, request: RecommendRequest) -> Predicted:
         """Predict what the user of a request would think of its targets.
 
@@ -63,56 +55,50 @@ class Predictor:
             UnknownDocument: an id that no document has, unless those are skipped.
         """
         started = time.perf_counter()
-        # Again from the start if a document is deleted meanwhile: no history has it then.
-        return self._predict(request, started)
-
-    @until_stable
-    def _predict(self, request: RecommendRequest, started: float) -> Predicted:
-        targets = self._targets(request)
+        ids = [item.id for item in request.target or [] if item.id is not None]
+        rows = self._store.rows_of(ids)
+        missing = [{"id": id} for id in dict.fromkeys(ids) if id not in rows]
+        items = [item for item in request.target or [] if item.id is None or item.id in rows]
+        if missing and (request.on_missing == "error" or not items):
+            raise missing_error(missing, "target")
         history = self._histories.of(request, MOST_USED)
         active = self._models.current(request.projection)
-        embeddings = self._embeddings(targets, history.embeddings.shape[1])
-        predictions = predict_values(
-            active,
-            self._views.mean(),
-            PredictionTargets(targets.rows, embeddings),
-            self._valued(history),
-        )
-        _check_size(request, predictions)
-        missing = MissingNames([*history.missing.ids, *targets.missing], history.missing.user)
+        targets, valued = self._targets(items, rows), self._valued(history)
+        predictions = predict_values(active, self._views.mean(), targets, valued)
+        used = len(predictions[0].history.rows)
+        if request.explain and len(predictions) * used > MAX_SHARES:
+            raise LimitExceeded(
+                f"Explaining {len(predictions)} predictions takes {len(predictions) * used} "
+                f"shares, and at most {MAX_SHARES} are sent at once; ask for fewer targets, or do "
+                f"not ask to explain.",
+                field="explain",
+            )
         most = MAX_HISTORY if request.explain else SHOWN
         return Predicted(
             predictions=[
-                example_name(item) | _plain(prediction, most)
-                for item, prediction in zip(targets.items, predictions, strict=True)
+                example_name(item) | prediction.json(most)
+                for item, prediction in zip(items, predictions, strict=True)
             ],
-            history={"given": history.total, "used": len(predictions[0].history.rows)},
-            missing=missing.json(),
+            history={"given": history.total, "used": used},
+            missing=[*history.missing, *missing],
             generation=self._store.state().change,
             projection=UNTRAINED if active is None else active.version,
             took_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    def _targets(self, request: RecommendRequest) -> _NamedTargets:
-        targets = request.target or []
-        ids = [item.id for item in targets if item.id is not None]
-        rows = self._store.rows_of(ids)
-        missing = [id for id in dict.fromkeys(ids) if id not in rows]
-        present = [item for item in targets if item.id is None or item.id in rows]
-        if missing and (request.on_missing == "error" or not present):
-            raise missing_error(MissingNames(missing), "target")
-        numbers = [NO_ROW if item.id is None else rows[item.id] for item in present]
-        return _NamedTargets(present, np.array(numbers, dtype=np.int64), missing)
-
-    def _embeddings(self, targets: _NamedTargets, dimension: int) -> Float32:
-        """Return the embeddings (t, d) of targets: means of keys, and encoded texts."""
-        embeddings = np.empty((len(targets.rows), dimension), dtype=np.float32)
-        others = targets.rows == NO_ROW
+    def _targets(self, items: Sequence[ExampleItem], rows: Mapping[str, int]) -> PredictionTargets:
+        """Return the targets that exist with their embeddings: means of keys, and encoded texts."""
+        numbers = [NO_ROW if item.id is None else rows[item.id] for item in items]
+        documents = np.array([number for number in numbers if number != NO_ROW], dtype=np.int64)
+        means = self._means(documents)
+        embeddings = np.empty((len(items), means.shape[1]), dtype=np.float32)
+        others = np.array(numbers) == NO_ROW
+        embeddings[~others] = means
         if others.any():
-            items = [targets.items[place] for place in np.flatnonzero(others).tolist()]
-            embeddings[others] = self._histories.embeddings(items)
-        embeddings[~others] = self._means(targets.rows[~others])
-        return embeddings
+            embeddings[others] = self._histories.embeddings(
+                [item for item in items if item.id is None]
+            )
+        return PredictionTargets(np.array(numbers, dtype=np.int64), embeddings)
 
     def _valued(self, history: History) -> ValuedHistory:
         """Return the documents of a history; examples and profile have no values."""
@@ -134,28 +120,6 @@ class Predictor:
         if not len(rows):
             return np.empty((0, self._views.mean().shape[0]), dtype=np.float32)
         return np.asarray(keys.means()[np.searchsorted(keys.rows, rows)], dtype=np.float32)
-
-
-def _check_size(request: RecommendRequest, predictions: Sequence[Prediction]) -> None:
-    shares = sum(len(prediction.history.rows) for prediction in predictions)
-    if request.explain and shares > MAX_SHARES:
-        raise LimitExceeded(
-            f"Explaining {len(predictions)} predictions takes {shares} shares, and at most "
-            f"{MAX_SHARES} are sent at once; ask for fewer targets, or do not ask to explain.",
-            field="explain",
-        )
-
-
-def _plain(prediction: Prediction, most: int) -> dict[str, Json]:
-    """Return a prediction as plain data."""
-    return {
-        **prediction.answer,
-        "confidence": 1 - prediction.null,
-        "null": prediction.null,
-        "calibrated": prediction.calibrated,
-        "known": prediction.actual,
-        "because": prediction.because(most),
-    }
 
 
 # -- the model ------------------------------------------------------------------------------

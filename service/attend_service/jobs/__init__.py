@@ -8,6 +8,6 @@ training.py  the process in which a training runs
 """
 
 from attend_service.jobs.queue import Jobs, Trainer, UnknownJob
-from attend_service.jobs.store import Job, QueueFull, State
+from attend_service.jobs.store import Job, JobSummary, QueueFull, State
 
-__all__ = ["Job", "Jobs", "QueueFull", "State", "Trainer", "UnknownJob"]
+__all__ = ["Job", "JobSummary", "Jobs", "QueueFull", "State", "Trainer", "UnknownJob"]

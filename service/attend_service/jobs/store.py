@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import orjson
 from sqlite_utils import Database, Migrations
 
+from attend.api.base import Reply
 from attend.errors import Conflict, Damaged
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -58,43 +59,43 @@ class QueueFull(Exception):
     """As many jobs wait as the limit allows."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A training, from the request to its report.
+@dataclass(slots=True)
+class Progress(Reply):
+    """The progress of a job."""
 
-    Attributes:
-        request: the fields of the `TrainRequest`.
-        stage, fraction: its last reported progress.
-        stopping: whether it was cancelled while it runs, and has yet to notice.
-        created, started, finished: times in UTC, as ISO 8601 has them.
-        result: the report of one that is done.
-        problem: what went wrong, as RFC 9457 has it.
-    """
+    stage: str
+    fraction: float
+    """The share of the whole that is done, 0 to 1."""
+    message: str
+    """One sentence for people."""
+
+
+@dataclass(slots=True)
+class JobSummary(Reply):
+    """A training in a list of jobs. Times are UTC, in ISO 8601."""
 
     id: int
     collection: str
-    request: Mapping[str, Any]
     state: State
-    stage: str
-    fraction: float
-    stopping: bool
+    progress: Progress
     created: str
     started: str | None
     finished: str | None
-    result: Mapping[str, Any] | None
-    problem: Mapping[str, Any] | None
 
-    @property
-    def message(self) -> str:
-        """Return one sentence for whoever waits."""
-        if self.problem is not None:
-            return str(self.problem["detail"])
-        if self.state == "running":
-            doing = f"{self.stage.capitalize() or 'Begins'}, {self.fraction:.0%} of the whole done."
-            return "Stops at its next step." if self.stopping else doing
-        if self.state == "done":
-            return str((self.result or {}).get("reason") or "Done.")
-        return {"queued": "Waits for its turn."}.get(self.state, "Cancelled; nothing was changed.")
+
+@dataclass(slots=True)
+class Job(JobSummary):
+    """A training with its request and its result."""
+
+    request: Mapping[str, Any]
+    result: Mapping[str, Any] | None
+    """The report of a finished training."""
+    problem: Mapping[str, Any] | None
+    """The error of a failed training, as `ProblemDetails`."""
+
+    def summary(self) -> JobSummary:
+        """Return the job without its request and its result, which may be long."""
+        return JobSummary(*(getattr(self, field.name) for field in fields(JobSummary)))
 
 
 class JobStore:
@@ -140,8 +141,10 @@ class JobStore:
         return self._select(f"state IN ('queued', 'running') {by_name} ORDER BY id", *names)
 
     def is_stopping(self, id: int) -> bool:
-        job = self.find(id)
-        return job is None or job.stopping
+        """Return whether a job was cancelled while it runs, or is deleted."""
+        with self._lock:
+            rows = list(self._db.query("SELECT stopping FROM jobs WHERE id = ?", [id]))
+        return not rows or bool(rows[0]["stopping"])
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -257,10 +260,21 @@ def _rows(db: Database, where: str, *values: Any) -> list[Job]:
 
 
 def _job(row: Mapping[str, Any]) -> Job:
-    plain = {name: row[name] for name in Job.__dataclass_fields__}
+    plain = {name: row[name] for name in Job.__dataclass_fields__ if name != "progress"}
     for name in ("request", "result", "problem"):
         plain[name] = None if plain[name] is None else orjson.loads(plain[name])
-    return Job(**plain | {"stopping": bool(plain["stopping"])})
+    stage, fraction = row["stage"], row["fraction"]
+    if plain["problem"] is not None:
+        message = str(plain["problem"]["detail"])
+    elif plain["state"] == "running":
+        doing = f"{stage.capitalize() or 'Begins'}, {fraction:.0%} of the whole done."
+        message = "Stops at its next step." if row["stopping"] else doing
+    elif plain["state"] == "done":
+        message = str((plain["result"] or {}).get("reason") or "Done.")
+    else:
+        is_queued = plain["state"] == "queued"
+        message = "Waits for its turn." if is_queued else "Cancelled; nothing was changed."
+    return Job(progress=Progress(stage, fraction, message), **plain)
 
 
 def _to_json(content: Mapping[str, Any] | None) -> str | None:

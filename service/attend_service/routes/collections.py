@@ -18,7 +18,7 @@ from attend.api.documents import (
     UnopenedCollection,
 )
 from attend.errors import EncoderError, InvalidRequest, UnknownAlias
-from attend_service.context import context
+from attend_service.context import collection_of, context
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed, visible
@@ -68,7 +68,7 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
 @operations.add("GET", BY_NAME, returns={200: CollectionInfo})
 def show_collection(collection: str) -> Response:
     """Show a collection in figures, with its settings."""
-    return reply(context().data.collection(collection).info())
+    return reply(collection_of(collection).info())
 
 
 @operations.add("DELETE", BY_NAME, returns={204: None})
@@ -127,14 +127,14 @@ def delete_alias(alias: str) -> Response:
 def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str, Any]:
     """Return the requested settings; for the index, the server's or the collection's fill gaps, so
     that a repeated request is no conflict."""
-    has = context().settings if is_new else context().data.collection(name).settings
+    has = context().settings if is_new else collection_of(name).settings
     index = {"recall": has.recall, "exact_below": has.exact_below}
     return {**index, **body.model_dump(exclude_unset=True)}
 
 
 def _summary(name: str) -> CollectionSummary | UnopenedCollection:
     try:
-        collection = context().data.collection(name)
+        collection = collection_of(name)
         return CollectionSummary(
             name,
             collection.store.counts()[0],

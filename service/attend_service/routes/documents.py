@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flask import Response
 
-from attend import Collection
 from attend.api.documents import (
     Deleted,
     DeletionRequest,
@@ -20,7 +19,7 @@ from attend.api.documents import (
 )
 from attend.errors import UnknownDocument
 from attend.store import StoredDocument
-from attend_service.context import context
+from attend_service.context import collection_of
 from attend_service.operations import Operations
 from attend_service.replies import reply
 
@@ -63,14 +62,14 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
     is not encoded again. The next search finds what was written. A bare list is taken too.
     """
-    written = _collection(collection).upsert([item.document() for item in body.documents])
+    written = collection_of(collection).upsert([item.document() for item in body.documents])
     return reply(written)
 
 
 @operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})
 def list_documents(collection: str, query: ListingRequest) -> Response:
     """List, scroll or count documents, all or by filter, in the order in which they first came."""
-    opened = _collection(collection)
+    opened = collection_of(collection)
     with opened.store.consistent(query.consistency):
         page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
@@ -80,7 +79,7 @@ def list_documents(collection: str, query: ListingRequest) -> Response:
 @operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentAnswer})
 def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     """Show a document."""
-    opened = _collection(collection)
+    opened = collection_of(collection)
     with opened.store.consistent(query.consistency):
         return reply(_document(opened.document(id)))
 
@@ -99,13 +98,13 @@ def revise_document(collection: str, id: str, body: UpdateRequest) -> Response:
     The value is replaced; the payload is merged as RFC 7396 has it, so that null removes a member.
     A later build or upsert of the document puts back what that says.
     """
-    return reply(_document(_collection(collection).revise(id, body)))
+    return reply(_document(collection_of(collection).revise(id, body)))
 
 
 @operations.add("DELETE", ONE, returns={204: None}, scope="write")
 def delete_document(collection: str, id: str) -> Response:
     """Delete a document."""
-    if not _collection(collection).delete([id]):
+    if not collection_of(collection).delete([id]):
         raise UnknownDocument(
             f"The collection {collection!r} has no document {id!r}; nothing was deleted.",
             field="id",
@@ -123,7 +122,7 @@ def delete_document(collection: str, id: str) -> Response:
 )
 def delete_documents(collection: str, body: DeletionRequest) -> Response:
     """Delete documents by ids or by filter, all or none; unknown ids are passed over."""
-    opened = _collection(collection)
+    opened = collection_of(collection)
     if body.filter is not None:
         return reply(Deleted(opened.delete_matching(body.filter)))
     return reply(Deleted(opened.delete(body.ids or [])))
@@ -139,13 +138,9 @@ def delete_documents(collection: str, body: DeletionRequest) -> Response:
 )
 def count_values(collection: str, body: FacetsRequest) -> Response:
     """Count the values of fields, over all documents or those that match a filter."""
-    opened = _collection(collection)
+    opened = collection_of(collection)
     facets = opened.facets(body.fields, body.filter, limit=body.limit)
     return reply(FacetsAnswer(facets, opened.page(body.filter, limit=0).total))
-
-
-def _collection(name: str) -> Collection:
-    return context().data.collection(name)
 
 
 def _document(stored: StoredDocument) -> DocumentAnswer:

@@ -9,7 +9,6 @@ from typing import Any
 from flask import Response, url_for
 from werkzeug.exceptions import TooManyRequests
 
-from attend import Collection
 from attend.api.base import Reply
 from attend.api.documents import Deleted
 from attend.api.feedback import (
@@ -32,8 +31,8 @@ from attend.errors import UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure.compare import VersionName, compare_judged
 from attend.store import StoredProjection
-from attend_service.context import context
-from attend_service.jobs import Job, QueueFull, State, UnknownJob
+from attend_service.context import collection_of, context
+from attend_service.jobs import Job, JobSummary, QueueFull, UnknownJob
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed
@@ -63,41 +62,6 @@ EXAMPLE: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class ProgressAnswer(Reply):
-    """The progress of a job."""
-
-    stage: str
-    fraction: float
-    """The share of the whole that is done, 0 to 1."""
-    message: str
-    """One sentence for people."""
-
-
-@dataclass(slots=True)
-class JobSummary(Reply):
-    """A training in a list of jobs. Times are UTC, in ISO 8601."""
-
-    id: int
-    collection: str
-    state: State
-    progress: ProgressAnswer
-    created: str
-    started: str | None
-    finished: str | None
-
-
-@dataclass(slots=True)
-class JobAnswer(JobSummary):
-    """A training with its request and its result."""
-
-    request: Mapping[str, Any]
-    result: Mapping[str, Any] | None
-    """The report of a finished training."""
-    problem: Mapping[str, Any] | None
-    """The error of a failed training, as `ProblemDetails`."""
-
-
-@dataclass(slots=True)
 class JobList(Reply):
     """The jobs, the newest first; the last hundred finished ones stay in the list."""
 
@@ -121,13 +85,13 @@ def give_feedback(collection: str, body: FeedbackRequest) -> Response:
     `position` is the rank at which the document was shown, from 1. The same query and document
     again replaces what was said. A bare list is taken too, and so is a single judgement.
     """
-    return reply(replace(add_feedback(_collection(collection), body.items), questions=None))
+    return reply(replace(add_feedback(collection_of(collection), body.items), questions=None))
 
 
 @operations.add("GET", FEEDBACK, query=FeedbackListing, returns={200: FeedbackPage})
 def show_feedback(collection: str, query: FeedbackListing) -> Response:
     """Count the feedback there is to learn from, and list the newest of it."""
-    store = _collection(collection).store
+    store = collection_of(collection).store
     page = FeedbackPage(store.example_count(), store.question_count())
     if query.limit:
         latest = store.latest_examples(query.limit + 1, query.before)
@@ -149,7 +113,7 @@ def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
 
     All of it goes with `{"all": true}`, and never for want of a word.
     """
-    store = _collection(collection).store
+    store = collection_of(collection).store
     if body.all:
         return reply(Deleted(store.delete_examples()))
     return reply(Deleted(store.delete_examples(ids=body.ids, documents=body.documents)))
@@ -159,7 +123,7 @@ def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
     "POST",
     TRAIN,
     body=TrainRequest,
-    returns={202: JobAnswer},
+    returns={202: Job},
     example={},
     also=(429,),
 )
@@ -175,7 +139,7 @@ def start_training(collection: str, body: TrainRequest) -> Response:
         job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
     except QueueFull as error:
         raise TooManyRequests(str(error), retry_after=RETRY_SECONDS) from None
-    accepted = reply(_job(job), 202)
+    accepted = reply(job, 202)
     accepted.headers["Location"] = url_for("show_job", job=job.id)
     return accepted
 
@@ -184,19 +148,19 @@ def start_training(collection: str, body: TrainRequest) -> Response:
 def list_jobs() -> Response:
     """List the jobs, the newest first, without their results."""
     jobs = [job for job in context().jobs.all() if is_allowed(job.collection)]
-    return reply(JobList([JobSummary(**_summary(job)) for job in jobs]))
+    return reply(JobList([job.summary() for job in jobs]))
 
 
-@operations.add("GET", JOB, returns={200: JobAnswer}, also=(404,), checks_collections=True)
+@operations.add("GET", JOB, returns={200: Job}, also=(404,), checks_collections=True)
 def show_job(job: int) -> Response:
     """Show a job: how far it is, and what came of it."""
-    return reply(_job(_own(job)))
+    return reply(_own(job))
 
 
 @operations.add(
     "DELETE",
     JOB,
-    returns={200: JobAnswer, 202: JobAnswer, 204: None},
+    returns={200: Job, 202: Job, 204: None},
     also=(404,),
     checks_collections=True,
 )
@@ -210,13 +174,13 @@ def cancel_job(job: int) -> Response:
     cancelled = context().jobs.cancel(job)
     if cancelled is None:
         return Response(status=204)
-    return reply(_job(cancelled), 202 if cancelled.state == "running" else 200)
+    return reply(cancelled, 202 if cancelled.state == "running" else 200)
 
 
 @projections.add("GET", PROJECTIONS, returns={200: ProjectionList})
 def list_projections(collection: str) -> Response:
     """List the projections, and say which one answers."""
-    versions = _collection(collection).projections()
+    versions = collection_of(collection).projections()
     active = {version.role: version.version for version in versions if version.active}
     heads = [replace(version, report=_head(version.report)) for version in versions]
     return reply(ProjectionList(active["search"], active, heads))
@@ -225,13 +189,13 @@ def list_projections(collection: str) -> Response:
 @projections.add("GET", PROJECTION, returns={200: StoredProjection})
 def show_projection(collection: str, version: int) -> Response:
     """Show a projection, with the whole report of the training that made it."""
-    return reply(_version(_collection(collection).projections(), version))
+    return reply(_version(collection_of(collection).projections(), version))
 
 
 @projections.add("POST", f"{PROJECTION}/activate", returns={200: Activated})
 def activate_projection(collection: str, version: int) -> Response:
     """Answer with this projection from now on; an earlier one rolls back."""
-    opened = _collection(collection)
+    opened = collection_of(collection)
     # Checked here as well: 0 means "the active one" further in.
     _version(opened.projections(), version)
     opened.activate(version)
@@ -243,7 +207,7 @@ def activate_projection(collection: str, version: int) -> Response:
 )
 def roll_back_projection(collection: str, query: RollbackRequest) -> Response:
     """Answer again with the projection that was active before this one, in its role."""
-    return reply(RolledBack(_collection(collection).rollback(query.role)))
+    return reply(RolledBack(collection_of(collection).rollback(query.role)))
 
 
 @projections.add(
@@ -264,7 +228,7 @@ def compare_projections(collection: str, body: CompareRequest) -> Response:
     says less than the report of the training, whose questions were held out.
     """
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
-    return reply(compare_judged(_collection(collection), versions, body.items, by=body.by))
+    return reply(compare_judged(collection_of(collection), versions, body.items, by=body.by))
 
 
 def _own(id: int) -> Job:
@@ -273,21 +237,6 @@ def _own(id: int) -> Job:
     if not is_allowed(job.collection):
         raise UnknownJob(id)
     return job
-
-
-def _collection(name: str) -> Collection:
-    return context().data.collection(name)
-
-
-def _summary(job: Job) -> dict[str, Any]:
-    names = ("id", "collection", "state", "created", "started", "finished")
-    return {"progress": ProgressAnswer(job.stage, job.fraction, job.message)} | {
-        name: getattr(job, name) for name in names
-    }
-
-
-def _job(job: Job) -> JobAnswer:
-    return JobAnswer(**_summary(job), request=job.request, result=job.result, problem=job.problem)
 
 
 def _version(projections: Sequence[StoredProjection], version: int) -> StoredProjection:

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response
 
-from attend import Collection, feedback
+from attend import feedback
 from attend.api.answers import Predicted, Recommended
 from attend.api.documents import Deleted
 from attend.api.feedback import (
@@ -19,7 +19,7 @@ from attend.api.feedback import (
 )
 from attend.api.recommend import RecommendRequest
 from attend.search.listing import cursor, fingerprint, place
-from attend_service.context import context
+from attend_service.context import collection_of
 from attend_service.operations import Operations
 from attend_service.replies import reply
 
@@ -51,7 +51,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     and `because` tells how much each had to do with a hit. With `target` it is the reverse: the
     target attends to the history, whose values make the prediction.
     """
-    return reply(_collection(collection).recommended(body))
+    return reply(collection_of(collection).recommended(body))
 
 
 @operations.add(
@@ -71,7 +71,7 @@ def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     same user and document again replaces what was said. A bare list is taken too, and so is a
     single interaction.
     """
-    return reply(feedback.add_interactions(_collection(collection), body.items))
+    return reply(feedback.add_interactions(collection_of(collection), body.items))
 
 
 @operations.add(
@@ -88,7 +88,7 @@ def list_interactions(collection: str, query: InteractionListing) -> Response:
 
     This needs a key that may write: it tells who all users are, and what they met.
     """
-    store = _collection(collection).store
+    store = collection_of(collection).store
     scope = fingerprint("interactions", query.user or "")
     after = (0, 0) if query.cursor is None else tuple(map(int, place(query.cursor, scope, 2)))
     page = store.interaction_page((after[0], after[1]), query.limit, query.user)
@@ -111,9 +111,5 @@ def delete_interactions(collection: str, body: InteractionDeletion) -> Response:
 
     All of them go with `{"all": true}`, and never for want of a word.
     """
-    store = _collection(collection).store
+    store = collection_of(collection).store
     return reply(Deleted(store.delete_interactions(body.user, body.documents)))
-
-
-def _collection(name: str) -> Collection:
-    return context().data.collection(name)
