@@ -15,7 +15,7 @@ from attend.api.base import Reply, parse
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest
 from attend.measure.map import chart
-from attend_service.context import collection_of, context
+from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
 from attend_service.problems import ProblemDetails, problem_of
@@ -65,7 +65,7 @@ def search(collection: str, body: SearchRequest) -> Response:
     for several with weights. `mode` soft blends the values of all attended documents by their
     weights; hard takes the best document's. `next` is the cursor of the following page.
     """
-    answer = collection_of(collection).search_many([body])[0]
+    answer = context().data.collection(collection).search_many([body])[0]
     return reply(answer)
 
 
@@ -84,7 +84,7 @@ def search_batch(collection: str, body: BatchRequest) -> Response:
     a batch in which a search is malformed is refused whole.
     """
     started = time.perf_counter()
-    opened = collection_of(collection)
+    opened = context().data.collection(collection)
     answers = _answers(opened, body.searches)
     matrix = opened.matrix(body.searches) if body.matrix else None
     took_ms = round((time.perf_counter() - started) * 1000, 3)
@@ -105,7 +105,7 @@ def map_keys(collection: str, body: MapRequest) -> Response:
     The axes are principal components of the keys under `projection`; `before` tells where the
     same documents were under another version.
     """
-    return reply(chart(collection_of(collection), body))
+    return reply(chart(context().data.collection(collection), body))
 
 
 @operations.add(
@@ -161,5 +161,5 @@ def _answer_or_error(collection: Collection, search: SearchRequest) -> Answer | 
 
 
 def _plain_answer(query: PlainSearch) -> Answer:
-    collection = collection_of(query.collection)
+    collection = context().data.collection(query.collection)
     return collection.search_many([parse(SearchRequest, query.request())])[0]

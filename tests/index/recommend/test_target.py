@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attend.api.recommend import MAX_TARGETS
 from attend.collection import Collection
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.feedback import add_interactions
@@ -16,7 +17,6 @@ from attend.ratings.model import Own, RatingModel
 from attend.ratings.prediction import Rated, predict
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (
-    MAX_TARGETS,
     ActiveModel,
     PredictionTargets,
     ValuedHistory,
