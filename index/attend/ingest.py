@@ -10,12 +10,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.api.base import MAX_DETAILS, MAX_TEXT
 from attend.api.documents import Written
+from attend.encoder import Encoder
 from attend.errors import DimensionMismatch, InvalidRequest
 from attend.settings import Settings
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
@@ -27,25 +28,6 @@ ATTEMPTS = 5
 
 MAX_ABSOLUTE = 1e15
 """Of a vector's numbers: squares of 1e15, summed over 65,536 dimensions, fit float32."""
-
-
-class TextSpan(Protocol):
-    """A part of a text, in characters."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-class DocumentEncoder(Protocol):
-    """What writing asks of an encoder."""
-
-    def encode_documents(self, texts: Sequence[str]) -> Float32: ...
-
-    def passages(
-        self, texts: Sequence[str], overlap: int | None = None
-    ) -> Sequence[Sequence[TextSpan]]: ...
 
 
 class Prepared(NamedTuple):
@@ -63,7 +45,7 @@ class Ingest:
     """
 
     def __init__(
-        self, store: CollectionStore, settings: Settings, encoder: Callable[[], DocumentEncoder]
+        self, store: CollectionStore, settings: Settings, encoder: Callable[[], Encoder]
     ) -> None:
         self._store = store
         self._settings = settings

@@ -84,17 +84,17 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     Example:
       attend build books.csv --data library --text title --text blurb --value price
     """
-    chosen = take(BuildOptions, options)
-    mapped = [_mapped(name, chosen) for name in sources]
+    selection = take(BuildOptions, options)
+    mapped = [_mapped(name, selection) for name in sources]
     check_ids(mapped)
-    settings = chosen.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
+    settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
     collection = target.library().ensure(target.name, **settings, **_width(mapped))
     problems = Problems()
-    publish = collection.tune(chosen.recall, chosen.exact_below)
-    built = _build(collection, mapped, problems, chosen, publish)
+    publish = collection.tune(selection.recall, selection.exact_below)
+    built = _build(collection, mapped, problems, selection, publish)
     problems.summary()
-    if chosen.sync and built.refused:
+    if selection.sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
 
@@ -103,7 +103,7 @@ def _build(
     collection: Collection,
     mapped: list[Mapped],
     problems: Problems,
-    chosen: BuildOptions,
+    selection: BuildOptions,
     publish: bool,
 ) -> Built:
     """Build with bars; if it is interrupted, print the number of stored documents."""
@@ -121,9 +121,9 @@ def _build(
                 on_progress=rows.update,
                 on_stage=on_stage,
                 publish=publish,
-                sync=chosen.sync,
-                shard=chosen.shard,
-                strict=chosen.strict,
+                sync=selection.sync,
+                shard=selection.shard,
+                strict=selection.strict,
             )
         except KeyboardInterrupt:
             rows.close()
@@ -132,10 +132,10 @@ def _build(
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
-def _mapped(name: str, chosen: BuildOptions) -> Mapped:
+def _mapped(name: str, selection: BuildOptions) -> Mapped:
     source = open_source(name)
     rows = sample(source)
-    fields = chosen.model_dump(include={"id", "text", "vector", "value"})
+    fields = selection.model_dump(include={"id", "text", "vector", "value"})
     map = guess(rows, source=source, **fields)
     click.echo(f"{source.name}: {describe(map, rows)}", err=True)
     return Mapped(source, map)

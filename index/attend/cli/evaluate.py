@@ -142,16 +142,16 @@ def _check_options(
     options: Mapping[str, Any],
 ) -> None:
     """Raise UsageError for options that do not go together."""
-    asked = files.model_dump(exclude_unset=True)
+    named = files.model_dump(exclude_unset=True)
     if versions and "projection" in options:
         raise click.UsageError("--compare names its versions itself; leave --projection out.")
-    of_comparisons = [f"--{name}" for name in ("plots", "measure", "examples") if name in asked]
+    of_comparisons = [f"--{name}" for name in ("plots", "measure", "examples") if name in named]
     if of_comparisons and not versions:
         raise click.UsageError(f"{' and '.join(of_comparisons)} need a comparison; add --compare.")
-    judgements = asked.keys() & {"queries", "qrels"}
+    judgements = named.keys() & {"queries", "qrels"}
     if interactions and judgements:
         raise click.UsageError("Give --queries with --qrels, or --interactions; not both.")
-    if not interactions and asked.keys() & {"history", "cold"}:
+    if not interactions and named.keys() & {"history", "cold"}:
         raise click.UsageError("--history and --cold go with --interactions; give it.")
     if not interactions and len(judgements) < 2:
         raise click.UsageError("Give --queries with --qrels, or --interactions.")
@@ -212,11 +212,11 @@ def _evaluate_recommendations(
     withheld = None if files.cold is None else _withheld(collection, files.cold)
     protocol = protocol_of(later, earlier, withheld)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
-    chosen = {} if withheld is None else {"filter": {"@id": {"in": withheld}}}
+    condition = {} if withheld is None else {"filter": {"@id": {"in": withheld}}}
 
     def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
         history = [{"id": entry.document, "value": entry.value} for entry in interactions]
-        answer = collection.recommend(history=history, k=CUT, **chosen, **options)
+        answer = collection.recommend(history=history, k=CUT, **condition, **options)
         assert isinstance(answer, Recommended)  # as no target was named
         return [hit.id for hit in answer.hits]
 

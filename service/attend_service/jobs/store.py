@@ -60,7 +60,7 @@ class QueueFull(Exception):
 
 
 @dataclass(slots=True)
-class Progress(Reply):
+class JobProgress(Reply):
     """The progress of a job."""
 
     stage: str
@@ -77,7 +77,7 @@ class JobSummary(Reply):
     id: int
     collection: str
     state: State
-    progress: Progress
+    progress: JobProgress
     created: str
     started: str | None
     finished: str | None
@@ -274,7 +274,7 @@ def _job(row: Mapping[str, Any]) -> Job:
     else:
         is_queued = plain["state"] == "queued"
         message = "Waits for its turn." if is_queued else "Cancelled; nothing was changed."
-    return Job(progress=Progress(stage, fraction, message), **plain)
+    return Job(progress=JobProgress(stage, fraction, message), **plain)
 
 
 def _to_json(content: Mapping[str, Any] | None) -> str | None:
