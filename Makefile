@@ -16,8 +16,7 @@ demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
 test: $(VENV)/installed-tests check  ## Check the code and run every test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
 check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff check .

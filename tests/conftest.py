@@ -35,6 +35,26 @@ hypothesis.settings.load_profile("attend")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TOGETHER = ("milvus", "pages")
+"""Folders whose tests share one server, or one browser, and so run in one process; a Milvus server
+takes a quarter of a core even where nobody asks it."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Count the processes of tests; most of these wait for processes that they started."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, and those of `TOGETHER`, which begin first."""
+    for item in items:
+        folder = item.path.parent.name
+        group = folder if folder in TOGETHER else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.path.parent.name not in TOGETHER)
+
+
 @pytest.fixture(scope="session")
 def tiny_tokenizer() -> Tokenizer:
     """Any text as pairs of letters, lower-cased; other characters byte by byte.

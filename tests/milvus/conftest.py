@@ -1,4 +1,4 @@
-"""One Milvus server for all tests of a session, started by the first that asks for it; and both
+"""One Milvus server for all tests of this folder, started by the first that asks for it; and both
 engines behind one fixture, for what must be the same of each."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REQUIRED = "ATTEND_REQUIRE_MILVUS"
 """Where this is set, a machine without Milvus fails these tests; elsewhere it skips them."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
     """A real standalone server, which every test leaves running."""
     try:
@@ -31,7 +31,7 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusSe
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session", params=["local", "milvus"])
+@pytest.fixture(scope="package", params=["local", "milvus"])
 def library(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -47,14 +47,14 @@ def library(
     data.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def vectors(library: Data) -> Collection:
     """A collection of vectors; a table of a server takes seconds to make, so that tests share it
     and name their documents apart or leave none behind."""
     return library.create("vectors", dimension=WIDTH)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def texts(library: Data) -> Collection:
     """A collection of texts; shared likewise."""
     return library.create("texts", encoder="tiny")

@@ -13,8 +13,6 @@ from tests.milvus.load import PATH, WIDTH, Load, check_all, prepare
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server
 
-pytestmark = pytest.mark.alone
-
 RECOVERY_SECONDS = 180.0
 """Not how long it takes, but when to give up on a busy machine."""
 

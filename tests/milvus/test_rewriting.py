@@ -17,8 +17,6 @@ from attend.engines.milvus.tables import Tables
 from tests.milvus.load import BOUND_SECONDS
 from tests.milvus.server import MilvusServer, wait_until
 
-pytestmark = pytest.mark.alone
-
 DIMENSION, DOCUMENTS, WRITERS = 4, 40, 4
 PAUSE_SECONDS = 0.3
 """Between two rewrites: old keys stay for half a minute, and every search reads past them."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.soak.soak import run
-
-pytestmark = pytest.mark.alone
 
 SECONDS = 8.0
 KILLS = 3
 KEYS = 2000
+STEPS = 100
 
 
 def test_a_server_under_load_and_killed_three_times(tmp_path: Path) -> None:
     report = run(
-        tmp_path, minutes=SECONDS / 60, kills=KILLS, keys=KEYS, readers=2, longest=1.0, seed=3
+        tmp_path,
+        minutes=SECONDS / 60,
+        kills=KILLS,
+        keys=KEYS,
+        readers=2,
+        steps=STEPS,
+        longest=1.0,
+        seed=3,
     )
     assert report.searches > 100, report.told()
     assert report.writes > 50, report.told()

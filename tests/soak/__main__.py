@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tests.soak.soak import run
+from tests.soak.soak import GROWTH, READY_SECONDS, run
 
 
 @click.command()
@@ -23,6 +23,10 @@ def main(minutes: float, kills: int, keys: int, readers: int, seed: int) -> None
             Path(folder), minutes=minutes, kills=kills, keys=keys, readers=readers, seed=seed
         )
     click.echo(report.told())
+    if report.grown() > GROWTH or report.slowest_start() > READY_SECONDS:
+        raise click.ClickException(
+            f"Memory may grow to {GROWTH:g} of minute 2, and a start may take {READY_SECONDS:g} s."
+        )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ READY = {
 """What is there once a view is drawn."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> Iterator[Server]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed here")
@@ -53,7 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) 
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def library(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path
 ) -> Iterator[Server]:
@@ -69,7 +69,7 @@ def library(
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed here")
@@ -174,7 +174,7 @@ def reader(browser: Any, library: Server) -> Iterator[Tab]:
     context.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def still(browser: Any, server: Server) -> Iterator[Tab]:
     """A tab in which only the page's modules are asked, and nothing is clicked."""
     context = browser.new_context()

@@ -1,0 +1,1 @@
+"""Tests over a real Milvus server; both engines pass the same contract."""
