@@ -9,7 +9,7 @@ from tests.soak.soak import run
 SECONDS = 8.0
 KILLS = 3
 KEYS = 2000
-STEPS = 100
+STEPS = 101
 
 
 def test_a_server_under_load_and_killed_three_times(tmp_path: Path) -> None:
