@@ -85,7 +85,7 @@ def collections(libraries: list[Data]) -> list[Collection]:
     return [libraries[0].create("many", dimension=DIMENSION), libraries[1].collection("many")]
 
 
-@pytest.mark.parametrize(("consistency", "searches"), [("bounded", 600), ("strong", 40)])
+@pytest.mark.parametrize(("consistency", "searches"), [("bounded", 200), ("strong", 40)])
 def test_a_document_that_is_rewritten_is_found_by_every_search(
     collections: list[Collection], consistency: str, searches: int
 ) -> None:

@@ -31,6 +31,9 @@ KEY = "@key"
 TYPE_SAMPLE = 1000
 """Documents from which the type of their values is inferred."""
 
+STALE = 100
+"""Writes after which a type is inferred again, so that all processes come to one."""
+
 MAX_PATHS = 100
 """Paths whose types are remembered: callers name them, and memory stays bounded."""
 
@@ -64,7 +67,8 @@ class ValueTypes:
     """The types of one collection's values, by path: declared, or inferred from a sample.
 
     A type is inferred once. After writes it is inferred again only where the values of an answer
-    do not fit it, or the collection has half as many documents again, or half as many.
+    do not fit it, or the collection has half as many documents again, or half as many, or after
+    `STALE` writes.
     """
 
     def __init__(self, store: CollectionStore, settings: Settings) -> None:
@@ -84,7 +88,7 @@ class ValueTypes:
         entry = self._inferred.get(path)
         if entry is not None and (
             entry.revision == view.change
-            or (_fits(entry.type, path, values) and _as_large(entry, view.keys.documents))
+            or (_fits(entry.type, path, values) and _is_recent(entry, view))
         ):
             return entry.type
         sample = values_of(self._store.sample(TYPE_SAMPLE), path)
@@ -95,9 +99,10 @@ class ValueTypes:
         return type
 
 
-def _as_large(entry: _Inferred, documents: int) -> bool:
-    """Return whether the collection is neither half as large nor half as large again."""
-    return entry.documents <= documents * 2 <= entry.documents * 3
+def _is_recent(entry: _Inferred, view: View) -> bool:
+    """Return whether few writes came since, and the collection is about as large."""
+    few = view.change - entry.revision < STALE
+    return few and entry.documents <= view.keys.documents * 2 <= entry.documents * 3
 
 
 def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> bool:
@@ -108,7 +113,7 @@ def _fits(type: ValueType | None, path: str | None, values: Sequence[Json]) -> b
     if not types:
         return path is None
     if type.kind == "mixed":
-        return True
+        return not any(types <= alike for alike in PYTHON_TYPES.values())
     if not types <= PYTHON_TYPES[type.kind]:
         return False
     return type.fields is None or all(
