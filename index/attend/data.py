@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from attend import encoder as encoders
-from attend.aliases import name_taken
 from attend.api.answers import AcrossAnswer
 from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, parse
 from attend.api.documents import CollectionSettings
@@ -19,7 +18,7 @@ from attend.api.search import AcrossRequest
 from attend.collection import Collection
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines import SCHEME, engine_of
-from attend.engines.engine import Capabilities
+from attend.engines.engine import Capabilities, name_taken
 from attend.errors import (
     CollectionExists,
     Conflict,

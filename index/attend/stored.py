@@ -22,7 +22,6 @@ from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownD
 from attend.ingest import Ingest, Prepared, value_hash
 from attend.keys import IndexTarget
 from attend.projection import Projection, lsi, pca
-from attend.revising import revised
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
@@ -93,7 +92,12 @@ class StoredCollection:
         """
         if not isinstance(revision, UpdateRequest):
             revision = parse(UpdateRequest, revision)
-        document = self.store.revise(id, lambda stored: revised(stored, revision), value_hash)
+
+        def revised(stored: StoredDocument) -> StoredDocument:
+            value = revision.value if "value" in revision.model_fields_set else stored.value
+            return stored._replace(value=value, payload=merged(stored.payload, revision.payload))
+
+        document = self.store.revise(id, revised, value_hash)
         if document is None:
             raise self._unknown(id)
         return document
@@ -175,10 +179,10 @@ class StoredCollection:
         Raises:
             UnknownDocument: no document has this id.
         """
-        documents = self.store.find([id])
-        if id not in documents:
+        document = self.store.find([id]).get(id)
+        if document is None:
             raise self._unknown(id)
-        return documents[id]
+        return document
 
     # -- projections ------------------------------------------------------------------------
 
@@ -265,8 +269,8 @@ class StoredCollection:
 
         Returns: whether anything changed.
         """
-        options = {"recall": recall, "exact_below": exact_below}
-        changes: dict[str, Any] = {n: value for n, value in options.items() if value is not None}
+        options: dict[str, Any] = {"recall": recall, "exact_below": exact_below}
+        changes = {name: value for name, value in options.items() if value is not None}
         parse(CollectionSettings, {"dimension": self.settings.dimension, **changes})
         changed = replace(self.settings, **changes)
         if changed == self.settings:
@@ -326,3 +330,20 @@ class StoredCollection:
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
+
+
+def merged(target: Json, patch: Mapping[str, Json]) -> dict[str, Json]:
+    """Apply a JSON merge patch (RFC 7396) to an object, and return the result; `target` stays.
+
+    >>> merged({"year": 1851, "shelf": {"room": 2, "row": 7}}, {"shelf": {"row": None}, "new": 1})
+    {'year': 1851, 'shelf': {'room': 2}, 'new': 1}
+    """
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for name, change in patch.items():
+        if change is None:
+            result.pop(name, None)
+        elif isinstance(change, Mapping):
+            result[name] = merged(result.get(name), change)
+        else:
+            result[name] = change
+    return result

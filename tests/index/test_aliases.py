@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from attend.aliases import Aliases
 from attend.data import Data
+from attend.engines.local import Aliases
 from attend.errors import (
     CollectionExists,
     Conflict,
@@ -115,7 +115,7 @@ def test_a_collection_kept_elsewhere_is_no_alias(data, tmp_path):
 
 
 def test_aliases_are_limited(data, monkeypatch):
-    monkeypatch.setattr("attend.aliases.MAX_ALIASES", 1)
+    monkeypatch.setattr("attend.engines.local.MAX_ALIASES", 1)
     data.set_alias("live", "one")
     with pytest.raises(LimitExceeded, match="at most 1"):
         data.set_alias("other", "one")

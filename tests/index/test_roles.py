@@ -116,7 +116,7 @@ def test_untrained_recommendations_meet_centred_queries(collection):
     view = collection.views.current(role="recommend")
     stored = embeddings(collection)
     assert view.version.number == 0
-    heads, shift = view.version.projection.asked(stored.astype(np.float32))
+    heads, shift = view.version.projection.project(stored.astype(np.float32))
     expected = stored - stored.mean(axis=0)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     logits = heads[:, 0] @ stored.T + shift

@@ -11,7 +11,7 @@ import numpy as np
 
 from attend.encoder.model import Encoder
 from attend.encoder.passages import Passage
-from attend.types import Float32, Int64
+from attend.types import Float32
 
 ENTRY_BYTES = 400
 """What Python keeps for an entry besides the numbers and the characters, as measured."""
@@ -97,14 +97,6 @@ class CachedEncoder:
     def dimension(self) -> int:
         return self._encoder.dimension
 
-    @property
-    def window(self) -> int:
-        return self._encoder.window
-
-    @property
-    def precision(self) -> str:
-        return self._encoder.precision
-
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         return self._encoder.encode_documents(texts)
 
@@ -122,9 +114,6 @@ class CachedEncoder:
         for place, row in enumerate(cached):
             rows[place] = row
         return rows
-
-    def count_tokens(self, texts: Sequence[str]) -> Int64:
-        return self._encoder.count_tokens(texts)
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         return self._encoder.passages(texts, overlap)

@@ -6,23 +6,37 @@ multiplied like any others; and torch's fused attention kernel, built for memory
 short sequences, takes half as long again as two batched products and a softmax that stay in
 the cache. Undoing the three embeds a fifth more documents a second (55 against 46).
 
-`PackedForward` takes the place of the transformer's `forward`. The library prepares each call in
-Python, though: for a short query that takes as long again as the model, and holds the interpreter
-meanwhile. `DirectEncoder` goes from the tokenizer to the forward pass with nothing between.
+The library also prepares each call in Python: for a short query that takes as long again as the
+model, and holds the interpreter meanwhile. `DirectEncoder` goes from the tokenizer to the forward
+pass with nothing between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from attend.arrays import unit
 from attend.timings import timed
 from attend.types import Float32, Int64
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+ARCHITECTURES = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
+"""Encoders made of this block and no other: full attention, exact GELU, norm after the sum."""
+
+POOLINGS = ("mean", "cls")
+
+TRIAL = ["", "A short text.", "One that is longer, so that a batch of them needs order. " * 40]
+
+AGREEMENT = 0.999
+"""The least cosine between a trial text's two embeddings; bfloat16 alone costs 0.0001."""
 
 CELLS_AT_ONCE = 2**20
 """Attention scores of one step, 2 MiB in bfloat16: beyond that they leave the cache."""
@@ -31,17 +45,16 @@ PACKED_FOR_TOKENS = 4096
 """The number of rows oneDNN lays the weights out for; others work, from the same layout."""
 
 MOST_WASTE = 2**16
-"""Scores of padding that one step may hold. So many cost what the operators of a step of its own
+"""Scores of padding that one step may hold. They cost what the operators of a step of its own
 would, each of which also has to win the interpreter back from whoever took it meanwhile."""
-
 
 FLOAT_LENGTH = 64
 """Up to this many tokens the softmax is float32: over rows that fill no whole register torch takes
 three times as long in bfloat16, more than the conversion there and back."""
 
 FLOAT_CELLS = 2**16
-"""Up to so many scores all of attention is float32: oneDNN prepares a product in bfloat16 anew for
-each new shape. Attention takes 1.0 ms of a lone query's 8 by this, and took 2.0 of 9."""
+"""Up to this number of scores all of attention is float32: oneDNN prepares a product in bfloat16
+for each new shape. Attention takes 1.0 ms of a lone query's 8 by this, and took 2.0 of 9."""
 
 ROWS_TOGETHER = 8
 """The number of rows of a small call is filled up to a multiple of these, so that the operators of
@@ -189,72 +202,28 @@ def _padding(lengths: Sequence[int]) -> Padding:
     return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
 
 
-class PackedForward:
-    """Takes the place of a transformer's `forward`: token ids to the last layer's vectors.
-
-    Takes ids, mask and token types of shape (n, s); the vectors have shape (n, s, d) and are
-    float32, so that pooling adds no rounding of its own, with zeros at padding.
-    """
-
-    def __init__(self, transformer: Any) -> None:
-        self.embeddings: nn.Module = transformer.embeddings
-        self.layers = [Layer(block) for block in transformer.encoder.layer]
-        self.heads: int = self.layers[0].heads
-        self.width: int = transformer.config.hidden_size
-        self.padding: int = transformer.config.pad_token_id or 0
-
-    def __call__(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        **_: Any,
-    ) -> dict[str, Tensor]:
-        padded = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids)  # (n, s, d)
-        # Sequences of like length stand side by side, so that attention takes them together.
-        order = attention_mask.sum(dim=1).argsort(stable=True)
-        mask = attention_mask.bool()[order]
-        steps = steps_of(mask.sum(dim=1).tolist(), self.heads)
-        rows = self.packed(padded[order][mask], steps)
-        return {"last_hidden_state": _unpack(rows, mask, order)}
-
-    def packed(self, rows: Tensor, steps: Sequence[Step]) -> Tensor:
-        """Run the layers over the embedded tokens that are not padding: (t, d) -> (t, d)."""
-        count = len(rows)
-        if count <= SMALL:
-            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
-        for layer in self.layers:
-            rows = layer(rows, steps)
-        return rows[:count]
-
-
-def _unpack(rows: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """Put rows (t, d) back in their places (n, s, d), in the order the sequences came in."""
-    ordered = rows.new_zeros(*mask.shape, rows.shape[1], dtype=torch.float32)
-    ordered[mask] = rows.float()
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order))
-    return ordered[back]
-
-
 class DirectEncoder:
     """Encodes texts of a task as rows (n, d), not yet of length one."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        forward: PackedForward,
-        prompts: Mapping[str, str | None],
-        window: int,
-        pooling: str,
-    ) -> None:
-        # A copy: the model's own is set anew by each call of the library.
+    def __init__(self, model: SentenceTransformer, window: int) -> None:
+        """
+        Args:
+            model: one that `suits`.
+            window: the most tokens of a text that count.
+        """
+        modules: list[Any] = list(model)
+        transformer: Any = model.transformers_model
+        tokenizer: Any = model.tokenizer.backend_tokenizer
+        # A copy: each call of the library sets the model's own again.
         self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(window)
-        self._forward = forward
-        self._prompts = prompts
-        self._pooling = pooling
+        self._prompts = model.prompts
+        self._embeddings: nn.Module = transformer.embeddings
+        self._padding: int = transformer.config.pad_token_id or 0
+        self._layers = [Layer(block) for block in transformer.encoder.layer]
+        self._pooling: str = modules[1].pooling_mode
+        self._rest = [step for step in modules[2:] if type(step).__name__ != "Normalize"]
 
     def __call__(self, texts: Sequence[str], task: str) -> Float32:
         with timed("tokenise"):
@@ -265,27 +234,80 @@ class DirectEncoder:
             # Sequences of like length stand side by side, so that attention takes them together.
             lengths = np.array([len(ids) for ids in tokens])
             order = np.argsort(lengths, kind="stable")
-            rows = np.empty((len(texts), self._forward.width), dtype=np.float32)
-            rows[order] = self._pooled([tokens[place] for place in order.tolist()], lengths[order])
+            pooled = self._pooled([tokens[place] for place in order.tolist()], lengths[order])
+            rows = np.empty_like(pooled)
+            rows[order] = pooled
         return rows
 
     def _pooled(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Float32:
-        steps = steps_of(lengths.tolist(), self._forward.heads)
-        hidden = self._forward.packed(self._embedded(tokens, lengths), steps)  # (t, d)
+        """Return rows (n, d) of token ids, the shortest text first."""
+        embedded = self._embedded(tokens, lengths)
+        rows = self._hidden(embedded, lengths.tolist()).float().numpy()  # (t, d)
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        rows: Float32 = hidden.float().numpy()
         if self._pooling == "cls":
-            return np.ascontiguousarray(rows[starts])
-        means = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
-        return np.asarray(means, dtype=np.float32)
+            pooled = rows[starts]
+        else:
+            pooled = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
+        features = {"sentence_embedding": torch.from_numpy(pooled).to(embedded.dtype)}
+        for step in self._rest:
+            features = step(features)
+        if self._rest:
+            pooled = features["sentence_embedding"].float().numpy()
+        return np.ascontiguousarray(pooled, dtype=np.float32)
+
+    def _hidden(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Run the layers over embedded tokens, one text after the other: (t, d) -> (t, d)."""
+        count, steps = len(rows), steps_of(lengths, self._layers[0].heads)
+        if count <= SMALL:
+            rows = nn.functional.pad(rows, (0, 0, 0, -count % ROWS_TOGETHER))
+        for layer in self._layers:
+            rows = layer(rows, steps)
+        return rows[:count]
 
     def _embedded(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Tensor:
         """Return the first layer's rows (t, d) of token ids, one text after the other."""
         is_token = np.arange(lengths[-1]) < lengths[:, None]  # (n, s)
-        padded = np.full(is_token.shape, self._forward.padding, dtype=np.int64)
+        padded = np.full(is_token.shape, self._padding, dtype=np.int64)
         padded[is_token] = np.concatenate([np.asarray(ids) for ids in tokens])
-        embedded = self._forward.embeddings(
+        embedded = self._embeddings(
             input_ids=torch.from_numpy(padded), token_type_ids=None
         )  # (n, s, d)
         rows: Tensor = embedded[torch.from_numpy(is_token)]
         return rows
+
+
+def suits(model: SentenceTransformer) -> bool:
+    """Return whether a model has only steps that `DirectEncoder` takes, in their order."""
+    modules: list[Any] = list(model)
+    config = getattr(getattr(model, "transformers_model", None), "config", None)
+    return (
+        getattr(config, "model_type", None) in ARCHITECTURES
+        and getattr(config, "hidden_act", None) == "gelu"
+        and not getattr(config, "is_decoder", False)
+        and not getattr(config, "output_hidden_states", False)
+        and isinstance(getattr(model.tokenizer, "backend_tokenizer", None), Tokenizer)
+        and [type(module).__name__ for module in modules[:2]] == ["Transformer", "Pooling"]
+        and modules[1].pooling_mode in POOLINGS
+        and getattr(modules[1], "include_prompt", True)
+    )
+
+
+def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
+    """Return the direct way through a model, which takes over its layers.
+
+    None for a model of other steps, an operator that this torch lacks, or a trial that disagrees:
+    these leave the model as it is.
+    """
+    if not suits(model):
+        return None
+    try:
+        encoder = DirectEncoder(model, window)
+        for task, encode in (("query", model.encode_query), ("document", model.encode_document)):
+            plain = np.asarray(encode(TRIAL, show_progress_bar=False), dtype=np.float32)
+            if not (unit(plain) * unit(encoder(TRIAL, task))).sum(axis=1).min() >= AGREEMENT:
+                return None
+    except (LookupError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return None
+    # A second copy of the layers would only hold memory.
+    model.transformers_model.encoder.layer = nn.ModuleList()  # type: ignore[union-attr]
+    return encoder

@@ -11,19 +11,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-
-from attend.encoder.model import TASKS, SentenceEncoder
+from attend.encoder.model import SentenceEncoder
 from attend.errors import EncoderError, InvalidRequest
-from attend.types import Float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
-
-    from attend.encoder.forward import DirectEncoder
 
 DEFAULT = "all-MiniLM-L6-v2"
 ALIASES = frozenset({DEFAULT, f"sentence-transformers/{DEFAULT}"})
@@ -34,19 +29,7 @@ DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 Precision = Literal["auto", "bfloat16", "float32"]
 
 BFLOAT16_FLAGS = frozenset({"amx_bf16", "avx512_bf16"})
-"""The processor features that multiply bfloat16, in the words that Linux and torch share."""
-
-CPUINFO = Path("/proc/cpuinfo")
-
-ARCHITECTURES = frozenset({"bert", "camembert", "roberta", "xlm-roberta"})
-"""Encoders made of this block and no other: full attention, exact GELU, norm after the sum."""
-
-POOLINGS = ("mean", "cls")
-
-TRIAL = ["", "A short text.", "One that is longer, so that a batch of them needs order. " * 40]
-
-AGREEMENT = 0.999
-"""The least cosine between a trial text's two embeddings; bfloat16 alone costs 0.0001."""
+"""The processor features that multiply bfloat16, as torch names them."""
 
 
 class Origin(NamedTuple):
@@ -69,7 +52,7 @@ def load(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # oneDNN, and the layer above it, each keep 1,024 prepared operators, one for each shape that
-    # ever came: a gigabyte, which preparing them anew does not cost.
+    # ever came: a gigabyte, which preparing them again does not cost.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     # Threads that wait for the next product turn in circles for a tenth of a millisecond, and not
@@ -81,7 +64,7 @@ def load(
 
 
 def find(name: str) -> Origin:
-    """Where a model lies; a folder's name is its full path, so that it is found from anywhere."""
+    """Find a model; a folder's name is its full path, so that it is found from anywhere."""
     if name in ALIASES:
         return Origin(DEFAULT, str(_checked_default()))
     folder = Path(name).expanduser()
@@ -178,9 +161,9 @@ def _prepare(model: SentenceTransformer, name: str, precision: str, device: str)
         # Not every model's operators exist in bfloat16; all exist in float32.
         return _prepare(model, name, "float32", device)
     if device == "cpu":
-        run = direct(model, encoder.window) if install(model) else None
-        if run is not None:
-            encoder.go_direct(run)
+        from attend.encoder.forward import direct
+
+        encoder.direct = direct(model, encoder.window)
     return encoder
 
 
@@ -190,7 +173,7 @@ def choose_precision(precision: str, device: str, model: nn.Module) -> str:
     bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
     it itself (AMX or AVX512-BF16); elsewhere torch emulates it, slower than float32.
 
-    Raises `InvalidRequest` for a precision that is none of `auto`, `bfloat16`, `float32`.
+    Raises `InvalidRequest` for another precision than `auto`, `bfloat16` or `float32`.
     """
     if precision in ("bfloat16", "float32"):
         return precision
@@ -219,99 +202,8 @@ def _multiplies_bfloat16(device: str) -> bool:
 
 
 def cpu_features() -> frozenset[str]:
-    """Return the processor's feature flags, empty where neither torch nor the system has them."""
+    """Return the processor's feature flags."""
     import torch
 
-    # Older torch has no such query, and the kernel's list says the same.
-    query = getattr(torch.cpu, "get_capabilities", None)
-    if query is not None:
-        return frozenset(name for name, present in query().items() if present is True)
-    return _flags_of(CPUINFO.read_text()) if CPUINFO.exists() else frozenset()
-
-
-def _flags_of(cpuinfo: str) -> frozenset[str]:
-    for line in cpuinfo.splitlines():
-        name, _, words = line.partition(":")
-        if name.strip() == "flags":
-            return frozenset(words.split())
-    return frozenset()
-
-
-def install(model: SentenceTransformer) -> bool:
-    """Replace the transformer's `forward` where that is known to be right; return whether it was.
-
-    A model of another architecture, an operator that this torch lacks, or a trial that disagrees
-    leaves the model as it is.
-    """
-    from torch import nn
-
-    from attend.encoder.forward import PackedForward
-
-    transformer = getattr(model, "transformers_model", None)
-    if transformer is None or not _suits(transformer.config):
-        return False
-    plain = model.encode(TRIAL, show_progress_bar=False)
-    try:
-        transformer.forward = PackedForward(transformer)
-        packed = model.encode(TRIAL, show_progress_bar=False)
-    except (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError):
-        packed = None
-    if packed is None or cosines(plain, packed).min() < AGREEMENT:
-        vars(transformer).pop("forward", None)  # the class's own shows again
-        return False
-    # The packed copy is the model now; a second one would only hold memory.
-    transformer.encoder.layer = nn.ModuleList()
-    return True
-
-
-def _suits(config: Any) -> bool:
-    return (
-        getattr(config, "model_type", None) in ARCHITECTURES
-        and getattr(config, "hidden_act", None) == "gelu"
-        and not getattr(config, "is_decoder", False)
-        and not getattr(config, "output_hidden_states", False)
-    )
-
-
-def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
-    """Return the direct way through a model; None for an unknown step, or where a trial differs."""
-    encoder = _direct_encoder(model, window)
-    if encoder is None:
-        return None
-    for task in TASKS:
-        encode = model.encode_query if task == "query" else model.encode_document
-        plain = np.asarray(encode(TRIAL, show_progress_bar=False), dtype=np.float32)
-        try:
-            ours = encoder(TRIAL, task)
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-            return None
-        if not cosines(plain, ours).min() >= AGREEMENT:
-            return None
-    return encoder
-
-
-def _direct_encoder(model: SentenceTransformer, window: int) -> DirectEncoder | None:
-    from tokenizers import Tokenizer
-
-    from attend.encoder.forward import DirectEncoder, PackedForward
-
-    modules: list[Any] = list(model)
-    forward = getattr(getattr(model, "transformers_model", None), "forward", None)
-    tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
-    names = [type(module).__name__ for module in modules]
-    if (
-        not isinstance(forward, PackedForward)
-        or not isinstance(tokenizer, Tokenizer)
-        or names[:2] != ["Transformer", "Pooling"]
-        or names[2:] not in ([], ["Normalize"])
-        or modules[1].pooling_mode not in POOLINGS
-        or not getattr(modules[1], "include_prompt", True)
-    ):
-        return None
-    return DirectEncoder(tokenizer, forward, model.prompts, window, modules[1].pooling_mode)
-
-
-def cosines(left: Float32, right: Float32) -> Float32:
-    """Return the cosine of each pair of rows: (n, d), (n, d) -> (n,)."""
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray((left * right).sum(axis=1) / lengths, dtype=np.float32)
+    flags = torch.cpu.get_capabilities().items()
+    return frozenset(name for name, present in flags if present is True)

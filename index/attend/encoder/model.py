@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Encoder(Protocol):
-    """What the rest of the package asks of an encoder."""
+    """The methods of an encoder that the rest of the package uses."""
 
     @property
     def name(self) -> str:
@@ -66,34 +66,34 @@ class Encoder(Protocol):
     @property
     def dimension(self) -> int: ...
 
-    @property
-    def window(self) -> int:
-        """The most tokens of a text that count, special ones and the prompt among them."""
-
-    @property
-    def precision(self) -> str: ...
-
     def encode_documents(self, texts: Sequence[str]) -> Float32: ...
 
     def encode_queries(self, texts: Sequence[str]) -> Float32: ...
-
-    def count_tokens(self, texts: Sequence[str]) -> Int64: ...
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]: ...
 
 
 class SentenceEncoder:
-    """An `Encoder` over a loaded sentence-transformers model; any thread may call it."""
+    """An `Encoder` over a loaded sentence-transformers model; any thread may call it.
+
+    Attributes:
+        window: the most tokens of a text that count, special ones and the prompt among them.
+        direct: another way through the model, known to agree with its own.
+    """
 
     def __init__(self, model: SentenceTransformer, name: str, precision: str) -> None:
+        import torch
+
         self.name = name
         self.precision = precision
-        self.window = _window(model)
+        limit = model.max_seq_length
+        self.window = int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
         self._model = model
-        self._direct: Run | None = None
+        self.direct: Run | None = None
         self.dimension = int(self._run(["a"], "document").shape[1])
-        self._cores = _cores(model)
-        self._most_cores = core_limit(self._cores) if model.device.type == "cpu" else 1
+        on_cpu = model.device.type == "cpu"
+        self._cores = torch.get_num_threads() if on_cpu else 1
+        self._most_cores = core_limit(self._cores) if on_cpu else 1
         self._idle = IdleCores()
         # Texts of callers that come at once share a call; a batch on each core.
         self._coalescer: Coalescer[Part, Float32] = Coalescer(
@@ -106,10 +106,6 @@ class SentenceEncoder:
         # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
         self._alone = ThreadPoolExecutor(1, "encoder-alone")
         self._alone_free = threading.Lock()
-
-    def go_direct(self, run: Run) -> None:
-        """Encode in another way from now on, one known to agree with the model's own."""
-        self._direct = run
 
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         """Embeddings of documents under the model's document prompt: (n, dimension).
@@ -146,18 +142,15 @@ class SentenceEncoder:
             Part([once.texts[place] for place in places], task, is_all=len(groups) == 1)
             for places in groups
         ]
-        for places, (vectors, spent) in zip(groups, self._each(parts), strict=True):
+        workers = self._workers[task]
+        results = workers.map(self._shared, parts) if len(parts) > 1 else map(self._shared, parts)
+        for places, (vectors, spent) in zip(groups, results, strict=True):
             rows[places] = vectors
             record(spent)
         return _normalised(rows, self.name)[once.places]
 
-    def _each(self, parts: Sequence[Part]) -> Iterator[tuple[Float32, dict[str, float]]]:
-        """The rows of each part, and the seconds by stage that they took."""
-        if len(parts) < 2:
-            return map(self._shared, parts)
-        return self._workers[parts[0].task].map(self._shared, parts)
-
     def _shared(self, part: Part) -> tuple[Float32, dict[str, float]]:
+        """Return the rows of a part, and the seconds by stage that they took."""
         with collecting() as spent:
             return self._coalescer.join(part.task, part), spent
 
@@ -185,8 +178,8 @@ class SentenceEncoder:
 
     def _run(self, texts: list[str], task: str) -> Float32:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
-        if self._direct is not None:
-            return self._direct(texts, task)
+        if self.direct is not None:
+            return self.direct(texts, task)
         encode = self._model.encode_query if task == "query" else self._model.encode_document
         with timed("encode"):
             rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
@@ -196,17 +189,6 @@ class SentenceEncoder:
     @cached_property
     def _splitter(self) -> PassageSplitter:
         return _passage_splitter(self._model, self.window, self.name)
-
-
-def _cores(model: SentenceTransformer) -> int:
-    import torch
-
-    return torch.get_num_threads() if model.device.type == "cpu" else 1
-
-
-def _window(model: SentenceTransformer) -> int:
-    limit = model.max_seq_length
-    return int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
 
 
 def _passage_splitter(model: SentenceTransformer, window: int, name: str) -> PassageSplitter:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from attend.errors import Unsupported
+from attend.errors import CollectionExists, Unsupported
 from attend.settings import Settings
 from attend.store import CollectionStore
 from attend.types import Json
@@ -163,6 +163,9 @@ class OpenedCollection:
     checks: Checks
 
 
+MAX_ALIASES = 1000
+
+
 class AliasNames(Protocol):
     """The aliases of a library: names that stand for collections."""
 
@@ -195,3 +198,11 @@ class Engine(Protocol):
     def drop(self, name: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+def name_taken(name: str) -> CollectionExists:
+    """Return the error for a name that a collection has."""
+    return CollectionExists(
+        f"There is a collection {name!r}, and an alias cannot have its name; choose another.",
+        field="alias",
+    )

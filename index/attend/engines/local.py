@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from attend.aliases import Aliases
+from attend.api.base import NAME_PATTERN
 from attend.api.search import Mask, SearchOptions
-from attend.engines.engine import Capabilities, OpenedCollection
+from attend.engines.engine import MAX_ALIASES, Capabilities, OpenedCollection, name_taken
 from attend.engines.local_checks import LocalChecks
+from attend.errors import LimitExceeded, UnknownAlias
+from attend.keys.files import sync_folder
 from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.settings import Settings
@@ -110,6 +112,79 @@ class Folder:
 
     def _of(self, name: str) -> Path:
         return self.folder / "collections" / name
+
+
+class Aliases:
+    """Other names of the collections of a data folder, switched in one step while searches run.
+
+    An alias is a symbolic link beside the collections: so the file system itself keeps a name
+    from being both, in every process; a rename switches it; and a restart finds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._names = folder / "collections"
+
+    def all(self) -> dict[str, str]:
+        """Return the collection of each alias, in alphabetical order."""
+        try:
+            links = sorted(entry.name for entry in os.scandir(self._names) if entry.is_symlink())
+        except FileNotFoundError:
+            return {}
+        targets = {name: self.target(name) for name in links}
+        return {name: target for name, target in targets.items() if target is not None}
+
+    def target(self, name: str) -> str | None:
+        """Return the collection that an alias leads to, if it exists or not; None for no alias.
+
+        A link to another place is a collection that somebody keeps there.
+        """
+        try:
+            link = os.readlink(os.path.join(self._names, name))  # in each search
+        except OSError:
+            return None
+        return link if re.fullmatch(NAME_PATTERN, link) else None
+
+    def put(self, name: str, collection: str) -> bool:
+        """Let an alias lead to a collection, and return whether the alias is new.
+
+        Raises:
+            CollectionExists: a collection has this name.
+            LimitExceeded: too many aliases.
+        """
+        before = self.all()
+        if name not in before and len(before) >= MAX_ALIASES:
+            raise LimitExceeded(
+                f"There are {len(before)} aliases, and at most {MAX_ALIASES} are allowed; "
+                f"delete one."
+            )
+        # Made where leftovers of killed processes are removed, then renamed.
+        making = self._folder / f"making-{secrets.token_hex(8)}"
+        making.mkdir()
+        try:
+            link = making / "alias"
+            link.symlink_to(collection)
+            link.rename(self._names / name)
+        except IsADirectoryError:
+            link.unlink()
+            raise name_taken(name) from None
+        finally:
+            making.rmdir()
+        sync_folder(self._names)  # the answer holds through a power cut
+        return name not in before
+
+    def remove(self, name: str) -> None:
+        """Remove an alias; its collection stays.
+
+        Raises:
+            UnknownAlias: no alias has this name.
+        """
+        if self.target(name) is None:
+            raise UnknownAlias(
+                f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
+            )
+        (self._names / name).unlink(missing_ok=True)
+        sync_folder(self._names)
 
 
 class LocalSelection:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.errors import InvalidRequest
-from attend.projection.arrays import floating, rows
 from attend.projection.projection import Projection
-from attend.projection.tensors import check_count, check_heads_divide
+from attend.projection.tensors import check_count, check_heads_divide, floating, rows
 from attend.types import Float64, Floats
 
 
@@ -44,20 +43,6 @@ def split_heads(d_in: int, heads: int, *, gates: ArrayLike | None = None) -> Pro
     return given(np.eye(d_in), np.eye(d_in), heads=heads, gates=gates, kind="identity")
 
 
-class Others(TypedDict, total=False):
-    """The parts of a projection beside W_Q and W_K; shapes as in `Projection`."""
-
-    b_q: ArrayLike | None
-    b_k: ArrayLike | None
-    w_v: ArrayLike | None
-    b_v: ArrayLike | None
-    w_o: ArrayLike | None
-    b_o: ArrayLike | None
-    center: ArrayLike | None
-    normalize_queries: bool
-    normalize_keys: bool
-
-
 def given(
     w_q: ArrayLike | None,
     w_k: ArrayLike | None,
@@ -66,7 +51,7 @@ def given(
     gates: ArrayLike | None = None,
     additive: tuple[ArrayLike, ...] | None = None,
     kind: str = "given",
-    **others: Unpack[Others],
+    **others: Any,
 ) -> Projection:
     """Make a projection of its matrices: (H, d, d_in) each, or one head's (d, d_in).
 
@@ -75,76 +60,48 @@ def given(
     identity then. `additive` holds W, U, v and, if there is one, the bias of Bahdanau's
     scorer, which compares the projected queries and keys. Raises InvalidRequest for shapes that
     disagree and heads that do not divide.
+
+    Args:
+        others: further tensors and flags of `Projection`, by name.
     """
     stacked = [floating(w) for w in (w_q, w_k) if w is not None]
-    count = _count_heads(stacked, heads)
-    w, u, v, b = _additive(additive)
-    return Projection(
-        kind=kind,
-        d_in=_width(stacked),
-        gates=mean_gates(count) if gates is None else _per_head(gates, count),
-        w_q=_blocks("w_q", w_q, count, 3),
-        w_k=_blocks("w_k", w_k, count, 3),
-        b_q=_blocks("b_q", others.get("b_q"), count, 2),
-        b_k=_blocks("b_k", others.get("b_k"), count, 2),
-        w_v=_blocks("w_v", others.get("w_v"), count, 3),
-        b_v=_blocks("b_v", others.get("b_v"), count, 2),
-        w_o=_floating(others.get("w_o")),
-        b_o=_floating(others.get("b_o")),
-        center=_floating(others.get("center")),
-        additive_w=w,
-        additive_u=u,
-        additive_v=v,
-        additive_b=b,
-        normalize_queries=others.get("normalize_queries", False),
-        normalize_keys=others.get("normalize_keys", False),
-    )
-
-
-def _floating(tensor: ArrayLike | None) -> Floats | None:
-    return None if tensor is None else floating(tensor)
-
-
-def _additive(parameters: tuple[ArrayLike, ...] | None) -> tuple[Floats | None, ...]:
-    """W, U, v and the bias of the additive scorer, as far as there are any."""
-    tensors = [floating(parameter) for parameter in parameters or ()]
-    if len(tensors) not in (0, 3, 4):
-        raise InvalidRequest(
-            f"The additive scorer was given {len(tensors)} parameters; send W, U and v, and the "
-            f"bias if there is one."
-        )
-    return (*tensors, *[None] * (4 - len(tensors)))
-
-
-def _count_heads(stacked: list[Floats], heads: int | None) -> int:
-    if heads is not None:
-        check_count("heads", heads)
-        return heads
-    return max((len(w) for w in stacked if w.ndim == 3), default=1)
-
-
-def _width(stacked: list[Floats]) -> int:
     if not stacked:
         raise InvalidRequest("Neither w_q nor w_k was given; for no matrix at all use identity.")
-    return int(stacked[0].shape[-1]) if stacked[0].ndim else 0
-
-
-def _per_head(gates: ArrayLike, heads: int) -> Float64:
-    array = np.asarray(gates, dtype=np.float64)
-    if array.shape != (heads,):
+    if heads is None:
+        heads = max((len(w) for w in stacked if w.ndim == 3), default=1)
+    check_count("heads", heads)
+    weights = mean_gates(heads) if gates is None else np.asarray(gates, dtype=np.float64)
+    if weights.shape != (heads,):
         raise InvalidRequest(
-            f"Gates of shape {array.shape} were given for {heads} heads; send one for each.",
+            f"Gates of shape {weights.shape} were given for {heads} heads; send one for each.",
             field="heads",
         )
-    return array
+    scorer = [floating(parameter) for parameter in additive or ()]
+    if len(scorer) not in (0, 3, 4):
+        raise InvalidRequest(
+            f"The additive scorer was given {len(scorer)} parameters; send W, U and v, and the "
+            f"bias if there is one."
+        )
+    names = ("additive_w", "additive_u", "additive_v", "additive_b")
+    parts: dict[str, Any] = {
+        name: _blocks(name, part, heads) if name in BY_HEAD else part
+        for name, part in {"w_q": w_q, "w_k": w_k, **others}.items()
+    }
+    parts |= zip(names, scorer, strict=False)
+    width = int(stacked[0].shape[-1]) if stacked[0].ndim else 0
+    return Projection(kind, width, weights, **parts)
 
 
-def _blocks(name: str, tensor: ArrayLike | None, heads: int, ndim: int) -> Floats | None:
-    """The tensor with a head axis in front: rows are cut where it has none."""
+BY_HEAD = {"w_q": 3, "w_k": 3, "b_q": 2, "b_k": 2, "w_v": 3, "b_v": 2}
+"""The number of axes of each tensor with a block for each head."""
+
+
+def _blocks(name: str, tensor: ArrayLike | None, heads: int) -> Floats | None:
+    """Return the tensor with a head axis in front: rows are cut where it has none."""
     if tensor is None:
         return None
     array = floating(tensor)
-    if array.ndim != ndim - 1:
+    if array.ndim != BY_HEAD[name] - 1:
         return array  # the projection itself names a shape that is wrong altogether
     check_heads_divide(array.shape[0], heads, name)
     return array.reshape(heads, array.shape[0] // heads, *array.shape[1:])

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 
 from attend.arrays import unit
 from attend.errors import Damaged, InvalidRequest
-from attend.projection import arrays, tensors
-from attend.projection.arrays import Output, output
+from attend.projection import tensors
 from attend.types import Float64, Floats
 
 RAW_KEYS = "raw"
@@ -26,13 +25,18 @@ RAW_KEYS = "raw"
 KEY_TENSORS = ("w_k", "b_k", "center")
 
 
-class Asked(NamedTuple):
-    """Queries as heads, with what folding left out of their logits."""
+class ProjectedQueries(NamedTuple):
+    """Queries as heads, and the part of their logits that folding leaves out.
+
+    Attributes:
+        heads: (n, H, d), to be multiplied with `Projection.keys`.
+        shift: (n, H), what the keys' bias and centre add to each logit of that query and head;
+            zero unless folded. It is the same for all keys, so that weights do not need it;
+            logits, partitions and a no-answer score do.
+    """
 
     heads: Floats
-    """(n, H, d), to be multiplied with `Projection.keys`."""
     shift: Floats
-    """(n, H), added to each logit of that query and head; zero unless folded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +74,14 @@ class Projection:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        tensors.check_kind(self.kind)
+        if self.kind not in tensors.KINDS:
+            raise InvalidRequest(
+                f"{self.kind!r} is no kind of projection; choose of {', '.join(tensors.KINDS)}."
+            )
         tensors.check_count("d_in", self.d_in)
-        object.__setattr__(self, "gates", arrays.frozen(tensors.check_gates(self.gates)))
+        object.__setattr__(self, "gates", tensors.frozen(tensors.check_gates(self.gates)))
         for name, tensor in self.tensors.items():
-            object.__setattr__(self, name, arrays.frozen(arrays.floating(tensor)))
+            object.__setattr__(self, name, tensors.frozen(tensors.floating(tensor)))
         tensors.check_tensors(self.tensors, self.heads, self.d_in)
         if self.folded:
             self._check_folds("dot")
@@ -101,63 +108,57 @@ class Projection:
         named = {name: getattr(self, name) for name in tensors.SHAPES}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def asked(self, embeddings: ArrayLike) -> Asked:
+    def project(self, embeddings: ArrayLike) -> ProjectedQueries:
         """Embeddings (n, d_in) as queries, each projected once, with their shift."""
-        queries = self._query_heads(arrays.rows(embeddings, self.d_in))  # (n, H, d_k)
+        queries = self._query_heads(tensors.rows(embeddings, self.d_in))  # (n, H, d_k)
         if not self.folded:
-            return Asked(queries, np.zeros(queries.shape[:2], queries.dtype))
+            return ProjectedQueries(queries, np.zeros(queries.shape[:2], queries.dtype))
         offset = self._key_offset(queries.dtype)  # (Hk, d_k)
-        return Asked(arrays.fold(queries, self.w_k), (queries * offset).sum(axis=-1))
+        return ProjectedQueries(tensors.fold(queries, self.w_k), (queries * offset).sum(axis=-1))
 
     def queries(self, embeddings: ArrayLike) -> Floats:
         """Embeddings (n, d_in) as queries (n, H, d); d is d_in where folded, else d_k."""
-        return self.asked(embeddings).heads
-
-    def shift(self, embeddings: ArrayLike) -> Floats:
-        """(n, H): what the keys' bias and centre add to every logit of a folded query.
-
-        The same for all keys of one query and head, so that weights do not need it;
-        logits, partitions and a null logit do.
-        """
-        return self.asked(embeddings).shift
+        return self.project(embeddings).heads
 
     def keys(self, embeddings: ArrayLike) -> Floats:
         """Embeddings (m, d_in) as keys (m, Hk, d), each projected once.
 
         Where folded, the embeddings themselves as a view (m, 1, d_in).
         """
-        x = arrays.rows(embeddings, self.d_in)
+        x = tensors.rows(embeddings, self.d_in)
         if self.folded:
             return x[:, None, :]
-        keys = arrays.affine(self._centred(x), self.w_k, self.b_k)  # (m, Hk, d_k)
+        keys = tensors.affine(self._centred(x), self.w_k, self.b_k)  # (m, Hk, d_k)
         return unit(keys) if self.normalize_keys else keys
 
-    def values(self, vectors: ArrayLike, weights: ArrayLike) -> Floats:
-        """Blend value vectors (n, d_v) by per-head weights (H, n) into (d_o,).
+    def output(self, blends: Floats) -> Floats:
+        """Return the answer (d_o,) from each head's blended value (H, d_v).
 
-        Each head is sum_i w_i (W_V v_i + b_v); heads are concatenated and go through
-        W_O. Without W_V and W_O the heads are mixed by their gates into (d_v,).
+        Each head is W_V v + b_v; heads are concatenated and go through W_O (Vaswani et al. 2017).
+        Without W_V and W_O the heads are mixed by their gates into (d_v,).
         """
-        v, w = arrays.floating(vectors), arrays.floating(weights)
-        if v.ndim != 2 or w.shape != (self.heads, len(v)):
+        self._check_values(blends.shape[1])
+        if self.w_v is None and self.w_o is None:
+            return np.asarray(self.gates.astype(blends.dtype) @ blends)  # (H,) @ (H, d_v)
+        heads = blends if self.w_v is None else np.einsum("hov,hv->ho", self.w_v, blends)
+        if self.b_v is not None:
+            heads = heads + self.b_v  # (H, d_vh)
+        answer = np.asarray(heads).reshape(-1)  # (H*d_vh,)
+        answer = answer if self.w_o is None else self.w_o @ answer  # (d_o,)
+        answer = answer if self.b_o is None else answer + self.b_o
+        return np.asarray(answer, dtype=blends.dtype)
+
+    def _check_values(self, width: int) -> None:
+        expected: float = width
+        if self.w_v is not None:
+            expected = self.w_v.shape[2]
+        elif self.w_o is not None:
+            expected = self.w_o.shape[1] / self.heads
+        if width != expected:
             raise InvalidRequest(
-                f"Value vectors of shape {v.shape} and weights of shape {w.shape} do not fit "
-                f"{self.heads} heads; send (n, d_v) and ({self.heads}, n)."
+                f"The value vectors have {width} dimensions, but the projection's value matrices "
+                f"take {expected:g}; send vectors of that width."
             )
-        return self.output(w @ v, w.sum(axis=1))
-
-    def output(self, blends: Floats, mass: Floats) -> Floats:
-        """The answer (d_o,) from each head's sums over values: (H, d_v) and (H,).
-
-        For a blend that is summed block by block; `mass` is each head's sum of weights,
-        which a null key leaves below one.
-        """
-        by = Output(self.gates, self.w_v, self.b_v, self.w_o, self.b_o)
-        return output(blends, mass, by)
-
-    def folds(self, scorer: str = "dot") -> bool:
-        """Return whether W_K can move into the query: a dot product with unnormalised keys."""
-        return scorer == "dot" and not self.normalize_keys
 
     def fold(self, scorer: str = "dot") -> Projection:
         """The form whose keys are the raw embeddings; InvalidRequest where none is."""
@@ -170,7 +171,8 @@ class Projection:
 
     def form_for(self, scorer: str) -> Projection:
         """Folded where the scorer and the keys allow it, else materialised."""
-        return self.fold(scorer) if self.folds(scorer) else self.materialised()
+        folds = scorer == "dot" and not self.normalize_keys
+        return self.fold(scorer) if folds else self.materialised()
 
     def to_bytes(self) -> bytes:
         """Safetensors; equal projections give equal bytes in every process."""
@@ -212,7 +214,7 @@ class Projection:
         return x if self.center is None else x - self.center.astype(x.dtype, copy=False)
 
     def _query_heads(self, x: Floats) -> Floats:
-        queries = arrays.affine(self._centred(x), self.w_q, self.b_q)  # (n, H or 1, d_k)
+        queries = tensors.affine(self._centred(x), self.w_q, self.b_q)  # (n, H or 1, d_k)
         queries = unit(queries) if self.normalize_queries else queries
         if queries.shape[1] == self.heads:
             return queries
@@ -221,7 +223,7 @@ class Projection:
     def _key_offset(self, dtype: np.dtype[Any]) -> Floats:
         """b_K - W_K c (Hk, d_k): what a key has beyond W_K times its embedding."""
         origin = np.zeros((1, self.d_in), dtype)
-        offset: Floats = arrays.affine(self._centred(origin), self.w_k, self.b_k)[0]
+        offset: Floats = tensors.affine(self._centred(origin), self.w_k, self.b_k)[0]
         return offset
 
     def _check_folds(self, scorer: str) -> None:

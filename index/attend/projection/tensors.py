@@ -1,4 +1,4 @@
-"""The tensors of a projection: their shapes, the sentence for each that is wrong, and their bytes.
+"""The tensors of a projection: products with them, their shapes and checks, and their bytes.
 
 Bytes are safetensors, so that reading a file can run nothing. The header is read here by hand
 because the library returns tensors without metadata; the layout (eight bytes of little-endian
@@ -16,9 +16,65 @@ from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from attend.errors import Damaged, InvalidRequest
-from attend.projection.arrays import floating
+from attend.errors import Damaged, DimensionMismatch, InvalidRequest
 from attend.types import Float64, Floats
+
+
+def floating(values: ArrayLike) -> Floats:
+    """The array in the precision it is worked in: float32 and float64 stay as they are.
+
+    Whole numbers become float64, so that ratings and counts are exact; half precision
+    becomes float32, as numpy has no fast product for it.
+    """
+    array = np.asarray(values)
+    if array.dtype in (np.float32, np.float64):
+        return array
+    if array.dtype.kind not in "biuf":
+        raise InvalidRequest(f"An array of {array.dtype} was given; send numbers.")
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def rows(embeddings: ArrayLike, width: int) -> Floats:
+    """Embeddings as (n, width), without a copy where they are floats already."""
+    array = floating(embeddings)
+    if array.ndim != 2:
+        raise InvalidRequest(
+            f"Embeddings of shape {array.shape} were given; send a matrix, one row each.",
+            field="vector",
+        )
+    if array.shape[1] != width:
+        raise DimensionMismatch(expected=width, got=array.shape[1])
+    return array
+
+
+def affine(x: Floats, weight: Floats | None, bias: Floats | None) -> Floats:
+    """W x + b for every row and head: (n, d_in) -> (n, H, d). No weight is the identity."""
+    y = x[:, None, :]  # (n, 1, d_in): a view, so that the identity costs nothing
+    if weight is not None:
+        heads, width, d_in = weight.shape
+        # One product for all heads: (n, d_in) @ (d_in, H*d) -> (n, H*d)
+        flat = x @ weight.astype(x.dtype, copy=False).reshape(heads * width, d_in).T
+        y = flat.reshape(len(x), heads, width)
+    return y if bias is None else y + bias.astype(x.dtype, copy=False)
+
+
+def fold(queries: Floats, weight: Floats | None) -> Floats:
+    """W_K^T q for every head: (n, H, d_k) -> (n, H, d_in), since q·(W k) = (W^T q)·k."""
+    if weight is None:
+        return queries
+    by_head = queries.transpose(1, 0, 2)  # (H, n, d_k)
+    folded = by_head @ weight.astype(queries.dtype, copy=False)  # @ (Hk, d_k, d_in)
+    return folded.transpose(1, 0, 2)  # (n, H, d_in)
+
+
+def frozen(array: Floats) -> Floats:
+    """A read-only array that nobody else can write to: snapshots share projections."""
+    if not array.flags.writeable and array.base is None:
+        return array
+    copy = np.array(array, order="C")
+    copy.setflags(write=False)
+    return copy
+
 
 KINDS = ("identity", "pca", "lsi", "lsi-scaled", "given", "learned")
 
@@ -51,12 +107,6 @@ _TOGETHER = (
     ("additive_b", "additive_w"),
 )
 """What makes no sense without the other."""
-
-
-def check_kind(kind: str) -> None:
-    """Raise InvalidRequest unless the kind is one that is known."""
-    if kind not in KINDS:
-        raise InvalidRequest(f"{kind!r} is no kind of projection; choose of {', '.join(KINDS)}.")
 
 
 def check_count(name: str, count: int) -> None:

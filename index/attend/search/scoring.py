@@ -269,7 +269,7 @@ class Scoring:
         heads: Floats = exact[:, None, :]
         shift: Floats = np.zeros((len(exact), 1))
         if not plan.untouched:
-            heads, shift = plan.projection.asked(exact)
+            heads, shift = plan.projection.project(exact)
         mechanism = plan.mechanism
         if parts is not None:  # its heads once for each part, as the parts count
             gates = np.outer(parts, mechanism.gates).ravel()  # (p, H) -> (p * H,)

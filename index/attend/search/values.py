@@ -186,7 +186,7 @@ class HeadBlend:
             # W_O takes all heads together: without one it has nothing to work on.
             return {**answers[0], "vector": None, "coverage": coverage}
         heads = np.array(vectors)  # (H, d_v)
-        mixed = self._projection.output(heads, np.ones(len(heads)))
+        mixed = self._projection.output(heads)
         return {**answers[0], "vector": mixed.tolist(), "coverage": coverage}
 
 

@@ -258,7 +258,7 @@ class ServedVersion:
         Args:
             words: (q, c) the lexical term, on the scorer's scale.
         """
-        table, projected = self.table.some(documents), self.plan.projection.asked(embeddings)
+        table, projected = self.table.some(documents), self.plan.projection.project(embeddings)
         keys, scale = table.vectors, self.mechanism.scale
         by_head = (
             keys.reshape(len(keys), -1, projected.heads.shape[2])

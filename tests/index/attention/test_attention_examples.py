@@ -68,7 +68,7 @@ def test_multi_head_attention_is_torchs(heads: int, bias: bool):
     found = Softmax.of(how.logits(queries, table(keys))).weights  # (q, H, n)
     np.testing.assert_allclose(found, weights.detach().numpy()[0].swapaxes(0, 1), atol=1e-5)
     for i in range(q):
-        answer = projection.values(meant[0].numpy(), found[i])
+        answer = projection.output(found[i] @ meant[0].numpy())
         np.testing.assert_allclose(answer, expected.detach().numpy()[0, i], atol=1e-5)
 
 
@@ -97,8 +97,8 @@ def test_folded_and_materialised_keys_weigh_the_same():
     moved = how.logits(folded.queries(x), table(folded.keys(y)))
     np.testing.assert_allclose(Softmax.of(moved).weights, Softmax.of(plain).weights, atol=1e-5)
     difference = plain - moved  # (q, H, n)
-    np.testing.assert_allclose(difference, np.broadcast_to(folded.shift(x)[..., None], plain.shape),
-                               atol=1e-4)  # fmt: skip
+    shifts = np.broadcast_to(folded.project(x).shift[..., None], plain.shape)
+    np.testing.assert_allclose(difference, shifts, atol=1e-4)
     assert np.abs(difference).max() > 1
 
 

@@ -261,17 +261,6 @@ def test_auto_follows_the_processor(
     assert loading.choose_precision("float32", "cpu", torch.nn.Linear(2, 2)) == "float32"
 
 
-def test_the_features_are_those_the_kernel_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    if not loading.CPUINFO.exists():
-        pytest.skip("no kernel list to compare with")
-    by_torch = loading.cpu_features()
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    wanted = loading.BFLOAT16_FLAGS
-    assert loading.cpu_features() & wanted == by_torch & wanted
-
-
 def test_an_unknown_precision_is_refused(tiny_encoder_folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="'int3' is unknown"):
         load(str(tiny_encoder_folder), precision="int3")  # type: ignore[arg-type]

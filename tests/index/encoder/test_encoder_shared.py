@@ -116,17 +116,6 @@ def test_the_default_model_gives_a_text_the_same_embedding_in_any_company() -> N
     assert (shared * alone).sum(axis=1).min() > 1 - 1e-3
 
 
-def test_the_default_model_is_run_directly() -> None:
-    from attend.encoder.forward import DirectEncoder
-
-    encoder = load()
-    assert isinstance(encoder._direct, DirectEncoder)
-    direct = encoder.encode_documents(sentences(20))
-    encoder._direct = None
-    plain = encoder.encode_documents(sentences(20))
-    assert (direct * plain).sum(axis=1).min() > 0.9995
-
-
 GROWTH = """
 import resource, random
 from attend.encoder import load

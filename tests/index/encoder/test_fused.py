@@ -46,13 +46,13 @@ def exact() -> Float32:
     return plain(torch.float32)
 
 
-def is_packed(model: Any) -> bool:
-    return isinstance(model.transformers_model.forward, fused.PackedForward)
+def is_packed(encoder: Any) -> bool:
+    return isinstance(encoder.direct, fused.DirectEncoder)
 
 
 def test_the_default_in_float32_is_the_plain_model(exact: Float32) -> None:
     encoder = load(precision="float32")
-    assert is_packed(encoder._model)
+    assert is_packed(encoder)
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), exact, atol=2e-6)
 
 
@@ -69,7 +69,7 @@ def test_small_calls_are_the_plain_model_too(exact: Float32) -> None:
 def test_the_default_in_bfloat16_is_close_to_both(exact: Float32) -> None:
     encoder = load(precision="bfloat16")
     ours = encoder.encode_documents(TEXTS)
-    assert is_packed(encoder._model)
+    assert is_packed(encoder)
     assert cosines(ours, plain(torch.bfloat16)).min() > 0.9995
     assert cosines(ours, exact).min() > 0.998
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
@@ -167,8 +167,21 @@ def unpacked(folder: Path) -> Float32:
 def test_kin_of_bert_are_packed_and_agree(tmp_path: Path, kind: str) -> None:
     folder = tiny_transformer(tmp_path, kind)
     encoder = load(str(folder), precision="float32")
-    assert is_packed(encoder._model)
+    assert is_packed(encoder)
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), unpacked(folder), atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_steps_after_pooling_are_the_models_own(tmp_path: Path, precision: Any) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    model = SentenceTransformer(str(tiny_transformer(tmp_path / "plain", "bert")), device="cpu")
+    model.append(Dense(32, 8))
+    model.save(str(tmp_path / "dense"))
+    encoder = load(str(tmp_path / "dense"), precision=precision)
+    assert is_packed(encoder)
+    assert cosines(encoder.encode_documents(TEXTS), unpacked(tmp_path / "dense")).min() > 0.99
 
 
 @pytest.mark.parametrize(
@@ -179,7 +192,7 @@ def test_other_architectures_are_left_as_they_are(
 ) -> None:
     folder = tiny_transformer(tmp_path, kind, **settings)
     encoder = load(str(folder), precision="float32")
-    assert not is_packed(encoder._model)
+    assert not is_packed(encoder)
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), unpacked(folder), atol=1e-5)
 
 
@@ -198,7 +211,7 @@ def test_a_missing_operator_or_a_wrong_one_leaves_the_plain_model(
     folder = tiny_transformer(tmp_path, "bert", initializer_range=0.5)
     monkeypatch.setattr(fused, name, broken)
     encoder = load(str(folder), precision="float32")
-    assert not is_packed(encoder._model)
+    assert not is_packed(encoder)
     np.testing.assert_allclose(encoder.encode_documents(TEXTS), unpacked(folder), atol=1e-5)
 
 

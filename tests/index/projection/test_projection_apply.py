@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from attend.errors import DimensionMismatch, InvalidRequest
-from attend.projection import Projection, arrays, given, identity, split_heads
+from attend.projection import Projection, given, identity, split_heads, tensors
 
 WIDTHS = st.integers(1, 5)
 
@@ -43,7 +43,7 @@ def test_every_form_gives_the_logits_of_a_plain_loop(heads, d_k, d_in, shared, u
                 expected[i, h, j] = query @ (p.w_k[hk] @ (y[j] - p.center) + p.b_k[hk])
     for form in (p, p.fold()):
         keys = np.broadcast_to(form.keys(y), (4, heads, form.keys(y).shape[2]))
-        logits = np.einsum("ihd,jhd->ihj", form.queries(x), keys) + form.shift(x)[..., None]
+        logits = np.einsum("ihd,jhd->ihj", form.queries(x), keys) + form.project(x).shift[..., None]
         np.testing.assert_allclose(logits, expected, atol=1e-10)
 
 
@@ -55,7 +55,7 @@ def test_the_identity_is_a_view_and_costs_nothing():
         for side in (form.queries(x), form.keys(x)):
             assert side.shape == (4, 1, 3)
             assert np.shares_memory(side, x)
-        assert not form.shift(x).any()
+        assert not form.project(x).shift.any()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -63,7 +63,7 @@ def test_work_is_done_in_the_precision_given(dtype):
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(dtype)
     p = random_projection(np.random.default_rng(1), 2, 3, 6)
     for form in (p, p.fold()):
-        for side in (form.queries(x), form.keys(x), form.shift(x)):
+        for side in (form.queries(x), form.keys(x), form.project(x).shift):
             assert side.dtype == dtype
     assert p.queries(np.ones((1, 6), int)).dtype == np.float64
     assert p.queries(np.ones((1, 6), np.float16)).dtype == np.float32
@@ -108,11 +108,11 @@ def test_normalised_sides_have_length_one_and_zero_stays_zero():
 def test_each_key_and_each_query_is_projected_once(monkeypatch):
     projected = []
 
-    def counting(x, weight, bias, affine=arrays.affine):
+    def counting(x, weight, bias, affine=tensors.affine):
         projected.append(len(x))
         return affine(x, weight, bias)
 
-    monkeypatch.setattr(arrays, "affine", counting)
+    monkeypatch.setattr(tensors, "affine", counting)
     p = random_projection(np.random.default_rng(0), 4, 2, 6)
     queries, keys = p.queries(np.ones((3, 6))), p.keys(np.ones((50, 6)))
     assert np.einsum("qhd,khd->hqk", queries, keys).shape == (4, 3, 50)
@@ -127,25 +127,25 @@ def test_values_blend_by_head_and_go_through_w_o(heads, d_vh, d_v, out, seed):
     w_o, b_o = rng.normal(size=(3, heads * d_vh)), rng.normal(size=3)
     last = {"w_o": w_o, "b_o": b_o} if out else {}
     p = given(np.ones((heads, 1, 2)), np.ones((heads, 1, 2)), w_v=w_v, b_v=b_v, **last)
-    vectors, weights = rng.normal(size=(6, d_v)), rng.random((heads, 6))
+    vectors, weights = rng.normal(size=(6, d_v)), rng.dirichlet(np.ones(6), heads)
     parts = [sum(weights[h, i] * (w_v[h] @ vectors[i] + b_v[h]) for i in range(6))
              for h in range(heads)]  # fmt: skip
     expected = w_o @ np.concatenate(parts) + b_o if out else np.concatenate(parts)
-    np.testing.assert_allclose(p.values(vectors, weights), expected, atol=1e-10)
+    np.testing.assert_allclose(p.output(weights @ vectors), expected, atol=1e-10)
 
 
 def test_values_without_matrices_mix_by_the_gates():
     p = split_heads(4, 2, gates=[0.25, 0.75])
     vectors = np.eye(3)
     weights = np.array([[1.0, 0, 0], [0, 0.5, 0.5]])
-    np.testing.assert_allclose(p.values(vectors, weights), [0.25, 0.375, 0.375])
+    np.testing.assert_allclose(p.output(weights @ vectors), [0.25, 0.375, 0.375])
 
 
 def test_w_o_alone_takes_the_heads_side_by_side():
     p = given(np.ones((2, 1, 2)), np.ones((2, 1, 2)), w_o=np.array([[1.0, 0, 0, 2.0]]))
-    assert p.values(np.array([[1.0, 5.0]]), np.ones((2, 1))).tolist() == [11]
+    assert p.output(np.array([[1.0, 5.0], [1.0, 5.0]])).tolist() == [11]
     with pytest.raises(InvalidRequest, match="take 2"):
-        p.values(np.ones((1, 3)), np.ones((2, 1)))
+        p.output(np.ones((2, 3)))
 
 
 def test_folding_is_refused_where_it_would_lie():
@@ -215,5 +215,3 @@ def test_input_of_another_shape_is_refused():
         p.queries(np.ones((2, 3)))
     with pytest.raises(InvalidRequest, match="send a matrix"):
         p.keys(np.ones(4))
-    with pytest.raises(InvalidRequest, match="do not fit 2 heads"):
-        p.values(np.ones((3, 2)), np.ones((1, 3)))

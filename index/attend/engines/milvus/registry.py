@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
-from attend.aliases import MAX_ALIASES, name_taken
+from attend.engines.engine import MAX_ALIASES, name_taken
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import LOOKED_AGAIN, Client
 from attend.errors import LimitExceeded, UnknownAlias, UnknownProjection
