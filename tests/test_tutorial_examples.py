@@ -19,7 +19,7 @@ from scipy.special import softmax
 from attend import Answer, Collection, Data
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.projection import arrays, given, lsi, spectrum, split_heads
+from attend.projection import given, lsi, spectrum, split_heads, tensors
 
 Vectors = Mapping[str, ArrayLike]
 New = Callable[..., Collection]
@@ -436,7 +436,7 @@ def test_keys_are_projected_once_and_queries_once(of_vectors: New, monkeypatch: 
     w = np.eye(2, 5)
     version = people.add_projection(given(w, w, additive=(np.eye(2), np.eye(2), np.ones(2))))
     projected, pairs = [], []
-    affine, tanh = arrays.affine, np.tanh
+    affine, tanh = tensors.affine, np.tanh
 
     def counted_affine(x: Any, *weights: Any) -> Any:
         projected.append(len(x))
@@ -446,7 +446,7 @@ def test_keys_are_projected_once_and_queries_once(of_vectors: New, monkeypatch: 
         pairs.append(x.size // 2)  # of two numbers each
         return tanh(x)
 
-    monkeypatch.setattr(arrays, "affine", counted_affine)
+    monkeypatch.setattr(tensors, "affine", counted_affine)
     monkeypatch.setattr(np, "tanh", counted_tanh)
     people.activate(version)
     assert sum(projected) == 7
