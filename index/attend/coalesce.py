@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from attend.timings import collecting, record
@@ -34,12 +35,12 @@ class _Request(Generic[Item, Result]):
         self.called.acquire()
 
 
+@dataclass(slots=True)
 class _Queue(Generic[Item, Result]):
     """The callers with one key: the number of leaders that work, and those who wait."""
 
-    def __init__(self) -> None:
-        self.leaders = 0
-        self.waiting: deque[_Request[Item, Result]] = deque()
+    leaders: int = 0
+    waiting: deque[_Request[Item, Result]] = field(default_factory=deque)
 
 
 class Coalescer(Generic[Item, Result]):

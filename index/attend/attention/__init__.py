@@ -14,16 +14,19 @@ from attend.attention.mechanism import (
     default_scale,
 )
 from attend.attention.softmax import (
+    Attended,
+    Logits,
     Partition,
     Softmax,
+    attend_logits,
     join,
     log_mix,
     log_shares,
     log_total,
     partition,
+    weighed,
 )
 from attend.attention.streamed import Bias, Blocks, BlockWeights, attend_many, weights_by_block
-from attend.attention.top import Attended, Logits, attend_logits, weighed
 
 __all__ = [
     "POOLS",

@@ -14,8 +14,19 @@ import numpy as np
 
 from attend.arrays import KeyTable, kth_largest
 from attend.attention.mechanism import Mechanism
-from attend.attention.softmax import Partition, join, summed, weigh, weigh_one
-from attend.attention.top import Attended, Logits, mixed, rank, scores, weighed
+from attend.attention.softmax import (
+    Attended,
+    Logits,
+    Partition,
+    join,
+    mixed,
+    rank,
+    scores,
+    summed,
+    weigh,
+    weigh_one,
+    weighed,
+)
 from attend.types import Float64, Floats, Int64
 
 Blocks: TypeAlias = Callable[[], Iterable[KeyTable]]

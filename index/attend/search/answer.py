@@ -65,21 +65,21 @@ class Answering:
     """Answers of searches that share one attention; their documents are read together.
 
     Args:
-        rows: documents that filter and mask let pass; None for all.
+        passing: documents that filter and mask let pass; None for all.
     """
 
     def __init__(
         self,
         searches: Sequence[Search],
         attention: Attention,
-        rows: Int64 | None,
+        passing: Int64 | None,
         store: CollectionStore,
         types: ValueTypes,
     ) -> None:
         self.searches = searches
         self.options = searches[0].request
         self.attention = attention
-        self.rows = rows
+        self.passing = passing
         self.store = store
         self.types = types
         self.with_texts = self.options.value not in (None, KEY)  # where a value may be one
@@ -89,7 +89,17 @@ class Answering:
             listed(attended, search.request, version, self._labels(attended) if grouped else None)
             for search, attended in zip(searches, attention.attended, strict=True)
         ]
-        self.documents = self._read_ahead()
+        # What pages and answers of all queries need is read in one statement.
+        every = self.options.mode == "soft" and attention.all_weights is None
+        needed = [
+            attended.documents if every else attended.documents[np.append(listing.ranks, 0)]
+            for attended, listing in zip(attention.attended, self.listings, strict=True)
+            if len(attended.documents)
+        ]
+        self.documents: Mapping[int, StoredDocument] = {}
+        if 0 < sum(map(len, needed)) <= AHEAD:
+            rows = np.unique(np.concatenate(needed))
+            self.documents = store.documents(rows, texts=self.with_texts)
 
     def answers(self, facets: Facets | None) -> list[Answered]:
         """Return the answer to each query.
@@ -179,7 +189,7 @@ class Answering:
         scoring, attended = self.attention.scoring, self.attention.attended[query]
         share = WHOLE
         if self.attention.all_weights is None:
-            share = attended_share(scoring, attended, self.rows, query)
+            share = attended_share(scoring, attended, self.passing, query)
         logit = scoring.mechanism.null_logit
         return Weighing(
             scoring.mechanism.temperature,
@@ -249,19 +259,6 @@ class Answering:
         documents = self._documents(np.unique(np.concatenate(every)))
         check_path(path, documents)
         return infer(values_of(documents, path))
-
-    def _read_ahead(self) -> Mapping[int, StoredDocument]:
-        """Read the documents that pages and answers of all queries have, in one statement."""
-        every = self.options.mode == "soft" and self.attention.all_weights is None
-        needed = [
-            attended.documents if every else attended.documents[np.append(listing.ranks, 0)]
-            for attended, listing in zip(self.attention.attended, self.listings, strict=True)
-            if len(attended.documents)
-        ]
-        if not needed or sum(map(len, needed)) > AHEAD:
-            return {}
-        rows = np.unique(np.concatenate(needed))
-        return self.store.documents(rows, texts=self.with_texts)
 
     def _documents(self, rows: Int64) -> list[StoredDocument]:
         numbers, documents = rows.tolist(), self.documents

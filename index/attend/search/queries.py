@@ -44,8 +44,6 @@ class EncodedQuery(NamedTuple):
     @classmethod
     def joined(cls, queries: Sequence[EncodedQuery]) -> EncodedQuery:
         """Return several queries as one batch; a mixture is in a batch of its own."""
-        if len(queries) == 1:
-            return queries[0]
         return cls(
             np.concatenate([query.embeddings for query in queries]),
             tuple([texts for query in queries for texts in query.texts]),
@@ -88,10 +86,11 @@ class QueryEncoder:
         pending = [search for search in searches if search.query is None]
         if pending:
             queries = [search.request.query for search in pending]
-            encoded = self.encode(queries, [search.parts for search in pending])
-            for search, query in zip(pending, encoded, strict=True):
+            fresh = self.encode(queries, [search.parts for search in pending])
+            for search, query in zip(pending, fresh, strict=True):
                 search.query = query
-        return EncodedQuery.joined([search.query for search in searches if search.query])
+        encoded = [search.query for search in searches if search.query]
+        return encoded[0] if len(encoded) == 1 else EncodedQuery.joined(encoded)
 
     def encode(
         self, queries: Sequence[Query], parts: Sequence[Sequence[QueryPart]] | None = None

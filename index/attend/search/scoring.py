@@ -283,10 +283,10 @@ class Scoring:
     def by_head(self, candidates: KeyTable) -> KeyTable:
         """Return documents with their keys by head, (m, Hk, d)."""
         if not self.plan.stored_form:
-            return candidates.with_vectors(self.plan.projection.keys(candidates.vectors))
+            return replace(candidates, vectors=self.plan.projection.keys(candidates.vectors))
         count, width = candidates.vectors.shape
         d = self.heads.shape[2]
-        return candidates.with_vectors(candidates.vectors.reshape(count, width // d, d))
+        return replace(candidates, vectors=candidates.vectors.reshape(count, width // d, d))
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """Return all documents of `rows` with their keys by head, block by block."""

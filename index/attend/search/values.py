@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from attend.settings import Settings
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Float64, Json
 from attend.values import (
-    Nearest,
     ValueType,
     blend_for,
     infer,
@@ -36,6 +35,12 @@ STALE = 100
 
 MAX_PATHS = 100
 """Paths whose types are remembered: callers name them, and memory stays bounded."""
+
+BLOCK = 4096
+"""Documents that are read at once in search of the nearest value."""
+
+_Vectors: TypeAlias = tuple[list[int], Any]
+"""Rows of documents, and their vectors (n, d)."""
 
 PYTHON_TYPES: Mapping[str, set[type]] = {
     "boolean": {bool},
@@ -195,63 +200,44 @@ def decode_value(store: CollectionStore, path: str | None, vector: Float64) -> d
 
     Raises:
         InvalidRequest: W_V and W_O led to a width that no stored value has.
+        Vanished: the document was deleted meanwhile.
     """
-    best = _nearest_key(store, vector) if path == KEY else _nearest_value(store, path, vector)
+    width, best, nearest_row = len(vector), None, 0
+    stored = _stored_keys(store, width) if path == KEY else _stored_values(store, path, width)
+    for rows, vectors in stored:
+        near = nearest(vector, vectors)
+        if best is None or near.distance < best.distance:
+            best, nearest_row = near, rows[near.place]
     if best is None:
         raise InvalidRequest(
             f"The answer has {len(vector)} dimensions, and no stored value has, so that none "
             f"can be named. Ask without decode, or of a projection that keeps the width.",
             field="decode",
         )
-    near, document = best
+    document = store.documents(np.array([nearest_row]), texts=False).get(nearest_row)
+    if document is None:
+        raise Vanished
     return {
         "id": document.id,
         "value": document.value,
-        "cosine": near.cosine,
-        "distance": near.distance,
+        "cosine": best.cosine,
+        "distance": best.distance,
     }
 
 
-def _nearest_value(
-    store: CollectionStore, path: str | None, vector: Float64
-) -> tuple[Nearest, StoredDocument] | None:
-    best: tuple[Nearest, StoredDocument] | None = None
-    for block in _scroll(store):
-        values = [(document, value_of(document, path)) for document in block]
-        vectors = [(document, value) for document, value in values if _has_width(value, vector)]
-        if not vectors:
-            continue
-        near = nearest(vector, [value for _, value in vectors])
-        if best is None or near.distance < best[0].distance:
-            best = near, vectors[near.place][0]
-    return best
-
-
-def _nearest_key(store: CollectionStore, vector: Float64) -> tuple[Nearest, StoredDocument] | None:
-    best: tuple[Nearest, int] | None = None
+def _stored_keys(store: CollectionStore, width: int) -> Iterator[_Vectors]:
     with store.all_keys() as (_, tables):
         for table in tables:
-            if table.vectors.shape[1] != len(vector):
-                return None
-            near = nearest(vector, table.vectors)
-            if best is None or near.distance < best[0].distance:
-                best = near, int(table.documents[near.place])
-    if best is None:
-        raise Vanished
-    near, row = best
-    documents = store.documents(np.array([row]), texts=False)
-    if row not in documents:
-        raise Vanished
-    return near, documents[row]
+            if table.vectors.shape[1] == width:
+                yield table.documents.tolist(), table.vectors
 
 
-def _has_width(value: Json, vector: Float64) -> TypeGuard[Sequence[float]]:
-    """Return whether a value is a vector of that width; `decode` passes over all others."""
-    return is_numbers(value) and len(value) == len(vector)
-
-
-def _scroll(store: CollectionStore, size: int = 4096) -> Iterator[list[StoredDocument]]:
+def _stored_values(store: CollectionStore, path: str | None, width: int) -> Iterator[_Vectors]:
+    """Read the values that are vectors of a width; all others are passed over."""
     after = 0
-    while block := store.scroll(after, size):
-        yield block
+    while block := store.scroll(after, BLOCK):
+        values = [(document.row, value_of(document, path)) for document in block]
+        fitting = [pair for pair in values if is_numbers(pair[1]) and len(pair[1]) == width]
+        if fitting:
+            yield [row for row, _ in fitting], [value for _, value in fitting]
         after = block[-1].row

@@ -78,7 +78,7 @@ class NumberBlend(Blend):
     def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
         moments = Moments.of(as_numbers(values)[:, None], weights)
         if moments is not None:
-            self._moments = moments.joined(self._moments)
+            self._moments = moments if self._moments is None else self._moments.joined(moments)
 
     def _covered(self) -> Covered:
         if self._moments is None:
@@ -114,7 +114,8 @@ class VectorBlend(Blend):
             rows = as_matrix([values[place] for place in present])  # type: ignore[misc]
             moments = Moments.of(rows, weights[present])
             if moments is not None:
-                self._by_width[width] = moments.joined(self._by_width.get(width))
+                before = self._by_width.get(width)
+                self._by_width[width] = moments if before is None else before.joined(moments)
 
     def _covered(self) -> Covered:
         if not self._by_width:

@@ -100,10 +100,8 @@ class Moments:
         variance = shares @ (offsets - shift) ** 2
         return cls(weight, float(shares @ shares), exponent, anchor, shift, variance)
 
-    def joined(self, other: Self | None) -> Self:
+    def joined(self, other: Self) -> Self:
         """Return the moments of the rows of both together."""
-        if other is None:
-            return self
         exponent = np.maximum(self.exponent, other.exponent)
         a, b = self._at(exponent), other._at(exponent)
         weight = a.weight + b.weight
