@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,19 @@ def unopened(error: Damaged) -> Verified:
     """Return the result for a collection that cannot be opened."""
     finding = Finding("file", str(error), False, RESTORE)
     return Verified([finding.problem], 0, False, [finding], [finding.problem])
+
+
+def together(reports: Mapping[str, Verified]) -> Verified:
+    """Return the results for several collections as one, each problem with its collection."""
+    problems = [f"{name}: {item}" for name, report in reports.items() for item in report.problems]
+    left = [f"{name}: {item}" for name, report in reports.items() for item in report.left]
+    return Verified(
+        problems=problems,
+        keys=sum(report.keys for report in reports.values()),
+        mended=bool(problems) and not left,
+        findings=[finding for report in reports.values() for finding in report.findings],
+        left=left,
+    )
 
 
 def _key_count(collection: Collection) -> int:

@@ -104,16 +104,10 @@ def _show_export(
 
 def _save(target: Target, path: Path, *, force: bool) -> None:
     with Bar() as bar:
-        library, names = target.library(), _named_collections(target)
+        library, names = target.library(), target.named()
         contents = save_backup(library, path, names, force=force, on_progress=bar)
     text = f"{_counted(contents)} are in {path} ({contents.size:,} bytes)."
     target.show({"snapshot": str(path), **contents.json()}, text)
-
-
-def _named_collections(target: Target) -> list[str] | None:
-    """Return the collection if --collection names it, else None for all collections."""
-    source = click.get_current_context().get_parameter_source("name")
-    return None if source is None or source.name == "DEFAULT" else [target.name]
 
 
 def _counted(contents: BackupContents) -> str:
@@ -176,7 +170,7 @@ def import_command(
 
 
 def _restore(target: Target, source: Path) -> None:
-    names, library = _named_collections(target), target.library()
+    names, library = target.named(), target.library()
     with open(source, "rb") as file, Bar() as bar:
         contents = restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from attend.cli.options import FILE, VERSION, Target, on_collection, on_library, table
+from attend.data import Data
 from attend.errors import Damaged
 from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
-from attend.verify import Verified, unopened, verify
+from attend.verify import Verified, together, unopened, verify
 
 
 @click.command("info")
@@ -69,23 +70,40 @@ def alias_command(target: Target, alias: str | None, collection: str | None, del
 @on_collection
 @click.option("--repair", "--mend", "repair", is_flag=True, help="Rebuild derived data.")
 def verify_command(target: Target, repair: bool) -> None:
-    """Check that the database is sound and that the index matches it.
+    """Check that databases are sound and that the indexes match them.
 
-    Reads all of it, while others may write. Exit status: 0 if nothing is wrong, or all of it
-    was repaired; 1 if a problem is left.
+    Checks all collections, or the one that --collection names. Reads all of it, while others may
+    write. Exit status: 0 if nothing is wrong, or all of it was repaired; 1 if a problem is left.
 
     \b
     Example:
       attend verify --data library --repair
     """
-    try:
-        report = verify(target.collection(), mend=repair)
-    # What cannot be opened is a finding too.
-    except Damaged as error:
-        report = unopened(error)
-    target.show(report.json(), "\n".join(_findings(report, repair)))
+    library = target.library()
+    names = target.named() or library.names() or [target.name]
+    reports = {name: _verified(library, name, repair) for name in names}
+    if len(reports) == 1:
+        (report,) = reports.values()
+        target.show(report.json(), "\n".join(_findings(report, repair)))
+    else:
+        report = together(reports)
+        listed = {name: single.json() for name, single in reports.items()}
+        lines = [
+            f"{name}: {line}"
+            for name, single in reports.items()
+            for line in _findings(single, repair)
+        ]
+        target.show({**report.json(), "collections": listed}, "\n".join(lines))
     if report.left:
         raise SystemExit(1)
+
+
+def _verified(library: Data, name: str, repair: bool) -> Verified:
+    try:
+        return verify(library.collection(name), mend=repair)
+    # What cannot be opened is a finding too.
+    except Damaged as error:
+        return unopened(error)
 
 
 def _findings(report: Verified, repair: bool) -> Iterator[str]:

@@ -68,6 +68,11 @@ class Target:
     def collection(self) -> Collection:
         return self.library().collection(self.name)
 
+    def named(self) -> list[str] | None:
+        """Return the collection if --collection names it, else None for all collections."""
+        source = click.get_current_context().get_parameter_source("name")
+        return None if source is None or source.name == "DEFAULT" else [self.name]
+
     def show(self, result: Mapping[str, Any], text: str) -> None:
         """Print the result, for a program or for a person."""
         click.echo(json.dumps(result, ensure_ascii=False) if self.as_json else text)

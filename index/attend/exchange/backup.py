@@ -161,7 +161,8 @@ def _pack(staging: Path, target: Path, contents: BackupContents, on_progress: On
     manifest = staging / MANIFEST
     manifest.write_text(json.dumps(vars(contents), indent=1))
     written = 0
-    with tarfile.open(target, "w") as archive:
+    # GNU's: sizes of any size, and no extended headers.
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         archive.add(manifest, MANIFEST, filter=_anonymous)
         for name, (size, _) in contents.files.items():
             archive.add(staging / name, name, filter=_anonymous)

@@ -141,7 +141,8 @@ def _read_manifest(files: Iterator[PlainFile]) -> BackupContents:
     try:
         contents = _CONTENTS.validate_json(b"".join(first.content))
     except ValidationError as error:
-        raise Damaged(f"The backup's {MANIFEST} cannot be read ({invalid(error)}).") from error
+        reason = printable(f"{invalid(error)}")
+        raise Damaged(f"The backup's {MANIFEST} cannot be read ({reason}).") from error
     _check_names(contents)
     return contents
 

@@ -169,8 +169,12 @@ def _settings(db: Database) -> Iterator[str]:
         except (KeyError, ValueError, RecursionError):
             yield f"The setting {name!r} is missing or unreadable."
             continue
-        is_number = isinstance(value, int) and 0 <= value < MAX_NUMBER
-        if type(value) is not kind or (kind is int and not is_number):
+        sound = type(value) is kind
+        if isinstance(value, int):
+            sound = sound and 0 <= value < MAX_NUMBER
+        elif isinstance(value, list):
+            sound = sound and all(isinstance(nonce, str) for nonce in value)
+        if not sound:
             yield f"The setting {name!r} is {value!r:.80}."
 
 

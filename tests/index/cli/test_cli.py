@@ -337,6 +337,27 @@ def test_verify_exits_with_1_until_it_is_mended(tmp_path):
     assert invoke("search", "[1, 0]", "--data", tmp_path).exit_code == 0
 
 
+def test_verify_looks_at_every_collection(tmp_path):
+    data = vector_data(tmp_path)
+    for name in ("books", "films"):
+        data.create(name, dimension=2).upsert([{"id": "a", "vector": [1, 0]}])
+    with data.collection("films").store.connections.writing() as db:
+        db.execute("CREATE TRIGGER _sqlite_evil AFTER INSERT ON keys BEGIN SELECT 1; END")
+    told = invoke("verify", "--data", tmp_path)
+    sentence = "trigger _sqlite_evil is nothing that this program makes."
+    assert told.exit_code == 1
+    assert "books: 1 keys: database and index agree." in told.stdout
+    assert f"films: schema: {sentence}" in told.stdout
+    assert invoke("verify", "--data", tmp_path, "--collection", "books").exit_code == 0
+    both = json.loads(invoke("verify", "--data", tmp_path, "--json").stdout)
+    assert both["problems"] == both["left"] == [f"films: {sentence}"]
+    assert both["collections"]["films"]["problems"] == [sentence]
+    assert both["keys"] == 2
+    mended = json.loads(invoke("verify", "--data", tmp_path, "--repair", "--json").stdout)
+    assert mended["mended"]
+    assert invoke("verify", "--data", tmp_path).exit_code == 0
+
+
 def test_an_interrupted_build_says_so_and_goes_on(tmp_path, tiny_encoder_folder):
     rows = [{"id": n, "text": f"document number {n} " * 20} for n in range(40_000)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
