@@ -24,7 +24,7 @@ from attend.encoder.batching import (
 from attend.encoder.passages import Passage, PassageSplitter
 from attend.errors import EncoderError, InvalidRequest
 from attend.timings import collecting, record, timed
-from attend.types import Float32, Int64
+from attend.types import Float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -119,14 +119,6 @@ class SentenceEncoder:
     def encode_queries(self, texts: Sequence[str]) -> Float32:
         """As `encode_documents`, under the model's query prompt."""
         return self._encode(texts, "query")
-
-    def count_tokens(self, texts: Sequence[str]) -> Int64:
-        """Tokens of each text as a document, special ones and the prompt among them: (n,).
-
-        A text fits where its count is at most `window`.
-        """
-        _check(texts)
-        return self._splitter.count(texts)
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         """Each text as passages that fit the window; see `PassageSplitter.split`."""

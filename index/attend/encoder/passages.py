@@ -79,7 +79,9 @@ class PassageSplitter:
         character other than white space lies in a passage. Raises `InvalidRequest` for an
         overlap that leaves a passage nothing new.
         """
-        splitter = self._splitter(self._default_overlap() if overlap is None else overlap)
+        if overlap is None:
+            overlap = min(self.window // OVERLAP_SHARE, self.room - 1)
+        splitter = self._splitter(overlap)
         passages = [[Passage(0, len(text))] if text.strip() else [] for text in texts]
         places = self._too_long(texts)
         # All at once: the library shares a batch among the cores.
@@ -94,9 +96,6 @@ class PassageSplitter:
         for place, passage in self._fitted(texts, pieces):
             passages[place].append(passage)
         return [sorted(spans) for spans in passages]
-
-    def _default_overlap(self) -> int:
-        return min(self.window // OVERLAP_SHARE, self.room - 1)
 
     def _too_long(self, texts: Sequence[str]) -> list[int]:
         # An ASCII character is at most one token, so that short texts need no tokenizer at all.
@@ -141,14 +140,11 @@ class PassageSplitter:
                 field="overlap",
             )
         if overlap not in self._splitters:
-            self._splitters[overlap] = _text_splitter(self._tokenizer, self.room, overlap)
+            from semantic_text_splitter import TextSplitter
+
+            splitter = TextSplitter.from_huggingface_tokenizer
+            self._splitters[overlap] = splitter(self._tokenizer, self.room, overlap=overlap)
         return self._splitters[overlap]
-
-
-def _text_splitter(tokenizer: Tokenizer, room: int, overlap: int) -> TextSplitter:
-    from semantic_text_splitter import TextSplitter
-
-    return TextSplitter.from_huggingface_tokenizer(tokenizer, room, overlap=overlap)
 
 
 def _halves(text: str, passage: Passage) -> list[Passage]:

@@ -53,13 +53,6 @@ class Point(NamedTuple):
     seconds: float
 
 
-class Probed(NamedTuple):
-    """Lists to read for each query, nearest first, and -1 where there are no more."""
-
-    lists: Int64  # (q, p)
-    nearness: Float32  # (q, p) inner products with their centroids
-
-
 class QuantisedVectors(FlatVectors):
     """Codes in memory, bytes and keys in mapped files.
 
@@ -129,7 +122,7 @@ class QuantisedVectors(FlatVectors):
         return NearestKeys(*self._refined.search(queries, k, params=parameters))
 
     def _masked(self, point: Point, queries: Float32, k: int, allowed: Bool) -> NearestKeys:
-        """Search by codes where the mask leaves as much near a query as elsewhere; else by keys.
+        """Search by codes where allowed keys are near a query as elsewhere; else by the keys.
 
         Keys that are all far off lie about equally far, and codes do not tell them apart.
         """
@@ -142,8 +135,8 @@ class QuantisedVectors(FlatVectors):
             exact = super().search(queries[far], k, allowed)
             results.scores[far], results.positions[far] = exact
         if not far.all():
-            probed = self._probed(point, products[~far], counts, rarer[~far])
-            near = self._by_codes(queries[~far], k, point.factor, probed, allowed)
+            lists = self._probed(point, products[~far], counts, rarer[~far])
+            near = self._by_codes(queries[~far], k, point.factor, lists, allowed)
             results.scores[~far], results.positions[~far] = near
         return results
 
@@ -155,8 +148,10 @@ class QuantisedVectors(FlatVectors):
         quotient: Float64 = overall / np.maximum(share, 1 / self.lists.ntotal)
         return np.maximum(1, quotient)
 
-    def _probed(self, point: Point, products: Float32, counts: Int64, rarer: Float64) -> Probed:
-        """Return the nearest lists with as many allowed keys as an unmasked search reads keys.
+    def _probed(
+        self, point: Point, products: Float32, counts: Int64, rarer: Float64
+    ) -> NearestKeys:
+        """Return the nearest lists with the number of allowed keys that an unmasked search reads.
 
         A masked search is as fine as one over all, and finer where allowed keys are rare.
         """
@@ -168,10 +163,10 @@ class QuantisedVectors(FlatVectors):
         lists = np.ascontiguousarray(order[:, :probes], dtype=np.int64)
         nearness = np.ascontiguousarray(np.take_along_axis(masked, lists, axis=1))
         lists[np.isneginf(nearness)] = -1
-        return Probed(lists, nearness.astype(np.float32))
+        return NearestKeys(nearness.astype(np.float32), lists)
 
     def _by_codes(
-        self, queries: Float32, k: int, factor: int, probed: Probed, allowed: Bool
+        self, queries: Float32, k: int, factor: int, lists: NearestKeys, allowed: Bool
     ) -> NearestKeys:
         masked, results = Selector(allowed), NearestKeys.empty(len(queries), k * factor)
         # By its pointers: the wrapper in Python takes no parameters here.
@@ -179,12 +174,12 @@ class QuantisedVectors(FlatVectors):
             len(queries),
             faiss.swig_ptr(queries),
             k * factor,
-            faiss.swig_ptr(probed.lists),
-            faiss.swig_ptr(probed.nearness),
+            faiss.swig_ptr(lists.positions),
+            faiss.swig_ptr(lists.scores),
             faiss.swig_ptr(results.scores),
             faiss.swig_ptr(results.positions),
             False,
-            _probing(probed.lists.shape[1], masked),
+            _probing(lists.positions.shape[1], masked),
         )
         return self._by_bytes(queries, results.positions, k)
 

@@ -12,7 +12,7 @@ import numpy as np
 from attend.arrays import KeyTable
 from attend.keys.choose import FLAT
 from attend.keys.nearest import Near, Proposals, near_in, nearest
-from attend.keys.segment import BLOCK_KEYS, Delta, Segment
+from attend.keys.segment import Delta, Segment
 from attend.types import Float32, Int64, Json
 
 SAMPLED = 32_768
@@ -51,8 +51,6 @@ class SearchableKeys(Protocol):
     def scans(self) -> bool: ...
     @property
     def most_keys(self) -> int: ...
-    @property
-    def largest_block(self) -> int: ...
     @property
     def generation(self) -> int: ...
     @property
@@ -136,11 +134,6 @@ class Snapshot:
     def most_keys(self) -> int:
         """The most keys that one document has."""
         return max(segment.table.most_keys for segment in self.segments)
-
-    @property
-    def largest_block(self) -> int:
-        """The most keys that a block has: it ends with a complete document."""
-        return BLOCK_KEYS + self.most_keys
 
     @cached_property
     def _filled(self) -> Sequence[Segment]:

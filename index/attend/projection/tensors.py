@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -192,13 +192,6 @@ SETTINGS: Mapping[str, type] = {
 """What a projection is beside its tensors."""
 
 
-class Packed(NamedTuple):
-    """What the bytes held."""
-
-    tensors: dict[str, Floats]
-    settings: dict[str, Any]
-
-
 def pack(tensors: Mapping[str, Floats], settings: Mapping[str, Any]) -> bytes:
     """Tensors and settings as safetensors; equal input gives equal bytes.
 
@@ -215,8 +208,8 @@ def pack(tensors: Mapping[str, Floats], settings: Mapping[str, Any]) -> bytes:
     return save(stored, metadata={METADATA_KEY: header})
 
 
-def unpack(data: bytes) -> Packed:
-    """The inverse of `pack`; raises Damaged for bytes that are not a projection."""
+def unpack(data: bytes) -> tuple[dict[str, Floats], dict[str, Any]]:
+    """Return the tensors and the settings; raises Damaged for bytes that are no projection."""
     try:
         tensors = load(data)
         length = int.from_bytes(data[:8], "little")
@@ -237,4 +230,4 @@ def unpack(data: bytes) -> Packed:
             f"The saved projection says {settings}, but {', '.join(SETTINGS)} were expected; "
             f"save it again."
         )
-    return Packed(tensors, settings)
+    return tensors, settings

@@ -25,6 +25,7 @@ from attend.attention import (
     weights_by_block,
 )
 from attend.errors import LimitExceeded
+from attend.keys.segment import BLOCK_KEYS
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.queries import BestByWords, WordScores
 from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Queries, Scoring, plan_of
@@ -180,7 +181,8 @@ def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
 def _scan(scoring: Scoring, rows: Int64 | None, keep: int, queries: slice = ALL) -> list[Attended]:
     """Return the `keep` best documents with weights among all, in passes of bounded memory."""
     places = range(len(scoring.heads))[queries]
-    step = max(1, MAX_SCORES // (scoring.view.keys.largest_block * scoring.mechanism.heads))
+    largest = BLOCK_KEYS + scoring.view.keys.most_keys  # a block ends with a complete document
+    step = max(1, MAX_SCORES // (largest * scoring.mechanism.heads))
     passes = [slice(place, min(place + step, places.stop)) for place in places[::step]]
     return [
         attended

@@ -97,10 +97,6 @@ class RemoteKeys:
         return max((read.keys for read in self.documents_read.values()), default=1)
 
     @property
-    def largest_block(self) -> int:
-        return self.most_keys
-
-    @property
     def rows(self) -> Int64:
         raise _reads_all()
 
