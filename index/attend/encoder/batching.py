@@ -1,10 +1,10 @@
 """How texts are put into calls of the model, and how many cores a call may use.
 
-Each text is encoded once, like with like, so many tokens at a time. Crowded calls go one on each
-core: within a call that has several, they wait for each other at every operator, and where
-anything else runs on the machine the whole call then goes at the pace of the core disturbed most
-(measured beside two busy processes: 5 documents a second instead of 27). A lone call on an idle
-machine loses nothing by taking all, and a text is there sooner.
+Each text is encoded once, with texts of like length, some thousand tokens at a time. Crowded calls
+go one on each core: within a call that has several, they wait for each other at every operator,
+and where anything else runs on the machine the call then goes at the pace of the core disturbed
+most (measured beside two busy processes: 5 documents a second instead of 27). A lone call on an
+idle machine loses nothing by taking all, and a text is there sooner.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ LOAD = "/proc/loadavg"
 
 @contextmanager
 def using_cores(cores: int) -> Iterator[None]:
-    """Let torch compute on so many cores in the block, as far as this thread goes."""
+    """Let torch compute on this number of cores in the block, for this thread."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Embeddings of texts that were asked before, up to so many bytes."""
+"""A cache of the embeddings of queries, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CachedEncoder:
         return self._encoder.encode_documents(texts)
 
     def encode_queries(self, texts: Sequence[str]) -> Float32:
-        """As the encoder's own: rows (n, dimension), of which it makes those not kept."""
+        """Return rows (n, dimension); the encoder makes those that the cache lacks."""
         keys = [Key(self.name, "query", text) for text in texts]
         cached = self._cache.get(keys)
         missing = [place for place, row in enumerate(cached) if row is None]

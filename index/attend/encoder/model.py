@@ -117,7 +117,7 @@ class SentenceEncoder:
         return self._encode(texts, "document")
 
     def encode_queries(self, texts: Sequence[str]) -> Float32:
-        """As `encode_documents`, under the model's query prompt."""
+        """Do what `encode_documents` does, under the model's query prompt."""
         return self._encode(texts, "query")
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:

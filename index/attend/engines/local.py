@@ -73,9 +73,12 @@ class Folder:
         settings = Settings.of(store.settings())
         views = Views(store, folder / "keys", settings)
         checks = LocalChecks(store, views, settings)
-        return OpenedCollection(
-            folder, settings, store, views, LocalSelection(store, views), CAPABILITIES, checks
-        )
+
+        def select(options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
+            view = views.current(options.projection)
+            return Selected(view, _passing(store, options, query_rows), store)
+
+        return OpenedCollection(folder, settings, store, views, select, CAPABILITIES, checks)
 
     def make(self, name: str, settings: Settings) -> None:
         """Make the folder under another name first: a killed creation leaves nothing behind."""
@@ -187,36 +190,25 @@ class Aliases:
         sync_folder(self._names)
 
 
-class LocalSelection:
-    """Selects documents by their rows, from a filter and a mask."""
-
-    def __init__(self, store: Store, views: Views) -> None:
-        self._store = store
-        self._views = views
-
-    def __call__(self, options: SearchOptions, made_of: tuple[int, ...]) -> Selected:
-        view = self._views.current(options.projection)
-        return Selected(view, self._rows(options, made_of), self._store)
-
-    def _rows(self, options: SearchOptions, made_of: tuple[int, ...]) -> Int64 | None:
-        """Return the rows that filter and mask let pass, ascending; None for all."""
-        if not (options.filter or options.mask or made_of):
-            return None
-        mask, rows = options.mask or Mask(), None
-        if options.filter:
-            rows = self._store.matching(compile_filter(options.filter))
-        named = rows_by_id(self._store, [*mask.exclude, *(mask.only or [])], "mask")
-        masked = {named[id] for id in mask.exclude}
-        if mask.only is None:
-            masked |= set(made_of)
-        else:
-            only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
-            rows = only if rows is None else np.intersect1d(rows, only)
-        if not masked:
-            return rows
-        if rows is None:
-            rows = self._store.matching(compile_filter({}))
-        return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
+def _passing(store: Store, options: SearchOptions, query_rows: tuple[int, ...]) -> Int64 | None:
+    """Return the rows that filter and mask let pass, ascending; None for all."""
+    if not (options.filter or options.mask or query_rows):
+        return None
+    mask, rows = options.mask or Mask(), None
+    if options.filter:
+        rows = store.matching(compile_filter(options.filter))
+    named = rows_by_id(store, [*mask.exclude, *(mask.only or [])], "mask")
+    masked = {named[id] for id in mask.exclude}
+    if mask.only is None:
+        masked |= set(query_rows)
+    else:
+        only = np.unique(np.array([named[id] for id in mask.only], dtype=np.int64))
+        rows = only if rows is None else np.intersect1d(rows, only)
+    if not masked:
+        return rows
+    if rows is None:
+        rows = store.matching(compile_filter({}))
+    return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
 
 
 def _sweep(folder: Path) -> None:

@@ -99,7 +99,7 @@ def choose(folder: Path, vectors: Float32, target: IndexTarget, on_stage: OnStag
         return _flat(vectors, why)
     started = time.perf_counter()
     index = _quantise(folder, vectors, on_stage)
-    points = tuned(index, target.recall, target.questions, on_stage)
+    points = tune(index, target.recall, target.questions, on_stage)
     files = LISTS, CODES
     fit = next((point for point in points if point.recall >= target.recall), None)
     if fit is None:
@@ -126,7 +126,7 @@ def _flat(vectors: Float32, why: str) -> IndexChoice:
     return IndexChoice({**FLAT, "why": why, "bytes_per_key": 4 * vectors.shape[1]})
 
 
-def opened(folder: Path, vectors: Float32, description: Mapping[str, Any]) -> FlatVectors:
+def open_index(folder: Path, vectors: Float32, description: Mapping[str, Any]) -> FlatVectors:
     """Open the index that was chosen for keys (n, d).
 
     Raises:
@@ -166,12 +166,12 @@ def _quantise(folder: Path, vectors: Float32, on_stage: OnStage) -> QuantisedVec
     keys = len(vectors)
     log.info("quantising %d keys", keys)
     on_stage("training lists", 0.0)
-    for done in quantised.write(folder, quantised.trained(vectors), vectors):
+    for done in quantised.write(folder, quantised.train(vectors), vectors):
         on_stage("quantising", done / keys)
     return quantised.read(folder, vectors)
 
 
-def tuned(
+def tune(
     index: QuantisedVectors, recall: float, questions: Float32 | None, on_stage: OnStage
 ) -> list[Point]:
     """Measure search parameters, and return the useful ones, the fastest first.

@@ -27,7 +27,7 @@ from filelock import FileLock
 
 from attend.arrays import KeyTable
 from attend.errors import Damaged
-from attend.keys.choose import IndexTarget, choose, opened
+from attend.keys.choose import IndexTarget, choose, open_index
 from attend.keys.files import (
     DOCUMENTS,
     FORMAT,
@@ -106,7 +106,7 @@ class PublishedIndexes:
                 f"{folder} holds {len(vectors)} vectors and {len(key_ids)} ids, but its manifest "
                 f"says {manifest.keys}."
             )
-        return Segment.of(opened(folder, vectors, manifest.index), key_ids, documents), manifest
+        return Segment.of(open_index(folder, vectors, manifest.index), key_ids, documents), manifest
 
     def publish(
         self,

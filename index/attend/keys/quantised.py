@@ -233,7 +233,7 @@ def _probing(probes: int, masked: Selector | None = None) -> Any:
     return faiss.SearchParametersIVF(nprobe=probes, **selected)  # type: ignore[call-arg] # SWIG's
 
 
-def trained(vectors: Float32) -> Any:
+def train(vectors: Float32) -> Any:
     """Return empty lists whose centroids and codes fit a sample of keys (n, d)."""
     keys, width = vectors.shape
     # The power of two next to 2 √n: reading centroids and reading lists both stay a small part

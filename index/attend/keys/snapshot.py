@@ -137,7 +137,7 @@ class Snapshot:
 
     @cached_property
     def _filled(self) -> Sequence[Segment]:
-        """Those with documents; at least one. Each costs a search as much as its keys do."""
+        """The segments with documents; at least one. A search reads the keys of each."""
         return [segment for segment in self.segments if len(segment.rows)] or self.segments[:1]
 
     @cached_property

@@ -382,10 +382,10 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.IndexTarget(exact_bel
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("attend.keys.quantised", "trained"),
+        ("attend.keys.quantised", "train"),
         ("attend.keys.quantised", "write"),
         ("faiss", "write_index"),
-        ("attend.keys.choose", "tuned"),
+        ("attend.keys.choose", "tune"),
         ("attend.keys.published", "checksum"),
         ("os", "replace"),
     ],
