@@ -37,6 +37,7 @@ def split_heads(d_in: int, heads: int, *, gates: ArrayLike | None = None) -> Pro
 
     Raises InvalidRequest for heads that do not divide d_in.
     """
+    check_heads_divide(d_in, heads, "an embedding")
     return given(np.eye(d_in), np.eye(d_in), heads=heads, gates=gates, kind="identity")
 
 
