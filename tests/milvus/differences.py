@@ -87,7 +87,7 @@ def _shown(value: object) -> str:
 
 
 def both() -> tuple[Capabilities, Capabilities]:
-    from attend.engines.milvus.capabilities import CAPABILITIES
+    from attend.engines.milvus.server import CAPABILITIES
 
     return LOCAL, CAPABILITIES
 

@@ -142,14 +142,14 @@ def test_keys_without_their_document_are_passed_over(collection: Collection) -> 
         }
         for at, row in enumerate([schema.row_of("d1"), schema.row_of("never")])
     ]
-    tables(collection).client.insert(tables(collection).keys(), rows)
+    tables(collection).keys().insert(rows)
     answer = collection.search(vector(50), k=10)
     assert sorted(hit.id for hit in answer.hits) == [f"d{at}" for at in range(5)]
     by_id = {hit.id: hit.score for hit in answer.hits}
     for at in range(5):
         score = float(np.array(vector(at)) @ np.array(vector(50))) / np.sqrt(DIMENSION)
         assert by_id[f"d{at}"] == pytest.approx(score, rel=1e-5)
-    tables(collection).client.delete(tables(collection).keys(), [77, 78])
+    tables(collection).keys().delete([77, 78])
 
 
 def test_what_no_row_can_hold_is_refused_before_anything_is_written(
@@ -249,9 +249,10 @@ def test_what_the_engine_lacks_is_refused_with_a_sentence(collection: Collection
 
 
 def test_a_server_that_is_not_there_is_told_in_time() -> None:
-    from attend.engines.milvus.address import Address
     from attend.engines.milvus.client import Client
+    from attend.engines.milvus.rows import Table
+    from attend.engines.milvus.server import Address
 
     client = Client(Address.of("milvus://127.0.0.1:1?patience=1"))
     with pytest.raises(Unavailable, match="does not answer"):
-        client.query("any", "", ["x"])
+        Table(client, "any", "x").query("", ["x"])

@@ -84,7 +84,7 @@ def test_matrices_are_learned_where_examples_are(empty: Collection) -> None:
     items = []
     for at in range(QUESTIONS * 2):
         place = at % len(found.documents)
-        asked = rotation @ found.embeddings[place] + 0.02 * random.standard_normal(DIMENSION)
+        asked = rotation @ found.vectors[place] + 0.02 * random.standard_normal(DIMENSION)
         items.append({"query": {"vector": asked.tolist()}, "id": ids[int(found.documents[place])]})
     add_feedback(empty, items)
     result = train(empty, share_seen=1.0)
@@ -93,7 +93,7 @@ def test_matrices_are_learned_where_examples_are(empty: Collection) -> None:
     assert result["after"]["ndcg@10"] > result["before"]["ndcg@10"]
 
     learned = Projection.from_bytes(empty.store.version(result["version"]).weights)
-    keys = learned.materialised().keys(found.embeddings)[:, 0]
+    keys = learned.materialised().keys(found.vectors)[:, 0]
     for item in items[:5]:
         asked = np.array([item["query"]["vector"]])
         asked /= np.linalg.norm(asked)

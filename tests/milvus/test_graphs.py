@@ -152,7 +152,7 @@ def test_a_table_that_was_filled_in_part_answers_nothing(collection: Collection)
         views.publish(interrupt)
     asked = tables(collection)
     assert asked.known(fresh=True).layouts == {"raw_hnsw": (1, False)}
-    assert 0 < asked.client.count(asked.keys("raw_hnsw")) < DOCUMENTS
+    assert 0 < asked.keys("raw_hnsw").count() < DOCUMENTS
     assert collection.search(QUESTIONS[0].tolist()).exact
     assert mean_share(collection, EVERY) == 1
 
@@ -225,7 +225,7 @@ def test_both_tables_have_the_same_keys(collection: Collection) -> None:
     collection.publish_fresh()
     asked = tables(collection)
     raw, graph = (
-        {row["key"] for row in asked.client.query(table, "key > 0", ["key"], 16_000, "strong")}
+        {row["key"] for row in table.query("key > 0", ["key"], 16_000, "strong")}
         for table in asked.of_keys(complete=True)
     )
     assert raw == graph

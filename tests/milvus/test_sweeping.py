@@ -60,7 +60,7 @@ def test_keys_that_no_document_names_are_swept(collection: Collection) -> None:
     assert verify(collection).findings == []
     for at, table in enumerate(asked.of_keys()):
         rows = [left(100 + at, "d1", OLD), left(200, "never", OLD)]
-        asked.client.insert(table, [*rows, left(300, "d2", version_now())])
+        table.insert([*rows, left(300, "d2", version_now())])
 
     found = verify(collection)
     assert [each.check for each in found.findings] == ["strays", "strays"]
@@ -70,11 +70,11 @@ def test_keys_that_no_document_names_are_swept(collection: Collection) -> None:
     assert mended.mended
     assert mended.left == []
     for table in asked.of_keys():
-        ids = asked.client.query(table, "key > 0", ["key"], None, "strong")
+        ids = table.query("key > 0", ["key"], None, "strong")
         # What a writer may be about to name is left to it.
         assert len(ids) == DOCUMENTS + 1
         assert {each["key"] for each in ids} >= {300}
-        asked.client.delete(table, [300])
+        table.delete([300])
     assert len(collection.search(vector(1), k=100).hits) == DOCUMENTS
 
 
@@ -82,7 +82,7 @@ def test_documents_without_their_keys_are_told(collection: Collection) -> None:
     collection.upsert([{"id": "bare", "vector": vector(50)}])
     asked = tables(collection)
     table = asked.of_keys()[1]
-    asked.client.delete(table, asked.heads(["bare"])["bare"].key_ids())
+    table.delete(asked.heads(["bare"])["bare"].key_ids())
     found = verify(collection, mend=True)
     assert [each.check for each in found.findings] == ["keys"]
     assert "1 documents lack keys in" in found.problems[0]

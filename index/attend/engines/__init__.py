@@ -27,7 +27,9 @@ def engine_of(where: str | Path, *, read_only: bool = False) -> Engine:
         Unavailable: no server answers there.
     """
     if str(where).startswith(SCHEME):
-        from attend.engines.milvus import Milvus  # needs requirements that a folder does not
+        # Needs requirements that a folder does not.
+        from attend.engines.milvus.engine import Milvus
+        from attend.engines.milvus.server import Address
 
-        return Milvus.at(str(where), read_only=read_only)
+        return Milvus(Address.of(str(where)))
     return Folder(Path(where), read_only=read_only)

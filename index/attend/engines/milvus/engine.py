@@ -5,28 +5,24 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from attend.api.search import Mask, SearchOptions
 from attend.engines.engine import OpenedCollection
 from attend.engines.milvus import schema, tables
-from attend.engines.milvus.address import Address
-from attend.engines.milvus.capabilities import CAPABILITIES, MAX_ATTENDED
 from attend.engines.milvus.checks import RemoteChecks
-from attend.engines.milvus.client import Client
-from attend.engines.milvus.consistency import reading
-from attend.engines.milvus.keys import RemoteKeys, Size
-from attend.engines.milvus.registry import Known, Registry, RemoteAliases
+from attend.engines.milvus.client import Client, reading
+from attend.engines.milvus.keys import RemoteKeys, Scope, Size
+from attend.engines.milvus.registry import Known, Registry
+from attend.engines.milvus.server import CAPABILITIES, MAX_ATTENDED, Address
 from attend.engines.milvus.store import RemoteStore
 from attend.engines.milvus.tables import Tables
-from attend.engines.milvus.versions import RemoteVersions
+from attend.engines.milvus.versions import version_body
 from attend.engines.milvus.writing import GRACE_SECONDS
 from attend.errors import InvalidRequest
 from attend.keys import IndexTarget
-from attend.projection import RAW_KEYS, identity
+from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Role, compile_filter
@@ -40,11 +36,10 @@ COUNTED_SECONDS = 10.0
 class RemoteSnapshots:
     """As `attend.views.Views`, over a server's tables: there is nothing to bring up to date."""
 
-    def __init__(self, tables: Tables, store: RemoteStore, versions: RemoteVersions) -> None:
+    def __init__(self, tables: Tables, store: RemoteStore) -> None:
         self.target = IndexTarget()
         self._tables = tables
         self._store = store
-        self._versions = versions
         self._size: tuple[float, Size] | None = None
         self._sizing = threading.Lock()
 
@@ -53,22 +48,22 @@ class RemoteSnapshots:
         if role != "search":
             CAPABILITIES.check("recommend")
         number = version or self._tables.known().version
-        self._versions.prepare(number)
-        prepared = self._versions.of(number)
+        self._store.prepare(number)
+        prepared = self._store.version_of(number)
         return View(prepared, self._keys(prepared), self._store.generation)
 
-    def _keys(self, version: Version, **passing: Any) -> RemoteKeys:
-        """Return the keys of a version that pass; see `RemoteKeys` for the arguments."""
+    def _keys(self, version: Version, scope: Scope = Scope()) -> RemoteKeys:  # noqa: B008 # frozen
+        """Return the keys of a version that pass."""
         size = self.size()
-        graph = self._versions.graphs.of(version, size.keys)
-        return RemoteKeys(self._tables, version.layout, version.width, size, graph=graph, **passing)
+        graph = self._store.graphs.of(version, size.keys)
+        return RemoteKeys(self._tables, version, size, graph, scope)
 
     def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
         """Return the snapshot of one search; see `attend.versions`."""
         _check(options)
         there = self._tables.known()
-        version = self._versions.of(options.projection or there.version)
-        if not self._versions.is_ready(version, there):
+        version = self._store.version_of(options.projection or there.version)
+        if not there.is_complete(version.layout):
             raise InvalidRequest(
                 f"Projection {version.number} has keys of its own, which are not written yet; "
                 f"activate it first.",
@@ -82,7 +77,7 @@ class RemoteSnapshots:
         only = None if mask.only is None else [named[id] for id in mask.only]
         filter = options.filter
         passing = self._store.passing(compile_filter(filter)) if filter else ""
-        keys = self._keys(version, passing=passing, exclude=sorted(exclude), only=only)
+        keys = self._keys(version, Scope(passing, sorted(exclude), only))
         view = View(version, keys, self._store.generation)
         return Selected(view, None, self._store.with_documents(keys.documents_read))
 
@@ -98,27 +93,27 @@ class RemoteSnapshots:
         """Write what is in memory to the server's storage, which it does by itself in time; and
         wait until the keys of versions before are gone, for a process that ends leaves them."""
         for table in (self._tables.documents, *self._tables.of_keys()):
-            self._tables.client.flush(table)
+            table.flush()
         began = time.monotonic()
         while self._store.retires:
             on_stage("keys before", min(1.0, (time.monotonic() - began) / GRACE_SECONDS))
             time.sleep(0.5)
-        self._versions.graphs.ensure(self._active(), on_stage)
+        self._store.graphs.ensure(self._active(), on_stage)
         return self.current()
 
     def merge_if_due(self) -> None:
         """Begin to make an HNSW table in the background if the keys are many enough."""
         version = self._active()
-        if self._versions.graphs.is_due(version, self.size().keys):
-            self._versions.graphs.start(version)
+        if self._store.graphs.is_due(version, self.size().keys):
+            self._store.graphs.start(version)
 
     def has_fresh(self) -> bool:
         """Return whether the process has something to finish before it ends."""
         keys = self._store.counts()[1]
-        return self._store.retires or self._versions.graphs.is_due(self._active(), keys)
+        return self._store.retires or self._store.graphs.is_due(self._active(), keys)
 
     def _active(self) -> Version:
-        return self._versions.of(self._tables.known().version)
+        return self._store.version_of(self._tables.known().version)
 
     def mean(self) -> Float32:
         raise CAPABILITIES.lacking("train")
@@ -151,17 +146,10 @@ class Milvus:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, address: Address, *, read_only: bool = False) -> None:
-        self.address = address
-        self._read_only = read_only
+    def __init__(self, address: Address) -> None:
         self._client = Client(address)
         self._registry = Registry(self._client)
-        self.aliases = RemoteAliases(self._registry)
-
-    @classmethod
-    def at(cls, written: str, *, read_only: bool = False) -> Milvus:
-        """The library at an address; it is connected to when it is first used."""
-        return cls(Address.of(written), read_only=read_only)
+        self.aliases = self._registry
 
     def names(self) -> list[str]:
         return self._registry.names()
@@ -173,9 +161,8 @@ class Milvus:
     def open(self, name: str) -> OpenedCollection:
         opened = Tables(self._client, self._registry, name)
         settings = Settings.of(opened.known().settings)
-        versions = RemoteVersions(opened, settings.scorer)
-        store = RemoteStore(opened, versions, read_only=self._read_only)
-        views = RemoteSnapshots(opened, store, versions)
+        store = RemoteStore(opened, settings.scorer)
+        views = RemoteSnapshots(opened, store)
         return OpenedCollection(
             Path("milvus") / opened.uuid,
             settings,
@@ -187,36 +174,28 @@ class Milvus:
         )
 
     def make(self, name: str, settings: Settings) -> None:
-        """The tables first: a collection that is told of is whole."""
+        """Make the tables first: a collection that has a record is whole."""
         uuid = secrets.token_hex(6)
         cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
         projection = identity(settings.dimension, normalize=cosine_of_raw)
-        documents = tables.documents_table(self._client, uuid)
-        raw = tables.keys_table(self._client, uuid, schema.RAW)
-        with ThreadPoolExecutor() as both:  # a table takes seconds, most of which are waiting
+        widths = {schema.RAW: settings.dimension}
+        layouts: dict[str, tuple[int, bool]] = {}
+        first = Version(1, projection.form_for(settings.scorer))
+        if first.layout != schema.RAW:
+            widths[first.layout], layouts[first.layout] = first.width, (1, True)
+        fields = {tables.documents_table(self._client, uuid).name: schema.DOCUMENTS}
+        for layout, width in widths.items():
+            fields[tables.keys_table(self._client, uuid, layout).name] = schema.key_fields(width)
+        with ThreadPoolExecutor() as together:  # a table takes seconds, most of which are waiting
             calls = [
-                both.submit(schema.make_documents, self._client, documents, SHARDS),
-                both.submit(schema.make_keys, self._client, raw, settings.dimension, SHARDS),
+                together.submit(schema.make_table, self._client, table, columns, SHARDS)
+                for table, columns in fields.items()
             ]
             for call in calls:
                 call.result()
-        details = {
-            "kind": projection.kind,
-            "fingerprint": projection.fingerprint,
-            "created": "",
-            "note": {},
-            "tuning": {},
-            "report": {},
-        }
-        self._registry.add_version(uuid, 1, details, projection.to_bytes())
-        layouts: Mapping[str, Any] = {}
-        form = projection.form_for(settings.scorer)
-        if form.key_fingerprint != RAW_KEYS:
-            first = Version(1, form)
-            table = tables.keys_table(self._client, uuid, first.layout)
-            schema.make_keys(self._client, table, first.width, SHARDS)
-            layouts = {first.layout: (1, True)}
-        self._registry.put(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
+        body = version_body(projection.kind, projection.fingerprint, {}, {}, {})
+        self._registry.add_version(uuid, 1, body, projection.to_bytes())
+        self._registry.put_record(Known(name, uuid, settings.stored(), (1,), layouts, SHARDS))
 
     def drop(self, name: str) -> None:
         """Delete the record first: tables that are left behind then belong to no collection."""
@@ -226,13 +205,13 @@ class Milvus:
         self._registry.forget(record)
         for table in (
             tables.documents_table(self._client, record.uuid),
-            f"{self._client.address.library}_{record.uuid}_examples",
+            tables.examples_table(self._client, record.uuid),
             *(
                 tables.keys_table(self._client, record.uuid, layout)
                 for layout in (schema.RAW, *record.layouts)
             ),
         ):
-            self._client.drop(table)
+            table.drop()
 
     def close(self) -> None:
         self._client.close()

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from attend.engines.milvus.capabilities import CAPABILITIES
+from attend.engines.milvus.server import CAPABILITIES
 from attend.store import Predicate
 from attend.store.filters import (
     ID,
@@ -39,7 +39,7 @@ LARGEST = 2**63 - 1
 
 
 def filter_fields(value: Json, payload: Mapping[str, Json]) -> FilterFields:
-    """The fields of a document's value and payload, as `attend.store.conditions.located` has them.
+    """Return the fields of value and payload, as `attend.store.conditions.located` has them.
 
     The value comes before the payload, and a name as one key before the way that its dots lead.
     """
@@ -57,7 +57,7 @@ def filter_fields(value: Json, payload: Mapping[str, Json]) -> FilterFields:
 
 
 def plain(value: bool | int | float | str) -> bool | int | float | str:
-    """A value as it is compared: equal numbers are written alike."""
+    """Return a value as it is compared: equal numbers are written alike."""
     if isinstance(value, str):
         return re.sub("[\ud800-\udfff]", "\ue000", value)  # unpaired, they are no UTF-8
     if isinstance(value, bool):
@@ -70,7 +70,7 @@ def plain(value: bool | int | float | str) -> bool | int | float | str:
 
 
 def _named(tree: Json) -> Iterator[tuple[str, Json]]:
-    """Every field of a tree by its names, whole keys first."""
+    """Yield every field of a tree by its names, whole keys first."""
     if not isinstance(tree, Mapping):
         return
     yield from tree.items()
@@ -110,11 +110,8 @@ class Expression(NamedTuple):
     ranged: tuple[str, ...]
 
 
-EVERYTHING = Expression("", ())
-
-
 def expression(predicate: Predicate, elements: int = 1) -> Expression:
-    """A filter as an expression.
+    """Return a filter as an expression.
 
     Args:
         elements: how many of a list a range looks at.
@@ -133,13 +130,8 @@ def expression(predicate: Predicate, elements: int = 1) -> Expression:
 
 
 def has_element(name: str, place: int) -> str:
-    """Documents of which a field is a list with an element at a place."""
+    """Return the expression that a field is a list with an element at a place."""
     return f"(exists {_field(name)}[{place}])"  # Milvus joins no bare ones by "or"
-
-
-def both(*expressions: str) -> str:
-    """Join expressions that must all hold; empty ones let everything pass."""
-    return " and ".join(f"({item})" for item in expressions if item)
 
 
 def _written(node: Node, elements: int) -> str:

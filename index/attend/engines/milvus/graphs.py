@@ -13,22 +13,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import MESSAGE_BYTES
-from attend.engines.milvus.client import Client
-from attend.engines.milvus.consistency import reading
-from attend.engines.milvus.examples import RemoteExamples
-from attend.engines.milvus.key_tables import KeyTables
+from attend.engines.milvus.client import reading
+from attend.engines.milvus.examples import read_examples
+from attend.engines.milvus.key_tables import fill
 from attend.engines.milvus.registry import Lease
+from attend.engines.milvus.rows import Table
+from attend.engines.milvus.server import MESSAGE_BYTES
 from attend.engines.milvus.tables import Tables
 from attend.errors import AttendError, Unavailable
 from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
 from attend.settings import Settings
-from attend.types import Float32, Int64, Json, OnStage
+from attend.types import Float32, Floats, Int64, Json, OnStage
 from attend.versions import Version
 
 log = logging.getLogger("attend")
@@ -80,7 +80,7 @@ class KeyGraph(NamedTuple):
 
 
 def measured(
-    client: Client, exact: str, graph: str, queries: Float32, recall: float, on_stage: OnStage
+    exact: Table, graph: Table, queries: Float32, recall: float, on_stage: OnStage
 ) -> list[EfPoint]:
     """Measure the share of the nearest keys of queries (q, d) that each `ef` finds.
 
@@ -90,37 +90,27 @@ def measured(
     """
     points: list[EfPoint] = []
     with reading("strong"):
-        truth = _ids(client, exact, queries, NEAREST, {})
+        truth = _ids(exact, queries, NEAREST, {})
         for number, ef in enumerate(EFS):
             on_stage("measuring", number / len(EFS))
-            points.append(
-                EfPoint(ef, _relied(_ids(client, graph, queries, FETCHED, {"ef": ef}), truth))
-            )
+            hits = _ids(graph, queries, FETCHED, {"ef": ef})
+            points.append(EfPoint(ef, _reliable(share_found(hits, truth))))
             if points[-1].recall >= max(ENOUGH, recall):
                 break
     return points
 
 
-def _relied(results: Int64, truth: Int64) -> float:
-    """One standard error less than the mean share: what is promised is to be found."""
-    shares = share_found(results, truth)
+def _reliable(shares: Floats) -> float:
+    """Return one standard error less than the mean share: a search finds what is promised."""
     return round(float(shares.mean() - shares.std() / np.sqrt(len(shares))), 4)
 
 
-def _ids(
-    client: Client,
-    table: str,
-    queries: Float32,
-    limit: int,
-    params: Mapping[str, int],
-) -> Int64:
-    """(q, limit) primary keys, -1 where there are no more."""
+def _ids(table: Table, queries: Float32, limit: int, params: Mapping[str, int]) -> Int64:
+    """Search for primary keys (q, limit), -1 where there are no more."""
     results = np.full((len(queries), limit), -1, dtype=np.int64)
     for place in range(0, len(queries), TOGETHER):
         part = list(queries[place : place + TOGETHER])
-        hits: Sequence[Sequence[Mapping[str, int]]] = client.search(
-            table, part, limit, "", [], params
-        )
+        hits: Sequence[Sequence[Mapping[str, int]]] = table.search(part, limit, "", [], params)
         for row, item in enumerate(hits, place):
             results[row, : len(item)] = [hit["id"] for hit in item]
     return results
@@ -153,9 +143,8 @@ class Interrupted(Exception):
 class Graphs:
     """The HNSW tables of one collection; any thread may use it."""
 
-    def __init__(self, tables: Tables, layouts: KeyTables) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._layouts = layouts
         self._making = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -235,22 +224,19 @@ class Graphs:
 
     def _make(self, version: Version, on_stage: OnStage) -> None:
         started, record = time.monotonic(), self._tables.known(fresh=True)
-        layout, client = _layout(version), self._tables.client
-        settings = Settings.of(record.settings)
-        recall = settings.recall
+        tables, settings = self._tables, Settings.of(record.settings)
+        recall, fields = settings.recall, schema.key_fields(version.width)
 
-        def make(table: str) -> None:
-            schema.make_keys(client, table, version.width, record.shards, schema.HNSW)
+        def make(name: str) -> None:
+            schema.make_table(tables.client, name, fields, record.shards, schema.HNSW)
 
-        self._layouts.fill(layout, version, make, on_stage)
-        table = self._tables.keys(layout)
-        client.flush(table)
-        self._wait_for_index(table, on_stage)
+        fill(tables, _layout(version), version, make, on_stage)
+        table = tables.keys(_layout(version))
+        table.flush()
+        _wait_for_index(table, on_stage)
         keys = self._count()
         queries, of_what = self._queries(version)
-        points = measured(
-            client, self._tables.keys(version.layout), table, queries, recall, on_stage
-        )
+        points = measured(tables.keys(version.layout), table, queries, recall, on_stage)
         fit = next((point for point in points if point.recall >= recall), points[-1])
         details: dict[str, Json] = {
             "type": f"HNSW{schema.HNSW.params['M']}",
@@ -264,45 +250,30 @@ class Graphs:
             "points": [list(point) for point in points],
         }
         log.info("keys are searched by HNSW: %s", details)
-        self._tables.change(
+        tables.change(
             lambda record: replace(record, graphs={**record.graphs, str(version.number): details})
         )
 
-    def _wait_for_index(self, table: str, on_stage: OnStage) -> None:
-        """Until the server searches nearly all rows by the index."""
-        client, end = self._tables.client, time.monotonic() + INDEXED_SECONDS
-        while (share := client.indexed(table)) < INDEXED:
-            on_stage("indexing", share)
-            if time.monotonic() > end:
-                raise Unavailable(
-                    f"Milvus has indexed {share:.0%} of {table} in {INDEXED_SECONDS:.0f} seconds; "
-                    f"see to its index nodes, then build again."
-                )
-            time.sleep(0.5)
-
     def _queries(self, version: Version) -> tuple[Float32, str]:
         """Held-out queries (q, d) as the version asks, and what they are."""
-        dimension = int(self._tables.known().settings["dimension"])
-        questions = RemoteExamples(self._tables, dimension).examples().embeddings
+        questions = read_examples(self._tables).embeddings
         if len(questions) >= QUERIES:
             requested, of_what = held_out(questions, questions), "questions"
         else:
-            requested, of_what = held_out(self._sample(dimension), None), "keys"
+            requested, of_what = held_out(self._sample(), None), "keys"
         heads = version.projection.queries(requested)  # (q, H, d)
         flat = heads.reshape(-1, heads.shape[-1])
         return np.ascontiguousarray(flat, dtype=np.float32), of_what
 
-    def _sample(self, dimension: int) -> Float32:
-        """Embeddings (n, d) of keys from all over: those that came first are found best."""
-        target = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * dimension))
-        item = 1 + self._count() // target  # keys are hashes: their remainders are chance
-        rows: list[Any] = self._tables.client.query(
-            self._tables.keys(), f"key % {item} == 0", ["vector"], target
-        )
+    def _sample(self) -> Float32:
+        """Return embeddings (n, d) of keys from all over: those that came first are found best."""
+        limit = min(2 * AMID * QUERIES, MESSAGE_BYTES // (4 * self._tables.dimension))
+        step = 1 + self._count() // limit  # keys are hashes: their remainders are chance
+        rows = self._tables.keys().query(f"key % {step} == 0", ["vector"], limit)
         return np.array([row["vector"] for row in rows], dtype=np.float32)
 
     def _count(self) -> int:
-        return self._tables.client.count(self._tables.keys())
+        return self._tables.keys().count()
 
 
 def _layout(version: Version) -> str:
@@ -312,3 +283,16 @@ def _layout(version: Version) -> str:
 def _least(settings: Settings) -> int:
     least = settings.exact_below
     return EXACT_BELOW if least is None else max(least, LEAST_KEYS)
+
+
+def _wait_for_index(table: Table, on_stage: OnStage) -> None:
+    """Wait until the server searches nearly all rows by the index."""
+    end = time.monotonic() + INDEXED_SECONDS
+    while (share := table.indexed()) < INDEXED:
+        on_stage("indexing", share)
+        if time.monotonic() > end:
+            raise Unavailable(
+                f"Milvus has indexed {share:.0%} of {table.name} in {INDEXED_SECONDS:.0f} seconds; "
+                f"see to its index nodes, then build again."
+            )
+        time.sleep(0.5)

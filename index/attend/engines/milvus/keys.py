@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.arrays import KeyTable
-from attend.engines.milvus.capabilities import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
-from attend.engines.milvus.consistency import reading
-from attend.engines.milvus.filters import both
+from attend.engines.milvus.client import reading
 from attend.engines.milvus.graphs import EFS, KeyGraph
+from attend.engines.milvus.rows import Table, among, both
+from attend.engines.milvus.server import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
 from attend.engines.milvus.tables import Read, Tables
 from attend.errors import Unsupported
 from attend.keys import Near, Proposals, Sample
 from attend.keys.nearest import EXTRA, OVERFETCH
 from attend.types import Float32, Int64, Json
+from attend.versions import Version
 
 MAX_EF = EFS[-1]
 """More keys are found faster by a scan than by HNSW."""
@@ -37,15 +38,34 @@ class Size(NamedTuple):
         return self.keys / self.documents if self.documents else 1.0
 
 
+class Scope(NamedTuple):
+    """The documents that a search may attend to.
+
+    Attributes:
+        filter: the filter as an expression, for keys and for documents alike.
+        exclude, only: the mask, as rows.
+    """
+
+    filter: str = ""
+    exclude: Sequence[int] = ()
+    only: Sequence[int] | None = None
+
+    def expression(self, field: str) -> str:
+        """Return the expression that passes them, where a field has the document's row."""
+        return both(
+            self.filter,
+            f"not ({among(field, self.exclude)})" if self.exclude else "",
+            "" if self.only is None else among(field, self.only),
+        )
+
+
 class RemoteKeys:
-    """The documents of a collection that a filter lets pass, under one layout of keys.
+    """The documents of a collection that a filter lets pass, under one version.
 
     Made for one request, which reads each document once: what is found, attended and returned is
     one state of it. Offers what `attend.keys.Snapshot` does, but for scans of everything.
 
     Args:
-        passing: the filter, for keys and for documents alike.
-        exclude, only: the mask, as rows.
         graph: an HNSW table of the same keys; None for exact searches, as all behind a filter are.
     """
 
@@ -58,22 +78,19 @@ class RemoteKeys:
     def __init__(
         self,
         tables: Tables,
-        layout: str,
-        width: int,
+        version: Version,
         size: Size,
-        passing: str = "",
-        exclude: Sequence[int] = (),
-        only: Sequence[int] | None = None,
         graph: KeyGraph | None = None,
+        scope: Scope = Scope(),  # noqa: B008 # frozen
     ) -> None:
         self._tables = tables
-        self._layout = layout
+        self._layout = version.layout
         self._size = size
-        self._of_keys = both(passing, *_masked("document", exclude, only))
-        self._of_documents = both(passing, *_masked("row", exclude, only))
-        self.width = width
+        self._of_keys = scope.expression("document")
+        self._of_documents = scope.expression("row")
+        self.width = version.width
         # What HNSW finds behind a filter is not known; of a few that are masked it is.
-        self._graph = graph = None if passing or only is not None else graph
+        self._graph = graph = None if scope.filter or scope.only is not None else graph
         details = {} if graph is None else graph.details
         self.index = {"kind": "flat" if graph is None else "hnsw", "engine": "milvus", **details}
         self.documents_read: dict[int, Read] = {}
@@ -183,32 +200,24 @@ class RemoteKeys:
 
     def _hits(self, queries: Float32, fetch: int, recall: float | None) -> Iterator[list[Any]]:
         """Hits of each query; the keys among them are kept."""
-        layout, params = self._by(fetch, recall)
+        table, params = self._table(fetch, recall)
         row_bytes = 4 * self.width + 200
         step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
         for place in range(0, len(queries), step):
-            results = self._tables.client.search(
-                self._tables.keys(layout),
-                list(queries[place : place + step]),
-                fetch,
-                self._of_keys,
-                ["document", "vector"],
-                params,
-            )
-            for hits in results:
+            part = list(queries[place : place + step])
+            for hits in table.search(part, fetch, self._of_keys, ["document", "vector"], params):
                 for hit in hits:
                     entity = hit["entity"]
                     if hit["id"] not in self._vectors:
                         self._vectors[hit["id"]] = np.asarray(entity["vector"], dtype=np.float32)
                 yield hits
 
-    def _by(self, fetch: int, recall: float | None) -> tuple[str, dict[str, int]]:
+    def _table(self, fetch: int, recall: float | None) -> tuple[Table, dict[str, int]]:
         """Return the key table to search for `fetch` keys, and the parameters of its index."""
-        graph = self._graph
-        if graph is None or fetch > MAX_EF:
-            return self._layout, {}
-        point = graph.point(recall)
-        return (self._layout, {}) if point is None else (graph.layout, {"ef": max(point.ef, fetch)})
+        point = None if self._graph is None else self._graph.point(recall)
+        if self._graph is None or point is None or fetch > MAX_EF:
+            return self._tables.keys(self._layout), {}
+        return self._tables.keys(self._graph.layout), {"ef": max(point.ef, fetch)}
 
     def _settled(self, rows: Sequence[int]) -> list[int]:
         """Those of the rows whose documents are there and pass, read with their keys; ascending.
@@ -253,10 +262,3 @@ class RemoteKeys:
 
 def _reads_all() -> Unsupported:
     return CAPABILITIES.lacking("attend_all", field="attend")
-
-
-def _masked(field: str, exclude: Sequence[int], only: Sequence[int] | None) -> Iterator[str]:
-    if exclude:
-        yield f"not ({field} in [{', '.join(map(str, exclude))}])"
-    if only is not None:
-        yield f"{field} in [{', '.join(map(str, only))}]"

@@ -23,7 +23,8 @@ from typing import Any
 
 from attend.engines.engine import MAX_ALIASES, name_taken
 from attend.engines.milvus import schema
-from attend.engines.milvus.client import LOOKED_AGAIN, Client
+from attend.engines.milvus.client import Client
+from attend.engines.milvus.rows import LOOKED_AGAIN, Table
 from attend.errors import LimitExceeded, UnknownAlias, UnknownProjection
 from attend.types import Consistency
 
@@ -31,17 +32,17 @@ PART_BYTES = 48_000
 """Of matrices in one row: 64,000 letters of base64."""
 
 KNOWN_SECONDS = 1.0
-"""For so long what is known of a collection is not asked again."""
+"""Age up to which a collection's record is not read again."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """One collection, as every process sees it.
+    """The record of one collection, as every process sees it.
 
     Attributes:
         active: the versions that were activated, the one that answers last.
         layouts: those that writes must enter besides the raw one: by name the version that makes
-            their keys, and whether they are complete.
+            their keys, and True once they are complete.
         shards: of each table.
         graphs: by version what was measured of the HNSW table of its keys, which is complete
             (`attend.engines.milvus.graphs`).
@@ -59,24 +60,31 @@ class Known:
     def version(self) -> int:
         return self.active[-1]
 
+    def is_complete(self, layout: str) -> bool:
+        """Return whether the keys of a layout can be searched."""
+        return layout == schema.RAW or self.layouts.get(layout, (0, False))[1]
+
+    def body(self) -> str:
+        return json.dumps(asdict(self))
+
     @classmethod
     def of(cls, body: str) -> Known:
         value = json.loads(body)
         layouts = {name: (item[0], item[1]) for name, item in value.pop("layouts").items()}
         return cls(**{**value, "active": tuple(value["active"]), "layouts": layouts})
 
-    def body(self) -> str:
-        return json.dumps(asdict(self))
-
 
 class Registry:
-    """Named texts of one library, shared by all processes; any thread may use it."""
+    """Named texts of one library, shared by all processes; any thread may use it.
+
+    It is also the `AliasNames` of the library.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.table = f"{client.address.library}_meta"
+        self._rows = Table(client, f"{client.address.library}_meta", "name")
         self._known: dict[str, tuple[float, Known]] = {}
-        self._made = False
+        self._is_made = False
         self._making = threading.Lock()
         self.changing = threading.Lock()
 
@@ -90,21 +98,21 @@ class Registry:
         stored = self._known.get(name)
         if stored is not None and not fresh and time.monotonic() - stored[0] < KNOWN_SECONDS:
             return stored[1]
-        results = None if fresh else self._one(f"collection/{name}", None)
+        body = None if fresh else self._one(f"collection/{name}")
         # Another process may have just made it, and a known one may be replaced at this moment:
         # only a strong read says that it is gone.
         for pause in (0.0, *LOOKED_AGAIN) if stored else (0.0,):
-            if results is None:
+            if body is None:
                 time.sleep(pause)
-                results = self._one(f"collection/{name}", "strong")
-        if results is None:
+                body = self._one(f"collection/{name}", "strong")
+        if body is None:
             self._known.pop(name, None)
             return None
-        record = Known.of(results)
+        record = Known.of(body)
         self._known[name] = time.monotonic(), record
         return record
 
-    def put(self, record: Known) -> None:
+    def put_record(self, record: Known) -> None:
         self._put({f"collection/{record.name}": record.body()})
         self._known[record.name] = time.monotonic(), record
 
@@ -112,45 +120,30 @@ class Registry:
         """Remove a collection with its versions; its tables are another's to drop."""
         self._known.pop(record.name, None)
         rest = [*self._like(f"version/{record.uuid}/"), *self._like(f"weights/{record.uuid}/")]
-        key_ids = [f"collection/{record.name}", f"claim/{record.uuid}"]
-        self._client.delete(self.table, [*key_ids, *rest])
-
-    # -- work -------------------------------------------------------------------------------
-
-    def claim(self, uuid: str) -> tuple[str, float]:
-        """Return the holder of a collection's lease ("": nobody), and its end by the clock."""
-        results = self._one(f"claim/{uuid}", "strong")
-        holder, until = json.loads(results) if results else ("", 0.0)
-        return holder, until
-
-    def put_lease(self, uuid: str, holder: str, until: float) -> None:
-        self._put({f"claim/{uuid}": json.dumps([holder, until])})
-
-    def release(self, uuid: str) -> None:
-        self._client.delete(self.table, [f"claim/{uuid}"])
+        self._rows.delete([f"collection/{record.name}", f"claim/{record.uuid}", *rest])
 
     # -- versions ---------------------------------------------------------------------------
 
     def versions(self, uuid: str) -> dict[int, dict[str, Any]]:
         """Return the record of each version, by number."""
-        results = self._like(f"version/{uuid}/")
-        numbered = {int(name.rsplit("/", 1)[1]): json.loads(body) for name, body in results.items()}
+        bodies = self._like(f"version/{uuid}/")
+        numbered = {int(name.rsplit("/", 1)[1]): json.loads(body) for name, body in bodies.items()}
         return dict(sorted(numbered.items()))
 
     def add_version(
         self, uuid: str, number: int, details: Mapping[str, Any], weights: bytes
     ) -> None:
-        """The matrices first: a version that is there is whole."""
-        parts = range(0, max(len(weights), 1), PART_BYTES)
+        """Store the matrices first: a version that is there is whole."""
+        starts = range(0, max(len(weights), 1), PART_BYTES)
         self._put(
             {
                 f"weights/{uuid}/{number}/{place:04d}": base64.b64encode(
-                    weights[first : first + PART_BYTES]
+                    weights[start : start + PART_BYTES]
                 ).decode()
-                for place, first in enumerate(parts)
+                for place, start in enumerate(starts)
             }
         )
-        self._put({f"version/{uuid}/{number}": json.dumps({**details, "parts": len(parts)})})
+        self._put({f"version/{uuid}/{number}": json.dumps({**details, "parts": len(starts)})})
 
     def version(self, uuid: str, number: int) -> tuple[dict[str, Any], bytes]:
         """Return the record of a version, and its matrices.
@@ -158,34 +151,32 @@ class Registry:
         Raises:
             UnknownProjection: an unknown number.
         """
-        results = self._one(f"version/{uuid}/{number}", None)
-        results = self._one(f"version/{uuid}/{number}", "strong") if results is None else results
-        if results is None:
+        name = f"version/{uuid}/{number}"
+        body = self._one(name) or self._one(name, "strong")
+        if body is None:
             raise UnknownProjection(
                 f"There is no projection {number}; 'attend projections' lists those there are.",
                 field="projection",
             )
         parts = self._like(f"weights/{uuid}/{number}/", "strong")
-        return json.loads(results), b"".join(
-            base64.b64decode(parts[name]) for name in sorted(parts)
-        )
+        return json.loads(body), b"".join(base64.b64decode(parts[name]) for name in sorted(parts))
 
     # -- aliases ----------------------------------------------------------------------------
 
     def all(self) -> dict[str, str]:
-        """The collection of each alias, in alphabetical order."""
-        results = self._like("alias/")
-        return {name.removeprefix("alias/"): results[name] for name in sorted(results)}
+        """Return the collection of each alias, in alphabetical order."""
+        bodies = self._like("alias/")
+        return {name.removeprefix("alias/"): bodies[name] for name in sorted(bodies)}
 
     def target(self, name: str) -> str | None:
-        """The collection that an alias leads to, there or not; None where it is no alias."""
+        """Return the collection that an alias leads to, there or not; None for no alias."""
         stored = self._known.get(name)
         if stored is not None and time.monotonic() - stored[0] < KNOWN_SECONDS:
             return None  # a collection
-        return self._one(f"alias/{name}", None)
+        return self._one(f"alias/{name}")
 
-    def put_alias(self, name: str, collection: str) -> bool:
-        """Returns whether the alias is new."""
+    def put(self, name: str, collection: str) -> bool:
+        """Let an alias lead to a collection, and return whether the alias is new."""
         before = self.all()
         if name not in before and len(before) >= MAX_ALIASES:
             raise LimitExceeded(
@@ -202,58 +193,49 @@ class Registry:
             raise UnknownAlias(
                 f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
             )
-        self._client.delete(self.table, [f"alias/{name}"])
+        self._rows.delete([f"alias/{name}"])
+
+    # -- leases -----------------------------------------------------------------------------
+
+    def lease(self, uuid: str) -> tuple[str, float]:
+        """Return the holder of a collection's lease ("": nobody), and its end by the clock."""
+        body = self._one(f"claim/{uuid}", "strong")
+        holder, until = json.loads(body) if body else ("", 0.0)
+        return holder, until
+
+    def put_lease(self, uuid: str, holder: str, until: float) -> None:
+        self._put({f"claim/{uuid}": json.dumps([holder, until])})
+
+    def release(self, uuid: str) -> None:
+        self._rows.delete([f"claim/{uuid}"])
 
     # -- the table --------------------------------------------------------------------------
 
     def _like(self, prefix: str, consistency: Consistency | None = None) -> dict[str, str]:
-        self._make()
-        results = self._client.query(
-            self.table, f"name like {json.dumps(prefix + '%')}", ["name", "body"], None, consistency
-        )
-        return {row["name"]: row["body"] for row in results}
+        return self._read(f"name like {json.dumps(prefix + '%')}", consistency)
 
-    def _one(self, name: str, consistency: Consistency | None) -> str | None:
+    def _one(self, name: str, consistency: Consistency | None = None) -> str | None:
+        return self._read(f"name in [{json.dumps(name)}]", consistency).get(name)
+
+    def _read(self, filter: str, consistency: Consistency | None) -> dict[str, str]:
         self._make()
-        results = self._client.query(
-            self.table, f"name in [{json.dumps(name)}]", ["body"], None, consistency
-        )
-        return results[0]["body"] if results else None
+        rows = self._rows.query(filter, ["name", "body"], None, consistency)
+        return {row["name"]: row["body"] for row in rows}
 
     def _put(self, bodies: Mapping[str, str]) -> None:
         self._make()
-        self._client.upsert(
-            self.table,
+        self._rows.upsert(
             [
                 {"name": name, "body": body, "nothing": schema.NOTHING}
                 for name, body in bodies.items()
-            ],
+            ]
         )
 
     def _make(self) -> None:
-        if not self._made:
+        if not self._is_made:
             with self._making:
-                schema.make_meta(self._client, self.table)
-                self._made = True
-
-
-class RemoteAliases:
-    """The aliases of a library, as `attend.engines.Names`."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def all(self) -> dict[str, str]:
-        return self._registry.all()
-
-    def target(self, name: str) -> str | None:
-        return self._registry.target(name)
-
-    def put(self, name: str, collection: str) -> bool:
-        return self._registry.put_alias(name, collection)
-
-    def remove(self, name: str) -> None:
-        self._registry.remove(name)
+                schema.make_table(self._client, self._rows.name, schema.META)
+                self._is_made = True
 
 
 LEASE_SECONDS = 120.0
@@ -270,7 +252,7 @@ class Lease:
         self._registry = registry
         self._name = name
         self._holder = secrets.token_hex(8)
-        self._told = 0.0
+        self._renewed = 0.0
 
     def __enter__(self) -> Lease:
         return self
@@ -281,25 +263,25 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._told:
+        if self._renewed:
             self._registry.release(self._name)
 
     def take(self) -> bool:
         """Try to take the lease. Return whether this holder has it."""
-        holder, until = self._registry.claim(self._name)
+        holder, until = self._registry.lease(self._name)
         if holder not in ("", self._holder) and until > time.time():
             return False
-        self._tell()
+        self._renew()
         time.sleep(SETTLED_SECONDS)
-        mine = self._registry.claim(self._name)[0] == self._holder
-        self._told = self._told if mine else 0.0
+        mine = self._registry.lease(self._name)[0] == self._holder
+        self._renewed = self._renewed if mine else 0.0
         return mine
 
     def keep(self) -> None:
-        """To be called again and again by who holds it."""
-        if time.monotonic() - self._told > LEASE_SECONDS / 4:
-            self._tell()
+        """Renew the lease when it is time; its holder calls this again and again."""
+        if time.monotonic() - self._renewed > LEASE_SECONDS / 4:
+            self._renew()
 
-    def _tell(self) -> None:
+    def _renew(self) -> None:
         self._registry.put_lease(self._name, self._holder, time.time() + LEASE_SECONDS)
-        self._told = time.monotonic()
+        self._renewed = time.monotonic()

@@ -8,21 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from attend.arrays import KeyTable
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import CAPABILITIES
-from attend.engines.milvus.consistency import reading
+from attend.engines.milvus.client import reading
 from attend.engines.milvus.examples import RemoteExamples
-from attend.engines.milvus.filters import (
-    ELEMENTS,
-    Expression,
-    expression,
-    has_element,
-)
+from attend.engines.milvus.filters import ELEMENTS, Expression, expression, has_element
+from attend.engines.milvus.rows import BLOCK
+from attend.engines.milvus.server import CAPABILITIES
 from attend.engines.milvus.tables import Head, Read, Tables
 from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import Writer
@@ -32,19 +28,12 @@ from attend.store import (
     Entry,
     Hashes,
     Predicate,
-    Role,
     StaleEntries,
     State,
     StoredDocument,
     StoredKey,
-    StoredProjection,
-    StoredVersion,
-    VersionDetails,
 )
 from attend.types import Consistency, Document, Float32, Int64, Json
-
-DELETED = 10_000
-"""Documents deleted at once by a filter."""
 
 REVISIONS = 5
 """Attempts of an update when another one comes between."""
@@ -53,17 +42,16 @@ REVISIONS = 5
 NOTHING_PLANNED: tuple[frozenset[str], Mapping[str, Head]] = frozenset(), {}
 
 
-class RemoteStore(RemoteExamples, CollectionStore):
+class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
     """Documents, keys and versions; any thread may use it.
 
-    Every document is written whole or not at all, a batch document by document. What `Store` has
-    and this does not is refused with `Unsupported`.
+    Every document is written whole or not at all, a batch document by document.
     """
 
-    def __init__(self, tables: Tables, versions: RemoteVersions, *, read_only: bool) -> None:
-        super().__init__(tables, int(tables.known().settings["dimension"]))
-        self._versions = versions
-        self._writer = Writer(tables, versions.of)
+    def __init__(self, tables: Tables, scorer: str) -> None:
+        self._tables, self._scorer = tables, scorer
+        super().__init__()
+        self._writer = Writer(tables, self.version_of)
         self._planned = threading.local()
         self._wrote = 0
         self._search_read: Mapping[int, Read] | None = None
@@ -72,14 +60,14 @@ class RemoteStore(RemoteExamples, CollectionStore):
         return CAPABILITIES.lacking(capability)
 
     def close(self) -> None:
-        """The connection is the library's."""
-        self._writer.close()
-        self._versions.graphs.close()
+        """Stop the threads; the connection is the library's."""
+        self._writer.expired.close()
+        self.graphs.close()
 
     @property
     def retires(self) -> bool:
         """Return whether expired keys wait for their deletion."""
-        return self._writer.waits
+        return self._writer.expired.waits
 
     def settings(self) -> dict[str, Any]:
         record = self._tables.known()
@@ -113,8 +101,10 @@ class RemoteStore(RemoteExamples, CollectionStore):
 
     @property
     def generation(self) -> int:
-        """A clock in milliseconds, of the last write of this process or of the last ten seconds:
-        without transactions there is nothing to count."""
+        """The time in milliseconds of the last write of this process, or of the last ten seconds.
+
+        Without transactions there is nothing to count.
+        """
         return max(self._wrote, int(time.time()) // 10 * 10_000)
 
     def _written(self) -> None:
@@ -123,9 +113,8 @@ class RemoteStore(RemoteExamples, CollectionStore):
     # -- reading ----------------------------------------------------------------------------
 
     def counts(self) -> tuple[int, int]:
-        """(documents, keys); those of versions before count until they go."""
-        client = self._tables.client
-        return client.count(self._tables.documents), client.count(self._tables.keys())
+        # Keys of versions before count until they go.
+        return self._tables.documents.count(), self._tables.keys().count()
 
     def documents(self, rows: Int64, *, texts: bool = True) -> dict[int, StoredDocument]:
         if self._search_read is not None:
@@ -138,13 +127,9 @@ class RemoteStore(RemoteExamples, CollectionStore):
         return {row: item.document for row, item in read.items()}
 
     def find(self, ids: Sequence[str]) -> dict[str, StoredDocument]:
-        results = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))
-        target = set(ids)
-        return {
-            item.document.id: item.document
-            for item in results.values()
-            if item.document.id in target
-        }
+        reads = self._tables.read(schema.row_of(id) for id in dict.fromkeys(ids))
+        documents = {read.document.id: read.document for read in reads.values()}
+        return {id: documents[id] for id in ids if id in documents}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         return {id: head.row for id, head in self._tables.heads(ids).items()}
@@ -161,13 +146,13 @@ class RemoteStore(RemoteExamples, CollectionStore):
             return self.scroll(0, size)
 
     def all_ids(self) -> Iterator[str]:
-        return self._tables.ids()
+        return (row["id"] for page in self._tables.documents.pages(["id"], BLOCK) for row in page)
 
     def count(self, predicate: Predicate) -> int:
-        return self._tables.client.count(self._tables.documents, self.passing(predicate))
+        return self._tables.documents.count(self.passing(predicate))
 
     def passing(self, predicate: Predicate) -> str:
-        """A filter as an expression.
+        """Return a filter as an expression.
 
         Raises:
             Unsupported: it asks for words, or for a range of a list that is too long.
@@ -186,10 +171,10 @@ class RemoteStore(RemoteExamples, CollectionStore):
 
     def _has_element(self, condition: Expression, place: int) -> bool:
         lists = " or ".join(has_element(name, place) for name in condition.ranged)
-        return bool(self._tables.client.query(self._tables.documents, lists, ["row"], 1))
+        return bool(self._tables.documents.query(lists, ["row"], 1))
 
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
-        """The stored hashes, as the last acknowledged writes left them."""
+        # As the last acknowledged writes left them.
         heads = self._tables.heads(ids, "strong")
         self._planned.heads = frozenset(ids), heads
         return {
@@ -202,48 +187,38 @@ class RemoteStore(RemoteExamples, CollectionStore):
         return self._batch([reads[row] for row in sorted(reads)])
 
     def embeddings(self, ids: Sequence[int]) -> list[Float32]:
-        results = self._tables.vectors(list(ids))
-        return [results[id] for id in ids if id in results]
+        vectors = self._tables.vectors(ids)
+        return [vectors[id] for id in ids if id in vectors]
 
     def keys_of(self, ids: Int64) -> dict[int, StoredKey]:
-        results = self._tables.places(ids.tolist())
-        return {id: StoredKey(id, *place) for id, place in results.items()}
+        places = self._tables.places(ids.tolist())
+        return {id: StoredKey(id, *place) for id, place in places.items()}
 
     @contextmanager
     def all_keys(self, *, examples: bool = False) -> Iterator[tuple[State, Iterator[KeyTable]]]:
-        """All keys that are their documents' own, in blocks of whole documents, by row."""
-        yield self.state(), self._all_keys()
-
-    def _all_keys(self) -> Iterator[KeyTable]:
-        after = 0
-        while reads := self._tables.scroll(after, 1000, texts=False):
-            after = reads[-1].document.row
-            yield self._batch(reads)
+        yield self.state(), map(self._batch, self._tables.pages())
 
     def _batch(self, reads: Sequence[Read]) -> KeyTable:
         keys = {key: read.document.row for read in reads for key in read.key_ids()}
-        results = self._tables.vectors(list(keys))
-        ids = [key for key in keys if key in results]
-        embeddings = (
-            np.stack([results[key] for key in ids]) if ids else np.empty((0, 0), dtype=np.float32)
+        vectors = self._tables.vectors(list(keys))
+        ids = [key for key in keys if key in vectors]
+        return KeyTable.of_keys(
+            np.array([vectors[key] for key in ids], dtype=np.float32).reshape(len(ids), -1)
+            if ids
+            else np.empty((0, self._tables.dimension), dtype=np.float32),
+            np.array(ids, dtype=np.int64),
+            np.array([keys[key] for key in ids], dtype=np.int64),
         )
-        documents = np.array([keys[key] for key in ids], dtype=np.int64)
-        return KeyTable.of_keys(embeddings, np.array(ids, dtype=np.int64), documents)
 
     # -- writing ----------------------------------------------------------------------------
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Insert or replace documents, one by one.
-
-        Raises:
-            StaleEntries: an entry that keeps its keys finds others.
-            LimitExceeded: a document that no row can hold; nothing was written.
-        """
+        """Insert or replace documents, one by one; see `Writer.write`."""
         heads = self._heads([entry.document.id for entry in entries])
         self._writer.write(entries, heads)
         # What was taught of a text is not true of another.
         other = [entry.document.id for entry in entries if entry.keys is not None]
-        self._forget_examples([heads[id].row for id in other if id in heads])
+        self._delete_examples_of([heads[id].row for id in other if id in heads])
         self._written()
 
     def _heads(self, ids: Sequence[str]) -> Mapping[str, Head]:
@@ -282,39 +257,13 @@ class RemoteStore(RemoteExamples, CollectionStore):
     def delete(self, ids: Sequence[str]) -> int:
         heads = list(self._tables.heads(list(dict.fromkeys(ids)), "strong").values())
         self._writer.delete(heads)
-        self._forget_examples([head.row for head in heads])
+        self._delete_examples_of([head.row for head in heads])
         self._written()
         return len(heads)
 
     def delete_matching(self, predicate: Predicate) -> int:
-        """Delete what a filter lets pass, in parts. Returns how many documents went."""
-        passing, gone = self.passing(predicate), 0
-        while rows := self._tables.client.query(
-            self._tables.documents, passing, ["id"], DELETED, "strong"
-        ):
-            gone += self.delete([row["id"] for row in rows])
-        return gone
-
-    # -- versions ---------------------------------------------------------------------------
-
-    def add_projection(
-        self,
-        kind: str,
-        weights: bytes,
-        fingerprint: str,
-        note: Mapping[str, Json],
-        **rest: Unpack[VersionDetails],
-    ) -> int:
-        return self._versions.add(kind, weights, fingerprint, note, **rest)
-
-    def activate_projection(self, version: int, expected: int | None = None) -> None:
-        self._versions.activate(version, expected)
-
-    def rollback(self, role: Role = "search") -> int:
-        return self._versions.rollback()
-
-    def projections(self) -> list[StoredProjection]:
-        return self._versions.listed()
-
-    def version(self, version: int) -> StoredVersion:
-        return self._versions.stored(version)
+        """Delete what a filter lets pass, in parts."""
+        passing, deleted = self.passing(predicate), 0
+        while rows := self._tables.documents.query(passing, ["id"], BLOCK, "strong"):
+            deleted += self.delete([row["id"] for row in rows])
+        return deleted

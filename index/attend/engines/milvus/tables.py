@@ -1,43 +1,42 @@
-"""One collection's rows on the server: read by readers, changed by writers."""
+"""The documents and keys of one collection on the server: read by readers, changed by writers."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import MAX_TEXT_BYTES
-from attend.engines.milvus.client import LOOKED_AGAIN, Client, Row
-from attend.engines.milvus.filters import both, filter_fields
+from attend.engines.milvus.client import Client
 from attend.engines.milvus.registry import Known, Registry
-from attend.errors import Conflict, LimitExceeded
+from attend.engines.milvus.rows import LOOKED_AGAIN, Row, Table, both
+from attend.engines.milvus.server import MAX_TEXT_BYTES, MESSAGE_BYTES
+from attend.errors import Conflict
 from attend.store import StoredDocument
-from attend.types import Consistency, Document, Float32, Int64
+from attend.types import Consistency, Float32
 
-ENTRY_BYTES = 3 * MAX_TEXT_BYTES
-"""The most that a document's row takes in a message, but for what Milvus adds."""
+PAGE = MESSAGE_BYTES // (3 * MAX_TEXT_BYTES)
+"""Documents that fit into a message, whatever their texts."""
 
 IDENTITY = ("row", "id", "version", "keys")
-WHOLE = (*IDENTITY, "texts", "content")
 
 
 class Head(NamedTuple):
-    """What a document's row says besides its contents."""
+    """A document's row without its contents."""
 
     row: int
     id: str
     version: int
     keys: int
-    key_hash: str
-    value_hash: str
+    key_hash: str = ""
+    value_hash: str = ""
 
     def key_ids(self) -> list[int]:
         """Return the ids of the document's own keys, in their order."""
-        return [schema.key_of(self.row, self.version, place) for place in range(self.keys)]
+        return schema.key_ids(self.row, self.version, self.keys)
 
 
 class Read(NamedTuple):
@@ -48,12 +47,15 @@ class Read(NamedTuple):
     keys: int
 
     def key_ids(self) -> list[int]:
-        row = self.document.row
-        return [schema.key_of(row, self.version, place) for place in range(self.keys)]
+        return schema.key_ids(self.document.row, self.version, self.keys)
 
 
 class Tables:
-    """The tables of one collection."""
+    """The tables of one collection.
+
+    Raises:
+        Conflict: the collection went while it was opened.
+    """
 
     def __init__(self, client: Client, registry: Registry, name: str) -> None:
         self.client = client
@@ -63,17 +65,19 @@ class Tables:
         if record is None:
             raise Conflict(f"The collection {name!r} went while it was opened; ask again.")
         self.uuid = record.uuid
+        self.documents = documents_table(client, self.uuid)
+        self.examples = examples_table(client, self.uuid)
+        self.dimension = int(record.settings["dimension"])
 
-    @property
-    def documents(self) -> str:
-        return documents_table(self.client, self.uuid)
-
-    def keys(self, layout: str = schema.RAW) -> str:
+    def keys(self, layout: str = schema.RAW) -> Table:
         return keys_table(self.client, self.uuid, layout)
 
-    def of_keys(self, *, complete: bool = False) -> list[str]:
-        """The tables of keys that writes enter, the raw one first; or those alone that are not
-        being made."""
+    def of_keys(self, *, complete: bool = False) -> list[Table]:
+        """Return the tables of keys that writes enter, the raw one first.
+
+        Args:
+            complete: leave out those that are being made.
+        """
         layouts = self.known(fresh=True).layouts
         named = [name for name, (_, is_complete) in layouts.items() if is_complete or not complete]
         return [self.keys(layout) for layout in (schema.RAW, *named)]
@@ -90,10 +94,10 @@ class Tables:
         return record
 
     def change(self, change: Callable[[Known], Known]) -> None:
-        """Tell every process of a change. Of two by different processes at the same moment one may
-        be lost."""
+        """Change the record for every process. Of two changes by different processes at the same
+        moment one may be lost."""
         with self.registry.changing:
-            self.registry.put(change(self.known(fresh=True)))
+            self.registry.put_record(change(self.known(fresh=True)))
 
     # -- documents --------------------------------------------------------------------------
 
@@ -103,147 +107,85 @@ class Tables:
         Raises:
             Conflict: a row is another document's: their ids have the same hash.
         """
-        requested = {schema.row_of(id): id for id in ids}
+        by_row = {schema.row_of(id): id for id in ids}
         fields = [*IDENTITY, "key_hash", "value_hash"]
-        results = {}
-        for row in self._rows(list(requested), fields, consistency=consistency):
-            if row["id"] != requested[row["row"]]:
-                raise _collision(row["id"], requested[row["row"]])
-            results[row["id"]] = Head(*(row[name] for name in fields))
-        return results
+        heads = {}
+        for row in self.documents.by_keys(list(by_row), fields, consistency=consistency):
+            if row["id"] != by_row[row["row"]]:
+                raise _collision(row["id"], by_row[row["row"]])
+            heads[row["id"]] = Head(*(row[name] for name in fields))
+        return heads
 
     def read(
         self, rows: Iterable[int], *, texts: bool = True, passing: str = ""
     ) -> dict[int, Read]:
-        """Documents by row; those that are gone, or do not pass, are absent."""
-        fields = WHOLE if texts else [name for name in WHOLE if name != "texts"]
-        absent, results = list(rows), dict[int, Read]()
+        """Return documents by row; those that are gone, or do not pass, are absent."""
+        absent, reads = list(rows), dict[int, Read]()
         for pause in (0.0, *LOOKED_AGAIN):
             time.sleep(pause)
-            results |= {row["row"]: read_of(row) for row in self._rows(absent, fields, passing)}
-            absent = [row for row in absent if row not in results]
+            stored = self.documents.by_keys(absent, _contents(texts), passing)
+            reads |= {row["row"]: _read_of(row) for row in stored}
+            absent = [row for row in absent if row not in reads]
             if not absent:
                 break
-        return results
+        return reads
 
     def scroll(
         self, after: int, limit: int, passing: str = "", *, texts: bool = True
     ) -> list[Read]:
-        """The next documents after a row, ascending."""
-        fields = WHOLE if texts else [name for name in WHOLE if name != "texts"]
-        step = max(1, (48 << 20) // ENTRY_BYTES)
-        results: list[Read] = []
-        while len(results) < limit:
-            target = min(step, limit - len(results))
-            rows = self.client.query(
-                self.documents, both(f"row > {after}", passing), fields, target
-            )
-            results += sorted((read_of(row) for row in rows), key=lambda item: item.document.row)
-            if len(rows) < target:
+        """Return the next documents after a row, ascending."""
+        reads: list[Read] = []
+        for page in self.documents.pages(
+            _contents(texts), min(PAGE, limit), both(f"row > {after}", passing)
+        ):
+            reads += map(_read_of, page)
+            if len(reads) >= limit or len(page) < PAGE:
                 break
-            after = results[-1].document.row
-        return results
+        return reads[:limit]
 
-    def ids(self) -> Iterator[str]:
-        after = 0
-        while rows := self.client.query(self.documents, f"row > {after}", ["row", "id"], 10_000):
-            after = max(row["row"] for row in rows)
-            yield from (row["id"] for row in rows)
-
-    def _rows(
-        self,
-        rows: Sequence[int],
-        fields: Sequence[str],
-        passing: str = "",
-        consistency: Consistency | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        complete = any(name in fields for name in ("texts", "content"))
-        yield from self.client.by_keys(
-            self.documents,
-            "row",
-            rows,
-            fields,
-            passing,
-            ENTRY_BYTES if complete else 4096,
-            consistency,
-        )
+    def pages(self) -> Iterator[list[Read]]:
+        """Yield all documents without their texts, by row."""
+        for page in self.documents.pages(_contents(texts=False), PAGE):
+            yield [_read_of(row) for row in page]
 
     # -- keys -------------------------------------------------------------------------------
 
     def vectors(
         self, ids: Sequence[int], layout: str = schema.RAW, consistency: Consistency | None = None
     ) -> dict[int, Float32]:
-        """Keys by their ids; those that are gone are absent."""
-        results = self.client.by_keys(
-            self.keys(layout), "key", ids, ["key", "vector"], "", 40_000, consistency
-        )
-        return {row["key"]: np.asarray(row["vector"], dtype=np.float32) for row in results}
+        """Return keys by their ids; those that are gone are absent."""
+        rows = self.keys(layout).by_keys(ids, ["vector"], consistency=consistency)
+        return {row["key"]: np.asarray(row["vector"], dtype=np.float32) for row in rows}
 
     def places(
         self, ids: Sequence[int], consistency: Consistency | None = None
     ) -> dict[int, tuple[int, str, int, int]]:
-        """Where keys come from: document, field, start, stop."""
-        results = self.client.by_keys(
-            self.keys(), "key", ids, ["key", "document", "place"], "", 40_000, consistency
-        )
-        return {row["key"]: (row["document"], *json.loads(row["place"])) for row in results}
+        """Return where keys come from: document, field, start, stop."""
+        rows = self.keys().by_keys(ids, ["document", "place"], consistency=consistency)
+        return {row["key"]: (row["document"], *json.loads(row["place"])) for row in rows}
 
 
-def documents_table(client: Client, uuid: str) -> str:
-    return f"{client.address.library}_{uuid}_documents"
+def documents_table(client: Client, uuid: str) -> Table:
+    return Table(client, f"{client.address.library}_{uuid}_documents", "row")
 
 
-def keys_table(client: Client, uuid: str, layout: str) -> str:
-    return f"{client.address.library}_{uuid}_keys_{layout}"
+def keys_table(client: Client, uuid: str, layout: str) -> Table:
+    return Table(client, f"{client.address.library}_{uuid}_keys_{layout}", "key")
 
 
-def read_of(row: Row) -> Read:
+def examples_table(client: Client, uuid: str) -> Table:
+    return Table(client, f"{client.address.library}_{uuid}_examples", "example")
+
+
+def _contents(texts: bool) -> list[str]:
+    return [*IDENTITY, "texts", "content"] if texts else [*IDENTITY, "content"]
+
+
+def _read_of(row: Row) -> Read:
     value, payload = json.loads(row["content"])
     fields = json.loads(row["texts"]) if "texts" in row else {}
     document = StoredDocument(row["row"], row["id"], fields, value, payload)
     return Read(document, row["version"], row["keys"])
-
-
-class DocumentContents(NamedTuple):
-    """A document as its row has it."""
-
-    texts: str
-    content: str
-    facts: Mapping[str, Any]
-
-
-def contents_of(document: Document) -> DocumentContents:
-    """Raises LimitExceeded for a document that no row can hold."""
-    contents = DocumentContents(
-        _text(document.fields),
-        _text([document.value, document.payload]),
-        filter_fields(document.value, document.payload),
-    )
-    _check_size(document.id, "texts", len(contents.texts.encode()))
-    # The facts say the same with every way to a field written out.
-    content = max(
-        len(contents.content.encode()), len(json.dumps(contents.facts, ensure_ascii=False).encode())
-    )
-    _check_size(document.id, "value and payload", content)
-    return contents
-
-
-def _text(value: Any) -> str:
-    written = json.dumps(value, ensure_ascii=False)
-    try:
-        written.encode()
-    except UnicodeEncodeError:  # unpaired surrogates, which JSON can write
-        return json.dumps(value)
-    return written
-
-
-def _check_size(id: str, what: str, size: int) -> None:
-    if size > MAX_TEXT_BYTES:
-        raise LimitExceeded(
-            f"The {what} of {id!r} take {size:,} bytes as JSON, but the engine milvus stores at "
-            f"most {MAX_TEXT_BYTES:,}; store less of it, or use a data folder.",
-            field="documents",
-        )
 
 
 def _collision(one: str, other: str) -> Conflict:
@@ -252,7 +194,3 @@ def _collision(one: str, other: str) -> Conflict:
         f"documents can be stored; rename the other.",
         field="id",
     )
-
-
-def as_keys(rows: Sequence[int]) -> Int64:
-    return np.array(rows, dtype=np.int64)

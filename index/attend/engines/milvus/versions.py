@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 from attend.engines.milvus import schema
-from attend.engines.milvus.capabilities import CAPABILITIES
 from attend.engines.milvus.graphs import Graphs
-from attend.engines.milvus.key_tables import KeyTables
+from attend.engines.milvus.key_tables import fill
 from attend.engines.milvus.registry import Known
+from attend.engines.milvus.server import CAPABILITIES
 from attend.engines.milvus.tables import Tables
 from attend.errors import Conflict
-from attend.store import NO_OFFSETS, StoredProjection, StoredVersion, VersionDetails
+from attend.store import NO_OFFSETS, Role, StoredProjection, StoredVersion, VersionDetails
 from attend.types import Json
 from attend.versions import Version
 
@@ -29,103 +29,101 @@ from attend.versions import Version
 class RemoteVersions:
     """The versions of one collection."""
 
-    def __init__(self, tables: Tables, scorer: str) -> None:
-        self._tables = tables
-        self.layouts = KeyTables(tables)
-        self.graphs = Graphs(tables, self.layouts)
-        self._scorer = scorer
-        self._made: dict[int, Version] = {}  # a version never changes
-        self._lock = threading.Lock()
+    _tables: Tables
+    _scorer: str
 
-    def of(self, number: int) -> Version:
+    def __init__(self) -> None:
+        self.graphs = Graphs(self._tables)
+        self._versions: dict[int, Version] = {}  # a version never changes
+        self._adding = threading.Lock()
+
+    def version_of(self, number: int) -> Version:
         """Return a version. Raise UnknownProjection for an unknown number."""
-        if number not in self._made:
-            self._made[number] = Version.of(number, self.stored(number), self._scorer)
-        return self._made[number]
+        if number not in self._versions:
+            self._versions[number] = Version.of(number, self.version(number), self._scorer)
+        return self._versions[number]
 
-    def stored(self, number: int) -> StoredVersion:
-        details, weights = self._tables.registry.version(self._tables.uuid, number)
+    def version(self, version: int) -> StoredVersion:
+        details, weights = self._tables.registry.version(self._tables.uuid, version)
         return StoredVersion(
             weights, details["tuning"], NO_OFFSETS, details["fingerprint"], "search", {}, 0
         )
 
-    def listed(self) -> list[StoredProjection]:
+    def projections(self) -> list[StoredProjection]:
         record = self._tables.known(fresh=True)
         return [
             StoredProjection(
-                number,
-                details["kind"],
-                details["fingerprint"],
-                details["created"],
-                details["note"],
-                details["tuning"],
-                details["report"],
-                _before(record, number),
-                number == record.version,
+                version=number,
+                parent=_before(record, number),
+                active=number == record.version,
+                **{name: value for name, value in details.items() if name != "parts"},
             )
             for number, details in self._tables.registry.versions(self._tables.uuid).items()
         ]
 
-    def add(
+    def add_projection(
         self,
         kind: str,
         weights: bytes,
         fingerprint: str,
         note: Mapping[str, Json],
-        **rest: Unpack[VersionDetails],
+        **details: Unpack[VersionDetails],
     ) -> int:
-        """Store a projection. Returns its number; as `Store.add_projection`."""
-        offsets, tuning = rest.get("offsets"), rest.get("tuning") or {}
-        moved = offsets is not None and len(offsets[0]) > 0
-        role = rest.get("role", "search")
-        if moved or rest.get("terms") or role != "search" or tuning.get("examples"):
+        offsets, tuning = details.get("offsets"), details.get("tuning") or {}
+        moved = offsets is not None and len(offsets.keys) > 0
+        role = details.get("role", "search")
+        if moved or details.get("terms") or role != "search" or tuning.get("examples"):
             raise CAPABILITIES.unsupported(
                 "Versions that move single keys, or that answer anything but searches,",
                 "store matrices and their tuning alone, or use a data folder",
             )
-        details = {
-            "kind": kind,
-            "fingerprint": fingerprint,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "note": dict(note),
-            "tuning": dict(tuning),
-            "report": dict(rest.get("report") or {}),
-        }
-        with self._lock:
-            taken = self._tables.registry.versions(self._tables.uuid)
-            number = max(taken, default=0) + 1
-            self._tables.registry.add_version(self._tables.uuid, number, details, weights)
-        if rest.get("activate"):
-            self.activate(number)
+        registry, uuid = self._tables.registry, self._tables.uuid
+        with self._adding:
+            number = max(registry.versions(uuid), default=0) + 1
+            body = version_body(kind, fingerprint, note, tuning, details.get("report") or {})
+            registry.add_version(uuid, number, body, weights)
+        if details.get("activate"):
+            self.activate_projection(number)
         return number
 
-    def activate(self, number: int, expected: int | None = None) -> None:
-        """Let a version answer, once its keys are there; as `Store.activate_projection`."""
-        self.prepare(number)
-        self.graphs.attempt(self.of(number))
-        self._tables.change(partial(_activated, number=number, expected=expected))
+    def activate_projection(self, version: int, expected: int | None = None) -> None:
+        self.prepare(version)
+        self.graphs.attempt(self.version_of(version))
+        self._tables.change(partial(_activated, number=version, expected=expected))
 
-    def rollback(self) -> int:
-        """Undo the last activation. Returns the version that answers now."""
+    def rollback(self, role: Role = "search") -> int:
         before = _rolled_back(self._tables.known(fresh=True)).version
         self.prepare(before)
         self._tables.change(_rolled_back)
         return before
 
-    # -- layouts ----------------------------------------------------------------------------
-
-    def is_ready(self, version: Version, record: Known) -> bool:
-        """Return whether the keys of a version can be searched."""
-        return version.layout == schema.RAW or record.layouts.get(version.layout, (0, False))[1]
-
     def prepare(self, number: int) -> None:
         """Write the keys of a version, where they are others than those there are."""
-        version = self.of(number)
-        if version.layout != schema.RAW:
-            self.layouts.fill(version.layout, version, partial(self._make, version.width))
+        version, tables = self.version_of(number), self._tables
+        fields = schema.key_fields(version.width)
 
-    def _make(self, width: int, table: str) -> None:
-        schema.make_keys(self._tables.client, table, width, self._tables.known().shards)
+        def make(name: str) -> None:
+            schema.make_table(tables.client, name, fields, tables.known().shards)
+
+        fill(tables, version.layout, version, make)
+
+
+def version_body(
+    kind: str,
+    fingerprint: str,
+    note: Mapping[str, Json],
+    tuning: Mapping[str, Json],
+    report: Mapping[str, Json],
+) -> dict[str, Any]:
+    """Return the record of a new version."""
+    return {
+        "kind": kind,
+        "fingerprint": fingerprint,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "note": dict(note),
+        "tuning": dict(tuning),
+        "report": dict(report),
+    }
 
 
 def _activated(record: Known, number: int, expected: int | None) -> Known:
@@ -141,14 +139,14 @@ def _activated(record: Known, number: int, expected: int | None) -> Known:
 def _rolled_back(record: Known) -> Known:
     if len(record.active) < 2:
         raise Conflict(
-            f"Projection {record.version} is active, and none was before it that could be gone "
-            f"back to; activate a version by its number instead.",
+            f"Projection {record.version} is active, and no version was active before it; "
+            f"activate a version by its number instead.",
             field="projection",
         )
     return replace(record, active=record.active[:-1])
 
 
 def _before(record: Known, number: int) -> int | None:
-    """The version that answered before one was last activated."""
+    """Return the version that answered before one was last activated."""
     position = [place for place, item in enumerate(record.active) if item == number]
     return record.active[position[-1] - 1] if position and position[-1] else None

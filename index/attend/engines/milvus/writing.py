@@ -22,16 +22,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attend.arrays import KeyTable
 from attend.engines.milvus import schema
-from attend.engines.milvus.client import Row
-from attend.engines.milvus.tables import DocumentContents, Head, Tables, contents_of
-from attend.errors import AttendError, Unavailable
+from attend.engines.milvus.filters import filter_fields
+from attend.engines.milvus.rows import Row
+from attend.engines.milvus.server import MAX_TEXT_BYTES
+from attend.engines.milvus.tables import Head, Tables
+from attend.errors import AttendError, LimitExceeded, Unavailable
 from attend.store import Entry, KeyRow, StaleEntries
+from attend.types import Document
 from attend.versions import Version
 
 log = logging.getLogger("attend")
@@ -60,7 +63,7 @@ class ExpiredKeys:
         self._closed = False
 
     def add(self, keys: Sequence[int]) -> None:
-        """Keys whose documents name others by now."""
+        """Delete keys later, whose documents name others by now."""
         if keys:
             with self._lock:
                 self._waiting.append((time.monotonic() + GRACE_SECONDS, keys))
@@ -81,7 +84,7 @@ class ExpiredKeys:
             timer.join()
 
     def _wait(self) -> None:
-        """Until the first of what waits is due; within the lock."""
+        """Wait until the first keys are due; within the lock."""
         if self._waiting and not self._closed:
             seconds = max(0.0, self._waiting[0][0] - time.monotonic()) + TOGETHER_SECONDS
             self._timer = threading.Timer(seconds, self._delete_due)
@@ -108,15 +111,6 @@ UNFINISHED_SECONDS = 7200.0
 and half for the documents' rows, which a call tries for `Address.patience` at most."""
 
 
-class _Written(NamedTuple):
-    """One document on its way."""
-
-    entry: Entry
-    contents: DocumentContents
-    row: int
-    keys: Sequence[KeyRow]
-
-
 class Writer:
     """Writes documents of one collection.
 
@@ -127,15 +121,7 @@ class Writer:
     def __init__(self, tables: Tables, version: Callable[[int], Version]) -> None:
         self._tables = tables
         self._version = version
-        self._expired = ExpiredKeys(self.delete_keys)
-
-    def close(self) -> None:
-        self._expired.close()
-
-    @property
-    def waits(self) -> bool:
-        """Return whether expired keys wait for their deletion."""
-        return self._expired.waits
+        self.expired = ExpiredKeys(self.delete_keys)
 
     def write(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> None:
         """Insert or replace documents, one by one: each is the one before or the new one.
@@ -146,73 +132,68 @@ class Writer:
             heads: what is stored of them, by id.
 
         Raises:
-            StaleEntries: an entry that keeps its keys finds others.
+            StaleEntries: the stored keys of an entry without keys are not those of its hash.
             LimitExceeded: a document that no row can hold; nothing was written.
             Unavailable: the server took so long that others may take the keys for left behind.
         """
         began = time.monotonic()
-        contents = [contents_of(entry.document) for entry in entries]
-        stored = self._kept([entry for entry in entries if entry.keys is None], heads)
+        contents = [_contents(entry.document) for entry in entries]
+        stored = self._stored_keys([entry for entry in entries if entry.keys is None], heads)
         version = version_now()
-        written = [
-            _Written(
-                entry,
-                item,
-                schema.row_of(entry.document.id),
-                stored[entry.document.id] if entry.keys is None else entry.keys,
-            )
-            for entry, item in zip(entries, contents, strict=True)
-        ]
-        self._insert_keys(written, version)
+        keys, documents = list[Row](), list[Row]()
+        for entry, fields in zip(entries, contents, strict=True):
+            id = entry.document.id
+            entry_keys = stored[id] if entry.keys is None else entry.keys
+            keys += _key_rows(id, version, entry_keys, fields["facts"])
+            documents.append(_document_row(entry, version, len(entry_keys)) | fields)
+        self._insert_keys(keys)
         if time.monotonic() - began > UNFINISHED_SECONDS / 2:
             raise Unavailable("Milvus took too long to store keys; send the documents again.")
-        self._tables.client.upsert(
-            self._tables.documents, [_document_row(item, version) for item in written]
-        )
-        old = [heads[item.id] for entry in entries if (item := entry.document).id in heads]
-        self._expired.add([key for head in old for key in head.key_ids()])
+        self._tables.documents.upsert(documents)
+        before = [heads[item.id] for entry in entries if (item := entry.document).id in heads]
+        self.expired.add([key for head in before for key in head.key_ids()])
 
     def delete(self, heads: Sequence[Head]) -> None:
-        """The documents first: keys without one are passed over."""
-        tables = self._tables
-        tables.client.delete(tables.documents, [head.row for head in heads])
+        """Delete documents, and then their keys: keys without a document are passed over."""
+        self._tables.documents.delete([head.row for head in heads])
         self.delete_keys([key for head in heads for key in head.key_ids()])
 
     def delete_keys(self, keys: Sequence[int]) -> None:
         if keys:
             for table in self._tables.of_keys():
-                self._tables.client.delete(table, keys)
+                table.delete(keys)
 
-    def _insert_keys(self, written: Sequence[_Written], version: int) -> None:
-        rows = [row for item in written for row in _key_rows(item, version)]
+    def _insert_keys(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        self._tables.client.insert(self._tables.keys(), rows)
+        self._tables.keys().insert(rows)
         # Read again: a key table that is being filled must get the keys of this write.
         for layout, (number, _) in self._tables.known(fresh=True).layouts.items():
-            prepared = self._version(number)
-            self._tables.client.upsert(self._tables.keys(layout), projected(rows, prepared))
+            self._tables.keys(layout).upsert(projected(rows, self._version(number)))
 
-    def _kept(self, entries: Sequence[Entry], heads: Mapping[str, Head]) -> dict[str, list[KeyRow]]:
-        """The stored keys of documents whose value or payload alone is new."""
+    def _stored_keys(
+        self, entries: Sequence[Entry], heads: Mapping[str, Head]
+    ) -> dict[str, list[KeyRow]]:
+        """Read the keys of documents whose value or payload alone is new."""
+        ids = {}
         for entry in entries:
             head = heads.get(entry.document.id)
             if head is None or head.key_hash != entry.hashes.keys.hex():
-                raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
-        ids = [key for entry in entries for key in heads[entry.document.id].key_ids()]
-        vectors = self._tables.vectors(ids, consistency="strong") if ids else {}
-        places = self._tables.places(ids, consistency="strong") if ids else {}
-        stored = {}
-        for entry in entries:
-            key_ids = heads[entry.document.id].key_ids()
-            if any(key not in vectors or key not in places for key in key_ids):
-                raise StaleEntries(f"{entry.document.id!r} has other keys by now; write it again.")
-            stored[entry.document.id] = [KeyRow(*places[key][1:], vectors[key]) for key in key_ids]
-        return stored
+                raise _changed(entry.document.id)
+            ids[entry.document.id] = head.key_ids()
+        every = [key for keys in ids.values() for key in keys]
+        vectors = self._tables.vectors(every, consistency="strong")
+        places = self._tables.places(every, consistency="strong")
+        for id, keys in ids.items():
+            if any(key not in vectors or key not in places for key in keys):
+                raise _changed(id)
+        return {
+            id: [KeyRow(*places[key][1:], vectors[key]) for key in keys] for id, keys in ids.items()
+        }
 
 
 def projected(rows: Sequence[Row], version: Version) -> list[Row]:
-    """Rows of the raw layout as those of a version's."""
+    """Return rows of the raw layout with the keys of a version."""
     # A table of documents of one key each: rows need not be in the order of their documents.
     keys = np.array([row["key"] for row in rows], dtype=np.int64)
     embeddings = np.array([row["vector"] for row in rows], dtype=np.float32)
@@ -221,40 +202,79 @@ def projected(rows: Sequence[Row], version: Version) -> list[Row]:
 
 
 def version_now() -> int:
-    """Microseconds since 1970 and ten random bits: later writes have larger ones, as far as clocks
-    agree; two at once have different ones."""
+    """Return microseconds since 1970 and ten random bits.
+
+    Later writes have larger ones, as far as clocks agree; two at once have different ones.
+    """
     return (time.time_ns() // 1000) << 10 | random.getrandbits(10)
 
 
 def version_at(seconds: float) -> int:
-    """The first that can be of a moment, in seconds since 1970."""
+    """Return the first version that can be of a moment, in seconds since 1970."""
     return int(seconds * 1e6) << 10
 
 
-def _key_rows(written: _Written, version: int) -> Iterator[dict[str, Any]]:
-    for place, key in enumerate(written.keys):
+def _changed(id: str) -> StaleEntries:
+    return StaleEntries(f"{id!r} has other keys by now; write it again.")
+
+
+def _key_rows(
+    id: str, version: int, keys: Sequence[KeyRow], facts: Mapping[str, Any]
+) -> Iterator[Row]:
+    row = schema.row_of(id)
+    for number, key in zip(schema.key_ids(row, version, len(keys)), keys, strict=True):
         yield {
-            "key": schema.key_of(written.row, version, place),
-            "document": written.row,
+            "key": number,
+            "document": row,
             "version": version,
-            "id": written.entry.document.id,
+            "id": id,
             "place": json.dumps([key.field, key.start, key.stop]),
-            "facts": written.contents.facts,
+            "facts": facts,
             "vector": np.asarray(key.embedding, dtype=np.float32),
         }
 
 
-def _document_row(written: _Written, version: int) -> Row:
-    hashes = written.entry.hashes
+def _document_row(entry: Entry, version: int, keys: int) -> dict[str, Any]:
+    """Return the row of a document, without its contents."""
     return {
-        "row": written.row,
-        "id": written.entry.document.id,
+        "row": schema.row_of(entry.document.id),
+        "id": entry.document.id,
         "version": version,
-        "keys": len(written.keys),
-        "key_hash": hashes.keys.hex(),
-        "value_hash": hashes.value.hex(),
-        "texts": written.contents.texts,
-        "content": written.contents.content,
-        "facts": written.contents.facts,
+        "keys": keys,
+        "key_hash": entry.hashes.keys.hex(),
+        "value_hash": entry.hashes.value.hex(),
         "nothing": schema.NOTHING,
     }
+
+
+def _contents(document: Document) -> dict[str, Any]:
+    """Return the contents of a document as fields of its row.
+
+    Raises:
+        LimitExceeded: no row can hold them.
+    """
+    texts = _text(document.fields)
+    content = _text([document.value, document.payload])
+    facts = filter_fields(document.value, document.payload)
+    # The filter fields say the same as the content, with every way to a field written out.
+    sizes = {
+        "texts": len(texts.encode()),
+        "value and payload": max(len(content.encode()), len(_text(facts).encode())),
+    }
+    for name, size in sizes.items():
+        if size > MAX_TEXT_BYTES:
+            raise LimitExceeded(
+                f"The {name} of {document.id!r} take {size:,} bytes as JSON, but the engine milvus "
+                f"stores at most {MAX_TEXT_BYTES:,}; store less of it, or use a data folder.",
+                field="documents",
+            )
+    return {"texts": texts, "content": content, "facts": facts}
+
+
+def _text(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:  # unpaired surrogates, which JSON can write
+        return json.dumps(value)
+    return written
