@@ -259,6 +259,11 @@ def _check_example(collection: Collection, example: Example) -> None:
             f"{MAX_WEIGHT:g} is expected.",
             field="label",
         )
+    if example.position is not None and not 1 <= example.position < 2**63:
+        raise InvalidRequest(
+            f"The position is {example.position}; send 1 for the first place, or none.",
+            field="position",
+        )
     if not isinstance(example.query, str):
         try:
             _embedding(collection, example.query)
@@ -269,6 +274,11 @@ def _check_example(collection: Collection, example: Example) -> None:
         raise InvalidRequest(
             f"The query is text, but this collection was made for vectors of "
             f"{collection.settings.dimension} dimensions; send such a vector.",
+            field="query",
+        )
+    elif any("\ud800" <= character <= "\udfff" for character in example.query):
+        raise InvalidRequest(
+            f"The query {example.query!r:.80} holds half of a surrogate pair; send a text without.",
             field="query",
         )
 

@@ -1,7 +1,7 @@
 """The store: SQLite holds the truth about documents, keys, feedback and projections."""
 
 from attend.store.database import Store
-from attend.store.examples import moved
+from attend.store.feedback import moved
 from attend.store.filters import Predicate, compile_filter
 from attend.store.protocol import CollectionStore
 from attend.store.records import (
@@ -11,9 +11,7 @@ from attend.store.records import (
     ExampleSet,
     Hashes,
     Interaction,
-    InteractionPage,
     InteractionSet,
-    KeyChanges,
     KeyRow,
     NewExample,
     Offsets,
@@ -41,9 +39,7 @@ __all__ = [
     "ExampleSet",
     "Hashes",
     "Interaction",
-    "InteractionPage",
     "InteractionSet",
-    "KeyChanges",
     "KeyRow",
     "Lexical",
     "NewExample",

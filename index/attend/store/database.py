@@ -14,9 +14,8 @@ from sqlite_utils import Database
 from attend.store import words
 from attend.store.connections import Connections, put_settings, read_state
 from attend.store.documents import StoredDocuments
-from attend.store.examples import StoredExamples
+from attend.store.feedback import StoredExamples, StoredInteractions
 from attend.store.field_index import FieldIndexes
-from attend.store.interactions import StoredInteractions
 from attend.store.keys import StoredKeys
 from attend.store.migrations import migrations
 from attend.store.protocol import CollectionStore

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from attend.errors import UnknownDocument
 from attend.ingest import value_hash
 from attend.store import Entry, NewExample, Question
 from attend.types import Document
@@ -149,12 +149,6 @@ def test_a_question_whose_embedding_moved_gets_other_keys(store):
         ),
         (NewExample(0, "a\0", 1), UnknownDocument, r"name 'a\x00', and"),
         (NewExample(0, "\ud800", 1), UnknownDocument, "and no document has such an id"),
-        (NewExample(1, "a", 1), InvalidRequest, "Example 1 is of question 1, but 1 were given"),
-        (NewExample(-1, "a", 1), InvalidRequest, "Example 1 is of question -1"),
-        (NewExample(0, "a", float("nan")), InvalidRequest, "Example 1 has the weight nan"),
-        (NewExample(0, "a", float("inf")), InvalidRequest, "has the weight inf; send a finite"),
-        (NewExample(0, "a", 1, position=0), InvalidRequest, "has the position 0; send 1 for"),
-        (NewExample(0, "a", 1, position=2**63), InvalidRequest, "has the position"),
     ],
 )
 def test_an_example_that_is_none_is_named_and_none_is_stored(store, example, error, said):
@@ -169,26 +163,6 @@ def test_many_unknown_documents_are_counted(store):
     unknown = [NewExample(0, f"n{n}", 1) for n in range(25)]
     with pytest.raises(UnknownDocument, match=r"'n0', .*'n9' and 15 others, and no document"):
         store.add_examples([question("q")], unknown)
-
-
-@pytest.mark.parametrize(
-    ("asked", "error", "said"),
-    [
-        (
-            question("q", 1, 2, 3),
-            DimensionMismatch,
-            "has 3 dimensions, but this",
-        ),
-        (question("q", 1, np.nan), InvalidRequest, "of the question 'q' holds NaN"),
-        (question("\ud800"), InvalidRequest, "half of a surrogate pair"),
-    ],
-)
-def test_a_question_that_does_not_fit_is_refused(store, asked, error, said):
-    with pytest.raises(error) as refused:
-        store.add_examples([question("fine"), asked], [NewExample(0, "a", 1)])
-    assert said in str(refused.value)
-    assert refused.value.field == "questions.1"
-    assert store.example_count() == 0
 
 
 # -- examples as keys ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from attend.feedback import add_feedback, unfit
 from attend.feedback.adding import FEW, PROBES
 from attend.projection import identity
 from attend.settings import Tuning
-from attend.store import examples as store_examples
+from attend.store import feedback as store_feedback
 from attend.types import Example
 from attend.verify import verify
 from tests.index.helpers import vector_data
@@ -108,6 +108,22 @@ def test_an_examples_label_is_as_bounded_as_an_items(collection, weight):
     assert caught.value.field == "items.1.label"
     assert stored(collection) == []
     assert add_feedback(collection, [good, bad._replace(weight=-1e6)]).added == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "said"),
+    [
+        (Example("a hunt", "d1", position=0), "position", "The position is 0; send 1 for the"),
+        (Example("a hunt", "d1", position=2**63), "position", "send 1 for the first place"),
+        (Example("\ud800", "d1"), "query", "half of a surrogate pair"),
+    ],
+)
+def test_an_example_that_cannot_be_stored_is_named(collection, bad, field, said):
+    with pytest.raises(InvalidRequest) as refused:
+        add_feedback(collection, [Example("a hunt", "d0"), bad])
+    assert said in str(refused.value)
+    assert refused.value.field == f"items.1.{field}"
+    assert stored(collection) == []
 
 
 def test_taught_again_replaces_and_the_last_of_one_call_counts(collection):
@@ -332,7 +348,7 @@ def test_what_was_taught_before_is_not_lost_between_forgetting_and_teaching(
     def fails(*args, **options):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(store_examples, "_question_id", fails)
+    monkeypatch.setattr(store_feedback, "_question_id", fails)
     with pytest.raises(OSError, match="the disk is full"):
         add_feedback(collection, [{"query": "b", "id": "d0"}], delete_stored=True)
     assert stored(collection) == [("a", "d0", 1.0, 0)]

@@ -21,7 +21,7 @@ from attend.engines.milvus.tables import Head, Tables
 from attend.engines.milvus.writing import version_now
 from attend.errors import UnknownDocument
 from attend.store import ExampleSet, NewExample, Question, StoredExample
-from attend.store.examples import check_examples, question_hash
+from attend.store.feedback import question_hash
 from attend.types import Float32
 
 BLOCK = 1000
@@ -43,7 +43,6 @@ class RemoteExamples:
     ) -> tuple[int, int]:
         """Store examples one by one; see `CollectionStore.add_examples`."""
         tables = self._tables
-        check_examples(questions, examples, tables.dimension)
         heads = tables.heads(list({item.document for item in examples}), "strong")
         unknown = sorted({item.document for item in examples} - heads.keys())
         if unknown:
