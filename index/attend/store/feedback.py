@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.api.base import MAX_ID
 from attend.errors import InvalidRequest
 from attend.store.connections import (
     DatabasePart,
@@ -38,7 +37,7 @@ from attend.store.records import (
     StoredExample,
     UserHistory,
 )
-from attend.types import Float32, Int64, Json
+from attend.types import MAX_ID, Float32, Int64, Json
 
 SAME = 0.02
 """Share of an embedding's length within which two embeddings of a text are the same: bfloat16

@@ -97,7 +97,18 @@ class StoredVersions(DatabasePart):
             "FROM projections ORDER BY version"
         )
         return [
-            StoredProjection(*row[:4], *map(json.loads, row[4:7]), row[7], bool(row[8]), row[9])
+            StoredProjection(
+                version=row[0],
+                kind=row[1],
+                fingerprint=row[2],
+                created=row[3],
+                note=json.loads(row[4]),
+                tuning=json.loads(row[5]),
+                report=json.loads(row[6]),
+                parent=row[7],
+                active=bool(row[8]),
+                role=row[9],
+            )
             for row in rows
         ]
 
