@@ -147,6 +147,7 @@ class Milvus:
     capabilities = CAPABILITIES
 
     def __init__(self, address: Address) -> None:
+        self.address = address
         self._client = Client(address)
         self._registry = Registry(self._client)
         self.aliases = self._registry

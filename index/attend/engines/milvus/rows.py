@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -26,33 +27,33 @@ LOOKED_AGAIN = (0.002, 0.02)
 deletion and an insertion that take effect one after the other: for a moment there is neither."""
 
 
+@dataclass(frozen=True)
 class Table:
     """Rows on a server, by a primary key.
 
-    Args:
+    Attributes:
         primary: the name of the primary key.
     """
 
-    def __init__(self, client: Client, name: str, primary: str) -> None:
-        self.name = name
-        self.primary = primary
-        self._client = client
+    client: Client
+    name: str
+    primary: str
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Store rows with new keys; where an attempt may have been stored, they replace it."""
         for batch in batches(rows):
-            self._client.write(self.name, _Insertion(self.name, [dict(row) for row in batch]))
+            self.client.write(self.name, _Insertion(self.name, [dict(row) for row in batch]))
 
     def upsert(self, rows: Sequence[Row]) -> None:
         for batch in batches(rows):
             value = [dict(row) for row in batch]
-            self._client.write(self.name, partial(_upsert, collection=self.name, rows=value))
+            self.client.write(self.name, partial(_upsert, collection=self.name, rows=value))
 
     def delete(self, keys: Sequence[int | str]) -> None:
         """Delete rows by their primary keys."""
         for place in range(0, len(keys), BLOCK):
             ids = list(keys[place : place + BLOCK])
-            self._client.write(self.name, partial(_delete, collection=self.name, ids=ids))
+            self.client.write(self.name, partial(_delete, collection=self.name, ids=ids))
 
     def query(
         self,
@@ -63,13 +64,13 @@ class Table:
     ) -> list[dict[str, Any]]:
         """Return rows that pass; with a limit, those of the smallest primary keys."""
         bound = {} if limit is None else {"limit": limit}
-        rows = self._client.call(
+        rows = self.client.call(
             lambda client: client.query(
                 self.name,
                 filter=filter,
                 output_fields=list(dict.fromkeys(fields)),
                 timeout=TRY_SECONDS,
-                **self._client.level(client, self.name, consistency),
+                **self.client.level(client, self.name, consistency),
                 **bound,
             )
         )
@@ -121,7 +122,7 @@ class Table:
         params: Mapping[str, Any],
     ) -> list[list[Any]]:
         """Return for each vector the rows of the largest inner products, best first."""
-        hits = self._client.call(
+        hits = self.client.call(
             lambda client: client.search(
                 self.name,
                 data=list(vectors),
@@ -130,18 +131,18 @@ class Table:
                 output_fields=list(fields),
                 search_params={"metric_type": "IP", "params": dict(params)},
                 timeout=TRY_SECONDS,
-                **self._client.level(client, self.name, None),
+                **self.client.level(client, self.name, None),
             )
         )
         return [list(item) for item in hits]
 
     def flush(self) -> None:
         """Write what is in memory to the server's storage."""
-        self._client.call(lambda client: client.flush(self.name, timeout=6 * TRY_SECONDS))
+        self.client.call(lambda client: client.flush(self.name, timeout=6 * TRY_SECONDS))
 
     def indexed(self) -> float:
         """Return the share of its rows that searches find by an index, and not by a scan."""
-        loaded = self._client.call(
+        loaded = self.client.call(
             lambda client: client.list_loaded_segments(self.name, timeout=TRY_SECONDS)
         )
         # By their ids: each replica loads them all.
@@ -153,7 +154,7 @@ class Table:
         return min(1.0, float(sum(rows.values())) / max(1, self.count()))
 
     def drop(self) -> None:
-        self._client.call(lambda client: client.drop_collection(self.name, timeout=TRY_SECONDS))
+        self.client.call(lambda client: client.drop_collection(self.name, timeout=TRY_SECONDS))
 
 
 def both(*expressions: str) -> str:
