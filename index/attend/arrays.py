@@ -221,7 +221,7 @@ class KeyTable:
 
     def best(self, scores: Floats) -> Floats:
         """The score of each document's best key: (..., m) -> (..., n)."""
-        return best(scores, self.starts[:-1])
+        return scores if self.single else best(scores, self.starts[:-1])
 
     def sum(self, scores: Floats) -> Floats:
         """The sum of each document's scores: (..., m) -> (..., n)."""

@@ -24,7 +24,7 @@ MAX_TEXT = 2000
 REQUEST_ID = "X-Request-Id"
 
 NO_ROUTE = "(none)"
-"""Of a path at which there is nothing: what was sent may be anything."""
+"""Stands for a path at which there is nothing: what was sent may be anything."""
 
 requests = logging.getLogger("attend.requests")
 
@@ -83,41 +83,24 @@ def observe(app: Flask, metrics: Metrics) -> None:
     def end(response: Response) -> Response:
         response.headers[REQUEST_ID] = g.id
         seconds = time.perf_counter() - g.began
-        route = _route()
+        operation = requested_operation()
+        route = operation.path if operation is not None else str(request.url_rule or NO_ROUTE)
         metrics.request(request.method, route, response.status_code, seconds)
-        _note_request(route, response.status_code, seconds, texts=context().settings.log_texts)
+        fields: dict[str, Any] = {
+            "request": g.id,
+            "method": request.method[:20],
+            "route": route,  # as it is written in the API
+            "status": response.status_code,
+            "ms": round(seconds * 1000, 3),
+        }
+        if context().settings.log_texts:
+            fields["path"] = request.full_path.rstrip("?")
+            fields["body"] = g.get("body", "")
+        requests.info("request", extra={"fields": fields})
         return response
 
     app.before_request(begin)
     app.after_request(end)
-
-
-def _route() -> str:
-    """The path as it is written in the API."""
-    operation = requested_operation()
-    if operation is not None:
-        return operation.path
-    return NO_ROUTE if request.url_rule is None else request.url_rule.rule
-
-
-def _note_request(route: str, status: int, seconds: float, *, texts: bool) -> None:
-    """A line for the request that was answered.
-
-    Args:
-        route: the path as it is written in the API.
-        texts: also what was sent: the path, its parameters, and the beginning of the body.
-    """
-    fields: dict[str, Any] = {
-        "request": g.id,
-        "method": request.method[:20],
-        "route": route,
-        "status": status,
-        "ms": round(seconds * 1000, 3),
-    }
-    if texts:
-        fields["path"] = request.full_path.rstrip("?")
-        fields["body"] = g.get("body", "")
-    requests.info("request", extra={"fields": fields})
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -129,7 +112,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> str:
-    """A value that ends where it ends: quoted where it is not one plain word."""
+    """Return a value as text that ends where it ends: quoted unless it is one plain word."""
     text = str(value)
     is_word = text.isprintable() and text and not set(text) & set(' "=')
     return text if is_word else orjson.dumps(text, default=str).decode()

@@ -76,6 +76,8 @@ class Folder:
 
         def select(options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
             view = views.current(options.projection)
+            if not (options.filter or options.mask or query_rows):
+                return Selected(view, None, store)
             return Selected(view, _passing(store, options, query_rows), store)
 
         return OpenedCollection(folder, settings, store, views, select, CAPABILITIES, checks)
@@ -192,8 +194,6 @@ class Aliases:
 
 def _passing(store: Store, options: SearchOptions, query_rows: tuple[int, ...]) -> Int64 | None:
     """Return the rows that filter and mask let pass, ascending; None for all."""
-    if not (options.filter or options.mask or query_rows):
-        return None
     mask, rows = options.mask or Mask(), None
     if options.filter:
         rows = store.matching(compile_filter(options.filter))

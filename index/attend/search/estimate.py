@@ -124,7 +124,7 @@ def estimate_mixture(
         scored = keys.lookup(_documents(near.rows[:, :count]))
     z = parts.logits(scored)  # (H, n)
     sample = keys.sample(rows)
-    sums = join(_partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
+    sums = join(partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
     best = _best(z, sums, scoring.mechanism.gates, keep)
     logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
     return weigh_logits(logits, sums, scoring.mechanism, sample.total - len(masked))
@@ -241,7 +241,7 @@ def _beyond(parts: _Parts, near: Near, sample: Sample, scored: Int64, masked: In
     counted = len(scored) + len(masked) + np.count_nonzero(proposed, axis=1)  # (H,)
     rows = np.where(proposed, near.rows, NONE)
     rest = _sampled(parts, sample, rows, np.union1d(scored, masked), counted)
-    return join(_partition(z), rest)
+    return join(partition(z), rest)
 
 
 def _sampled(
@@ -299,14 +299,8 @@ def _summed(parts: _Parts, sample: Sample) -> Partition:
     count = len(sample.documents) if len(parts.queries) else 0
     for first in range(0, count, BLOCK):
         block = sample.documents.some(np.arange(first, min(first + BLOCK, count)))
-        sums = join(sums, _partition(parts.logits(block)))
+        sums = join(sums, partition(parts.logits(block)))
     return sums
-
-
-def _partition(z: Float32) -> Partition:
-    """Return the partition of logits (H, n), summed in their own precision."""
-    maximum, total = partition(z)
-    return Partition(maximum.astype(np.float64), total.astype(np.float64))
 
 
 def _best(z: Float32, sums: Partition, gates: Float64, keep: int) -> Int64:
