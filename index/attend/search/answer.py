@@ -129,10 +129,10 @@ class Answering:
                 recall=self.attention.recall,
                 generation=view.change,
                 projection=view.version.number,
-                took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
                 next=self.listings[query].next,
                 facets=facets,
                 weighing=self._weighing(query) if self.options.explain else None,
+                took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
             )
             answers.append(Answered(answer, self.attention, query))
         return answers
