@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from attend.deadline import deadline, until
 from attend.timings import collecting, record
 
 Item = TypeVar("Item")
@@ -27,6 +28,7 @@ class _Request(Generic[Item, Result]):
     def __init__(self, item: Item) -> None:
         self.item = item
         self.since = time.perf_counter()
+        self.deadline = deadline()
         self.leads = False
         self.result: Result | None = None
         self.error: BaseException | None = None
@@ -131,7 +133,8 @@ class Coalescer(Generic[Item, Result]):
     def _answer(self, requests: Sequence[_Request[Item, Result]]) -> None:
         began = time.perf_counter()
         try:
-            with collecting() as spent:
+            latest = max(request.deadline for request in requests)
+            with until(latest), collecting() as spent:
                 results = self._run([request.item for request in requests])
             for request, result in zip(requests, results, strict=True):
                 request.result = result

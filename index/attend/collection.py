@@ -12,6 +12,7 @@ from attend.api.base import parse
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
+from attend.deadline import checked
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import InvalidRequest
@@ -95,7 +96,7 @@ class Collection(StoredCollection):
             if len(groups) > 1:  # one call of the encoder for all
                 with self.store.consistent(_strictest(requests)):
                     self._queries.encode_searches(searches)
-            for key, places in groups.items():
+            for key, places in checked(groups.items()):
                 results = self._coalescer.join(key, [searches[place] for place in places])
                 answers.update(zip(places, results, strict=True))
         tell(spent)

@@ -19,6 +19,7 @@ AttendError
 ├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── Unavailable           a server that it needs does not answer, or not in time
 ├── LimitExceeded         larger than a stated limit
+├── OverTime              the work took longer than its deadline
 ├── SourceError           a source that cannot be read at all
 ├── EncoderError          a model that cannot be loaded or is not the one expected
 └── Damaged               data on disk that fails its check
@@ -131,6 +132,10 @@ class Unavailable(AttendError):
 
 class LimitExceeded(AttendError):
     """Larger than a stated limit."""
+
+
+class OverTime(AttendError):
+    """The work took longer than its deadline, and was stopped."""
 
 
 class SourceError(AttendError):

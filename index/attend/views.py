@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.deadline import NO_DEADLINE, until
 from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, Segment, Snapshot
 from attend.keys.choose import QUERIES
@@ -115,12 +116,14 @@ class Views:
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
 
+    @until(NO_DEADLINE)
     def publish(self, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
             return self._publish(self._store.state().projection, on_stage)
 
+    @until(NO_DEADLINE)
     def merge_if_due(self) -> None:
         """Publish when fresh keys, or those masked, are too many to be searched as they are."""
         if self._store.connections.read_only:
@@ -160,6 +163,7 @@ class Views:
         state: State = self._seen.state
         return state
 
+    @until(NO_DEADLINE)
     def _brought_up(self, number: int, change: int) -> LocalView:
         """Return a version's view, opened or advanced at least to a change."""
         with self._lock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response, request
-from werkzeug.exceptions import SecurityError
+from typing import Any
+
+from flask import Flask, Response, current_app, request
+from werkzeug.exceptions import NotFound, SecurityError
 
 from attend import Data
 from attend.errors import ReadOnly
@@ -20,6 +22,7 @@ from attend_service.routes import SUBJECTS, all_operations
 from attend_service.security import access, browsers, limits
 from attend_service.security.keys import KeyRing
 from attend_service.settings import ServerSettings
+from attend_service.static_files import PREFIX, static_files
 
 
 def create_app(
@@ -35,7 +38,7 @@ def create_app(
         jobs: they run the trainings; if absent, a queue that starts with the first of them.
     """
     settings = settings or ServerSettings()
-    app = Flask("attend_service")
+    app = Flask("attend_service", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["TRUSTED_HOSTS"] = settings.trusted_host or None
     # Ids may be addresses, https://…: two slashes are not to be made one.
@@ -52,9 +55,18 @@ def create_app(
     app.before_request(_check_request)
     app.after_request(_add_headers)
     app.register_error_handler(Exception, _respond)
+    app.add_url_rule(f"{PREFIX}<path:filename>", "static", _static_file)
     for subject in SUBJECTS:
         subject.register(app)
     return app
+
+
+def _static_file(filename: str) -> Response:
+    """Answer without a gateway, which does this before a request comes here."""
+    file = static_files().get(PREFIX + filename)
+    if file is None:
+        raise NotFound
+    return Response(file.content, headers=dict(file.headers))
 
 
 def _check_request() -> Response | None:
@@ -62,12 +74,28 @@ def _check_request() -> Response | None:
     if isinstance(request.routing_exception, SecurityError):
         return None  # the request is for another server
     limits.check_address()
+    request.max_content_length = _body_limit()
     answer = browsers.preflight()
     if answer is None:
         browsers.check_write()
         access.check_access()
         _check_read_only()
     return answer
+
+
+def _body_limit() -> int:
+    operation, most = requested_operation(), int(current_app.config["MAX_CONTENT_LENGTH"])
+    if operation is None or operation.body_limit is None:
+        return most
+    return min(operation.body_limit, most)
+
+
+def body_limit(app: Flask, environ: dict[str, Any]) -> int:
+    """Return how many bytes of a long body are worth keeping; 0 where its key is refused anyway."""
+    with app.request_context(environ):
+        if request.routing_exception is not None or not access.may_send():
+            return 0
+        return _body_limit()
 
 
 def _respond(error: Exception) -> Response:

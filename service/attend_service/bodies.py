@@ -12,7 +12,7 @@ from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import Request, parse
 from attend.errors import InvalidRequest
-from attend_service.security.limits import check_depth
+from attend_service.security.limits import check_brackets, check_depth
 
 Model = TypeVar("Model", bound=Request)
 
@@ -90,6 +90,7 @@ def _json_body() -> object:
             f"The body is sent as {request.mimetype or 'nothing in particular'}; send JSON, with "
             f"the header 'Content-Type: application/json'."
         )
+    check_brackets(raw)
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

@@ -35,6 +35,12 @@ class RequestedOperation(Protocol):
     @property
     def writes(self) -> bool: ...
 
+    @property
+    def exact(self) -> bool: ...
+
+    @property
+    def body_limit(self) -> int | None: ...
+
 
 @dataclass(frozen=True)
 class Context:

@@ -1,8 +1,8 @@
 """The gateway between granian and Flask: it receives requests whole, and limits how many run.
 
-granian parses requests, sends answers and limits connections and headers. It calls `Gateway` on
-its event loop, which receives the body and hands the request to a thread. So no client, however
-slow, holds a thread (granian's WSGI interface reads bodies in the threads, without a time limit),
+granian parses requests, one at a time for each connection, and limits connections and headers. It
+calls `Gateway` on its event loop, which receives the body, hands the request to a thread, and
+sends the answer in pieces, each within a time limit. So no client, however slow, holds a thread,
 and what exceeds the queue is refused at once, since a request that waits longer than its client
 is work for nobody.
 """
@@ -12,26 +12,39 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from queue import SimpleQueue
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple, TypeVar
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
 
+from attend_service.operations import ARRIVED
 from attend_service.problems import (
     BUSY,
     HEADERS_TOO_LARGE,
+    NO_PATH,
     TOO_SLOW,
     UNREADABLE,
     Kind,
 )
 from attend_service.replies import PROBLEM, to_json
-from attend_service.security.browsers import ALWAYS
-from attend_service.security.limits import IDLE_SECONDS, MAX_HEADERS, REQUEST_SECONDS
+from attend_service.security.browsers import ALWAYS, FOR_PROGRAMS
+from attend_service.security.limits import (
+    BYTES_PER_SECOND,
+    IDLE_SECONDS,
+    MAX_HEADERS,
+    MAX_UNSENT,
+    REQUEST_SECONDS,
+)
+from attend_service.sockets import Connection
+from attend_service.static_files import PREFIX, static_files
 
 Result = TypeVar("Result")
 Environ = dict[str, Any]
@@ -41,7 +54,11 @@ Headers = list[tuple[str, str]]
 RETRY_SECONDS = 1
 """A queue of a hundred searches is done in less."""
 
-OPERATIONAL = frozenset({"/healthz", "/readyz", "/metrics"})
+SAFE = frozenset({"GET", "HEAD"})
+
+HEALTH = frozenset({"/healthz", "/readyz"})
+
+OPERATIONAL = HEALTH | {"/metrics"}
 """Answered by a thread of their own however long the queue is: they are asked when it is long."""
 
 SPOOL_BYTES = 512 * 1024
@@ -51,7 +68,12 @@ DISCARDED = 4
 """A body over its limit is received up to this multiple of it, so that its client reads why."""
 
 WHOLE_BYTES = 1024 * 1024
-"""A longer answer is sent in pieces while it is made."""
+"""A longer answer is sent in pieces, of which so much may be untaken; granian has no limit."""
+
+PIECE_BYTES = 256 * 1024
+
+LOOK_SECONDS = 0.002, 0.5
+"""How often a sender looks whether its client has taken more: more seldom while it has not."""
 
 
 class Refusal(Exception):
@@ -63,6 +85,8 @@ class Refusal(Exception):
 
     def answer(self, path: str) -> HttpAnswer:
         headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store"), *ALWAYS.items()]
+        if self.kind is UNREADABLE:  # where the next request begins is uncertain
+            headers.append(("Connection", "close"))
         if self.kind is BUSY:
             headers.append(("Retry-After", str(RETRY_SECONDS)))
         content = to_json(replace(self.problem, instance=path))
@@ -75,7 +99,70 @@ class HttpAnswer(NamedTuple):
     status: int
     headers: Headers
     content: bytes
-    rest: Iterator[bytes] | None = None
+    rest: Generator[bytes] | None = None
+    connection: Connection | None = None
+
+    @property
+    def length(self) -> int:
+        lengths = [value for name, value in self.headers if name.lower() == "content-length"]
+        return int(lengths[0]) if lengths else len(self.content)
+
+
+class Unsent:
+    """Long answers on the way to their clients, whose memory is limited together.
+
+    Where they exceed it, the answer of which nothing was taken for the longest time is dropped.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sizes: dict[asyncio.Task[Any], int] = {}  # the one that stands longest is first
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[Callable[[], None]]:
+        """Count an answer of the current task; yields a function to call for each sent piece."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def progress() -> None:
+            if task in self._sizes:
+                self._sizes[task] = self._sizes.pop(task)
+
+        while self._sizes and sum(self._sizes.values()) + size > self._limit:
+            slowest = next(iter(self._sizes))
+            del self._sizes[slowest]
+            slowest.cancel()
+        self._sizes[task] = size
+        try:
+            yield progress
+        finally:
+            self._sizes.pop(task, None)
+
+
+class Memory:
+    """Bytes of long bodies that are worked on at once: more wait, first come, first served."""
+
+    def __init__(self, total: int) -> None:
+        self._total = self._free = total
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        size = min(size, self._total)
+        if self._waiting or size > self._free:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+            await turn
+        else:
+            self._free -= size
+        try:
+            yield
+        finally:
+            self._free += size
+            while self._waiting and self._waiting[0][0] <= self._free:
+                following, turn = self._waiting.popleft()
+                self._free -= following
+                turn.set_result(None)
 
 
 class Threads:
@@ -132,18 +219,29 @@ class Gateway:
         threads: int,
         queue: int,
         max_body: int,
+        body_limit: Callable[[Environ], int] | None = None,
         request_seconds: float = REQUEST_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Start `threads` threads; `queue` more requests may wait for one of them."""
+        """Start `threads` threads; `queue` more requests may wait for one of them.
+
+        Args:
+            body_limit: returns the bytes to keep of a request's long body; `max_body` if absent.
+        """
         self.refused = 0
         self._application = application
         self._running_limit = threads
         self._queue_limit = queue
         self._max_body = max_body
+        self._body_limit = body_limit or (lambda environ: max_body)
         self._request_seconds = request_seconds
+        self._idle_seconds = idle_seconds
         self._admitted = 0
         self._threads = Threads(threads, "request")
         self._operational = Threads(1, "operational")
+        self._health = Threads(1, "health")
+        self._unsent = Unsent(MAX_UNSENT)
+        self._memory = Memory(max_body)
 
     @property
     def waiting(self) -> int:
@@ -153,18 +251,49 @@ class Gateway:
     def close(self, seconds: float) -> bool:
         """End the threads; return whether all requests were finished in time."""
         self._operational.close(1.0)
+        self._health.close(1.0)
         return self._threads.close(seconds)
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        is_operational = scope.path in OPERATIONAL
+        threads = self._operational if is_operational else self._threads
         try:
-            environ = environ_of(scope)
-            environ["wsgi.input"] = await self._receive(environ, protocol)
-            if scope.path in OPERATIONAL:
-                await self._run(self._operational, environ, protocol)
+            if scope.path.startswith(PREFIX) and scope.method in SAFE:
+                answer = static_answer(scope)
             else:
-                await self._admit(environ, protocol)
+                environ = environ_of(scope)
+                environ["wsgi.input"] = await self._receive(environ, protocol)
+                environ[ARRIVED] = time.monotonic()
+                call = partial(self._call, environ)
+                answer = await (threads.run(call) if is_operational else self._admit(call, environ))
         except Refusal as refusal:
-            await self._send(refusal.answer(scope.path), protocol)
+            answer = refusal.answer(scope.path)
+        answer.headers.append(("Server", "attend"))
+        if "transfer-encoding" in scope.headers:
+            # A proxy that goes by a length could take what follows for another's (RFC 9112 6.1).
+            answer.headers.append(("Connection", "close"))
+        if answer.rest is None:
+            protocol.response_bytes(answer.status, answer.headers, answer.content)
+            return
+        try:
+            await self._send(answer, answer.rest, protocol, threads)
+        finally:
+            await threads.run(answer.rest.close)
+
+    async def health(self, path: str) -> tuple[int, bytes]:
+        """Return the status and the content of a health check that came by a port of its own."""
+        if path not in HEALTH:
+            return 404, b""
+        environ: Environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": path,
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "wsgi.url_scheme": "http",
+            "wsgi.input": BytesIO(),
+        }
+        answer = await self._health.run(partial(self._call, environ))
+        return answer.status, answer.content
 
     async def _receive(self, environ: Environ, protocol: HTTPProtocol) -> IO[bytes]:
         """Receive the body, of which no more is kept than the application needs to refuse it."""
@@ -172,13 +301,14 @@ class Gateway:
             return BytesIO()
         body: IO[bytes]
         length = int(environ.get("CONTENT_LENGTH", SPOOL_BYTES + 1))  # granian checks its form
+        limit = self._max_body if length <= SPOOL_BYTES else self._body_limit(environ)
         try:
             async with asyncio.timeout(self._request_seconds):
                 if length <= SPOOL_BYTES:
                     content = await protocol()
                     received, body = len(content), BytesIO(content)
                 else:
-                    received, body = await self._receive_long(protocol)
+                    received, body = await _receive_long(protocol, limit)
         except TimeoutError:
             detail = (
                 f"The body did not arrive within {self._request_seconds:g} s; send it faster, or "
@@ -187,24 +317,13 @@ class Gateway:
             raise Refusal(TOO_SLOW, detail) from None
         except ProtocolClosed:
             received, body = -1, BytesIO()
-        if received < min(length, self._max_body) and "CONTENT_LENGTH" in environ:
+        if received < min(length, limit) and "CONTENT_LENGTH" in environ:
             detail = f"The body ended before the {length:,} bytes that Content-Length says."
             raise Refusal(UNREADABLE, detail)
         return body
 
-    async def _receive_long(self, protocol: HTTPProtocol) -> tuple[int, IO[bytes]]:
-        body = SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115, `_pieces` closes it
-        received = 0
-        async for chunk in protocol:
-            if received <= self._max_body:
-                body.write(chunk)
-            received += len(chunk)
-            if received > DISCARDED * self._max_body:
-                break
-        body.seek(0)
-        return received, body
-
-    async def _admit(self, environ: Environ, protocol: HTTPProtocol) -> None:
+    async def _admit(self, call: Callable[[], HttpAnswer], environ: Environ) -> HttpAnswer:
+        """Run a request in a thread, once there is one, and memory for its body."""
         if self._admitted >= self._running_limit + self._queue_limit:
             self.refused += 1
             raise Refusal(
@@ -212,36 +331,60 @@ class Gateway:
                 f"{self._queue_limit} requests wait already, which is the limit. Send this one "
                 f"again after {RETRY_SECONDS} s.",
             )
+        body = environ["wsgi.input"]
+        size = body.seek(0, SEEK_END)
+        body.seek(0)
         self._admitted += 1
         try:
-            await self._run(self._threads, environ, protocol)
+            if size <= SPOOL_BYTES:
+                return await self._threads.run(call)
+            async with self._memory.hold(size):
+                return await self._threads.run(call)
         finally:
             self._admitted -= 1
 
-    async def _run(self, threads: Threads, environ: Environ, protocol: HTTPProtocol) -> None:
-        answer = await threads.run(partial(self._call, environ))
-        try:
-            await self._send(answer, protocol, threads)
-        finally:
-            if answer.rest is not None:
-                await threads.run(getattr(answer.rest, "close", lambda: None))
-
     async def _send(
-        self, answer: HttpAnswer, protocol: HTTPProtocol, threads: Threads | None = None
+        self, answer: HttpAnswer, rest: Iterator[bytes], protocol: HTTPProtocol, threads: Threads
     ) -> None:
-        status, headers, content, rest = answer
-        headers.append(("Server", "attend"))
-        if rest is None or threads is None:
-            protocol.response_bytes(status, headers, content)
-            return
-        transport = protocol.response_stream(status, headers)
+        """Send a long answer in pieces; close the connection if the client reads too slowly."""
+        transport = protocol.response_stream(answer.status, answer.headers)
+        connection, content, sent = answer.connection, answer.content, 0
+        seconds = self._idle_seconds + answer.length / BYTES_PER_SECOND
         try:
-            while content:
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await transport.send_bytes(content)
-                content = await threads.run(partial(next, rest, b""))
-        except (ProtocolClosed, TimeoutError):
-            return  # the client left, or reads no more
+            with self._unsent.hold(len(content)) as progress:
+                async with asyncio.timeout(seconds):
+                    while content:
+                        for begin in range(0, len(content), PIECE_BYTES):
+                            piece = content[begin : begin + PIECE_BYTES]
+                            await transport.send_bytes(piece)
+                            sent += len(piece)
+                            if connection is not None:
+                                await self._until_taken(connection, sent - WHOLE_BYTES)
+                                progress()
+                        content = await threads.run(partial(next, rest, b""))
+        except ProtocolClosed:
+            return  # the client left
+        except (TimeoutError, asyncio.CancelledError):
+            if connection is not None:
+                connection.shut()
+        finally:
+            if connection is not None:
+                connection.close()
+
+    async def _until_taken(self, connection: Connection, size: int) -> None:
+        """Return once the client has taken so much of its answer.
+
+        Raises:
+            TimeoutError: it takes nothing for the time that is allowed.
+        """
+        before, pause, since = -1, LOOK_SECONDS[0], 0.0
+        while (taken := connection.taken()) < size:
+            if taken > before:
+                before, pause, since = taken, LOOK_SECONDS[0], time.monotonic()
+            elif time.monotonic() - since > self._idle_seconds:
+                raise TimeoutError
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LOOK_SECONDS[1])
 
     def _call(self, environ: Environ) -> HttpAnswer:
         """Run the application in this thread."""
@@ -250,30 +393,67 @@ class Gateway:
         def start_response(status: str, headers: Headers, _error: object = None) -> None:
             started.append((int(status[:3]), headers))
 
-        pieces = self._application(environ, start_response)
-        content, rest = b"", _pieces(pieces, environ["wsgi.input"])
-        for piece in rest:
-            content += piece
-            if len(content) > WHOLE_BYTES:
-                return HttpAnswer(*started[-1], content, rest)
+        rest = _pieces(self._application(environ, start_response), environ["wsgi.input"])
+        content = next(rest, b"")
+        if len(content) >= WHOLE_BYTES:
+            client = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
+            return HttpAnswer(*started[-1], content, rest, Connection.of(*client))
+        rest.close()
         return HttpAnswer(*started[-1], content)
 
 
-def _pieces(pieces: Iterable[bytes], body: IO[bytes]) -> Iterator[bytes]:
-    """Yield an answer piece by piece, and close it and the request's body at the end."""
+def _pieces(pieces: Iterable[bytes], body: IO[bytes]) -> Generator[bytes]:
+    """Yield an answer in pieces of `WHOLE_BYTES` or more; close it and the body at the end."""
+    parts: list[bytes] = []
     try:
-        yield from filter(None, pieces)
+        for piece in pieces:
+            parts.append(piece)
+            if sum(map(len, parts)) >= WHOLE_BYTES:
+                yield b"".join(parts)
+                parts = []
+        if parts:
+            yield b"".join(parts)
     finally:
         body.close()
         if hasattr(pieces, "close"):
             pieces.close()
 
 
+async def _receive_long(protocol: HTTPProtocol, limit: int) -> tuple[int, IO[bytes]]:
+    """Receive a body into a file, and no more of it than shows that it exceeds the limit."""
+    body = SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115, `_pieces` closes it
+    received = 0
+    async for chunk in protocol:
+        if received <= limit:
+            body.write(chunk)
+        received += len(chunk)
+        if received > DISCARDED * max(limit, SPOOL_BYTES):
+            break
+    body.seek(0)
+    return received, body
+
+
+def static_answer(scope: Scope) -> HttpAnswer:
+    """Answer a request of a style or script.
+
+    Raises:
+        Refusal: there is no such file.
+    """
+    file = static_files().get(scope.path)
+    if file is None:
+        raise Refusal(NO_PATH, f"There is nothing at {scope.path}; /docs lists every path.")
+    headers = [*file.headers.items(), *FOR_PROGRAMS]
+    if file.is_known(scope.headers.get("if-none-match", "")):
+        return HttpAnswer(304, headers, b"")
+    headers.append(("Content-Length", str(len(file.content))))
+    return HttpAnswer(200, headers, b"" if scope.method == "HEAD" else file.content)
+
+
 def environ_of(scope: Scope) -> Environ:
     """Return a request as WSGI (PEP 3333) has it, without its body.
 
     Raises:
-        Refusal: the headers are larger than the limit.
+        Refusal: the headers are larger than the limit, or describe two bodies.
     """
     host, _, port = scope.server.rpartition(":")
     client, _, client_port = scope.client.rpartition(":")
@@ -306,6 +486,11 @@ def environ_of(scope: Scope) -> Environ:
     if size > MAX_HEADERS:
         detail = f"The headers have {size:,} bytes, but at most {MAX_HEADERS:,} are read."
         raise Refusal(HEADERS_TOO_LARGE, detail)
+    if "HTTP_TRANSFER_ENCODING" in environ and "CONTENT_LENGTH" in environ:
+        detail = "The request has Content-Length and Transfer-Encoding; send one of them."
+        raise Refusal(UNREADABLE, detail)
+    if "HTTP_HOST" in environ:
+        environ["HTTP_HOST"] = environ["HTTP_HOST"].lower()
     return environ
 
 

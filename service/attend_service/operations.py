@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Literal
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
+from attend.deadline import until
 from attend.types import Json
 from attend_service.bodies import read_body, read_query
-from attend_service.security.access import check_collection
+from attend_service.context import context
+from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
+from attend_service.security.limits import MAX_BODY
 
 View = Callable[..., Response]
+
+ARRIVED = "attend.arrived"
+"""The moment at which a request was received, in its environment, by `time.monotonic`."""
 
 CONVERTERS = {"id": "id:", "version": "int:", "job": "int:"}
 """A document's id may be anything; versions and jobs are numbers."""
@@ -51,6 +58,9 @@ class Operation:
             something and admin for the rest, so that what is forgotten stays closed.
         reads: whether it changes nothing, though it needs more than the scope read.
         media, upload: what is answered with 200, and what is sent, where it is no JSON.
+        body_limit: the largest body in bytes; the server's `max_body` if None.
+        patience: how many times the server's `deadline` it may take.
+        exact: whether `collection` in the path is a new name, or must be no alias.
         checks_collections: whether the view itself keeps to the collections that a key
             opens; otherwise what names no collection in its path is for keys to all.
         to_all: whether it is for keys to all collections, though its path names one.
@@ -74,6 +84,9 @@ class Operation:
     reads: bool = False
     media: str | None = None
     upload: str | None = None
+    body_limit: int | None = MAX_BODY
+    patience: int = 1
+    exact: bool = False
 
     @property
     def writes(self) -> bool:
@@ -124,13 +137,14 @@ class Operation:
         return tuple(sorted(possible))
 
     def call(self, **arguments: Any) -> Response:
-        if self.body is not None:
-            arguments["body"] = read_body(self.body, self.bare, single=self.single)
-        if self.query is not None:
-            arguments["query"] = read_query(self.query, form=self.html)
-        for name in _named(arguments.get("body"), arguments.get("query")):
-            check_collection(name)
-        return self.view(**arguments)
+        arrived = request.environ.get(ARRIVED) or time.monotonic()
+        with until(arrived + self.patience * context().settings.deadline):
+            if self.body is not None:
+                body = read_body(self.body, self.bare, single=self.single)
+                arguments["body"] = body if self.exact else _resolved(body)
+            if self.query is not None:
+                arguments["query"] = _resolved(read_query(self.query, form=self.html))
+            return self.view(**arguments)
 
 
 @dataclass
@@ -157,10 +171,12 @@ class Operations:
             )
 
 
-def _named(*sent: Request | None) -> Iterator[str]:
-    """Yield the collections that a body or the parameters name, besides the path."""
-    for model in sent:
-        several = getattr(model, "collections", None) or ()
-        for name in (getattr(model, "collection", None), *several):
-            if isinstance(name, str):
-                yield name
+def _resolved(sent: Request) -> Request:
+    """Return a body or parameters with collections in the place of aliases, once checked."""
+    names: dict[str, Any] = {}
+    if isinstance(several := getattr(sent, "collections", None), list):
+        names["collections"] = [resolved(name) for name in several]
+    if isinstance(one := getattr(sent, "collection", None), str):
+        names["collection"] = resolved(one)
+    same = all(getattr(sent, field) == name for field, name in names.items())
+    return sent if same else sent.model_copy(update=names)

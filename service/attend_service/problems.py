@@ -28,6 +28,7 @@ from attend.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    OverTime,
     ReadOnly,
     Unavailable,
     UnknownCollection,
@@ -91,10 +92,12 @@ TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
 TOO_LONG = Kind(414, "address-too-long", "The address is longer than a limit")
 NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
 TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
+OVER_TIME = Kind(503, "over-time", "The request takes longer than a limit")
 INTERNAL = Kind(500, "internal-error", "The server failed")
 
 DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (LimitExceeded, TOO_LARGE),
+    (OverTime, OVER_TIME),
     (InvalidRequest, Kind(422, "invalid-request", "The request is invalid")),
     (NotFound, NO_PATH),
     (ReadOnly, NOT_ALLOWED),
@@ -139,7 +142,7 @@ def problem_of(
         error = UnknownCollection("There is no such collection.", field=error.field)
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
-        if kind.status < 500:
+        if kind.status < 500 or kind is OVER_TIME:
             return kind.problem(str(error), _errors(error))
         return kind.problem(f"{_failure(error)} {_logged(reference)}")
     if isinstance(error, HTTPException) and error.code is not None and error.code < 500:
@@ -157,7 +160,7 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error, names_all=names_all)
-    if problem.status >= 500:
+    if problem.status >= 500 and problem.type != OVER_TIME.type:
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:

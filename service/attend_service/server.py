@@ -30,8 +30,9 @@ from attend_service.jobs import Trainer
 from attend_service.jobs.training import train_in_process
 from attend_service.metrics import SEVERAL
 from attend_service.security.keys import KeyFile
-from attend_service.security.limits import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADERS
+from attend_service.security.limits import HEADER_SECONDS, MAX_HEADERS
 from attend_service.settings import ServerSettings, is_loopback
+from attend_service.sockets import connection_limit
 from attend_service.worker import STOP_SECONDS, Launch, load
 
 CORES = "OMP_NUM_THREADS"
@@ -75,7 +76,7 @@ def run(
     with reserved_port(settings, folder) as (host, port), _shared_out(settings.processes):
         multiprocessing.set_start_method("spawn", force=True)
         first = multiprocessing.Lock()
-        launch = Launch(folder.absolute(), settings.at(host), trainer, first)
+        launch = Launch(folder.absolute(), settings.at(host), port, trainer, first)
         server = Granian(
             "attend",
             host,
@@ -84,7 +85,7 @@ def run(
             workers=settings.processes,
             http=HTTPModes.http1,
             websockets=False,
-            backpressure=MAX_CONNECTIONS,
+            backpressure=connection_limit(),
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(HEADER_SECONDS * 1000), max_buffer_size=MAX_HEADERS
             ),
@@ -160,28 +161,39 @@ def reserved_port(settings: ServerSettings, folder: Path) -> Iterator[tuple[str,
         addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise CannotServe(f"{settings.host!r} is no address of this machine ({error}).") from None
-    family, kind, protocol, _, address = addresses[0]
+    family, _, _, _, address = addresses[0]
     host = str(address[0])
     check_reach(host, settings, folder)
-    try:
-        # Workers share the port, and so could a second server: this one, which does not share,
-        # fails where there is one.
-        with socket.socket(family, kind, protocol) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
-            alone.listen()
-            port = alone.getsockname()[1]
-        shared = socket.socket(family, kind, protocol)
+    port = _free_port(family, address, "--port")
+    if settings.health_port is not None:
+        _free_port(family, (host, settings.health_port, *address[2:]), "--health-port")
+    with socket.socket(family) as shared:
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         shared.bind((host, port))
+        yield host, port
+
+
+def _free_port(family: socket.AddressFamily, address: Any, flag: str) -> int:
+    """Return the port of an address; of port 0, a free one.
+
+    Workers share a port, and so could a second server: this socket, which does not share, fails
+    where there is one.
+
+    Raises:
+        CannotServe: the port is not free.
+    """
+    try:
+        with socket.socket(family) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            alone.listen()
+            return int(alone.getsockname()[1])
     except OSError as error:
         raise CannotServe(
-            f"Port {settings.port} of {settings.host} is not free ({error.strerror}). Stop the "
-            f"program that uses it, or choose another with --port."
+            f"Port {address[1]} of {address[0]} is not free ({error.strerror}). Stop the "
+            f"program that uses it, or choose another with {flag}."
         ) from None
-    with shared:
-        yield host, port
 
 
 def check_reach(address: str, settings: ServerSettings, folder: Path) -> None:

@@ -69,6 +69,10 @@ class ServerSettings(BaseModel):
     port: int = Field(default=8000, ge=0, le=65535)
     """The port; 0 for any free one."""
 
+    health_port: int | None = Field(default=None, ge=1, le=65535)
+    """A second port that answers /healthz and /readyz only, also while connections flood the
+    first."""
+
     engine: str | None = None
     """Where collections live instead of the folder: milvus://HOST:PORT/LIBRARY. The folder then
     keeps what is this server's own: API keys."""
@@ -81,6 +85,10 @@ class ServerSettings(BaseModel):
 
     queue: int = Field(default=128, ge=0, le=1000)
     """Requests that may wait for a thread; more are answered 429."""
+
+    deadline: float = Field(default=60, gt=0, le=3600)
+    """Seconds for a request, once it is received, to be answered; then it is stopped, and answered
+    503."""
 
     cache_mib: int = Field(default=64, ge=0, le=65536)
     """Memory for the embeddings of earlier queries, in MiB; 0 for none."""

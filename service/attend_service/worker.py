@@ -15,6 +15,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.synchronize import Lock
 from pathlib import Path
 from typing import NoReturn
@@ -24,12 +25,13 @@ from threadpoolctl import threadpool_limits
 from attend import AttendError, Data
 from attend.timings import listen
 from attend_service import logs
-from attend_service.app import create_app
+from attend_service.app import body_limit, create_app
 from attend_service.gateway import Gateway
 from attend_service.jobs import Jobs, Trainer
 from attend_service.metrics import IS_ONE_OF_SEVERAL, QueueState, metrics_of
 from attend_service.readiness import Readiness
 from attend_service.settings import MEBIBYTE, ServerSettings
+from attend_service.sockets import limit_sending, serve_health
 
 log = logging.getLogger("attend")
 
@@ -53,12 +55,14 @@ class Launch:
 
     Attributes:
         settings: those of a server that listens where this one does.
+        port: the port of the server.
         first: a lock that the first of several workers takes for good. That one takes
             connections at once, to report its health; the others only when they are warm.
     """
 
     folder: Path
     settings: ServerSettings
+    port: int
     trainer: Trainer
     first: Lock
 
@@ -85,6 +89,7 @@ class Worker:
             read_only=settings.read_only,
             engine=settings.engine,
         )
+        self._launch = launch
         self._readiness = Readiness()
         self._jobs = Jobs(self._data, launch.trainer)
         app = create_app(self._data, settings, self._readiness, self._jobs)
@@ -93,6 +98,7 @@ class Worker:
             threads=settings.threads,
             queue=settings.queue,
             max_body=settings.max_body_bytes,
+            body_limit=partial(body_limit, app),
         )
         self._metrics = metrics_of(app)
         gateway = self._gateway
@@ -104,6 +110,16 @@ class Worker:
             threading.Thread(target=self._report, daemon=True).start()
         self.warming = threading.Thread(target=self._warm, name="warm", daemon=True)
         self.warming.start()
+
+    def __rsgi_init__(self, loop: AbstractEventLoop) -> None:
+        """Have the loop begin with what granian does not do."""
+        self._beginning = loop.create_task(self._begin())
+
+    async def _begin(self) -> None:
+        host, port = self._launch.settings.host, self._launch.settings.health_port
+        if port is not None:
+            self._health = await serve_health(host, port, self._gateway.health)
+        await limit_sending(self._launch.port)
 
     def __rsgi_del__(self, _loop: AbstractEventLoop) -> None:
         """Stop the jobs and close the data; granian has sent all answers."""

@@ -19,6 +19,7 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 
 from attend_service.gateway import Gateway
+from attend_service.sockets import limit_sending
 from attend_service.worker import end_process
 
 LIMIT = 30.0
@@ -26,7 +27,7 @@ LIMIT = 30.0
 
 THREADS, QUEUE = 2, 3
 MAX_BODY = 1_000_000
-HEADER_SECONDS, REQUEST_SECONDS = 1.0, 2.0
+HEADER_SECONDS, REQUEST_SECONDS, IDLE_SECONDS = 1.0, 2.0, 1.0
 
 
 class Application:
@@ -64,6 +65,9 @@ class Application:
 
 
 class StoppingGateway(Gateway):
+    def __rsgi_init__(self, loop: AbstractEventLoop) -> None:
+        self.limiting = loop.create_task(limit_sending(int(sys.argv[1]), IDLE_SECONDS))
+
     def __rsgi_del__(self, _loop: AbstractEventLoop) -> None:
         end_process()
 
@@ -74,6 +78,7 @@ gateway = StoppingGateway(
     queue=QUEUE,
     max_body=MAX_BODY,
     request_seconds=REQUEST_SECONDS,
+    idle_seconds=IDLE_SECONDS,
 )
 
 if __name__ == "__main__":

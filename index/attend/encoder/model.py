@@ -12,6 +12,7 @@ import numpy as np
 
 from attend.arrays import unit
 from attend.coalesce import Coalescer
+from attend.deadline import checked
 from attend.encoder.batching import (
     TOKENS_PER_BATCH,
     IdleCores,
@@ -136,7 +137,7 @@ class SentenceEncoder:
         ]
         workers = self._workers[task]
         results = workers.map(self._shared, parts) if len(parts) > 1 else map(self._shared, parts)
-        for places, (vectors, spent) in zip(groups, results, strict=True):
+        for places, (vectors, spent) in checked(zip(groups, results, strict=True)):
             rows[places] = vectors
             record(spent)
         return _normalised(rows, self.name)[once.places]

@@ -12,6 +12,7 @@ import numpy as np
 from attend.api.answers import Answer, Facets, Hit, Weighing
 from attend.api.search import SearchOptions, SearchRequest
 from attend.attention import Attended
+from attend.deadline import checked
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
 from attend.search.listing import (
@@ -115,7 +116,7 @@ class Answering:
         if least is None or not plan.calibrated:
             least = 0.0
         answers = []
-        for query, attended in enumerate(self.attention.attended):
+        for query, attended in enumerate(checked(self.attention.attended)):
             confidence = attended.confidence
             answered = attended.total_documents > 0 and confidence >= least
             answer = Answer(

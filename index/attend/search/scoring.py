@@ -11,6 +11,7 @@ import numpy as np
 from attend.api.search import SearchOptions
 from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
+from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.projection import RAW_KEYS, Projection
 from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
@@ -291,7 +292,7 @@ class Scoring:
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
         """Return all documents of `rows` with their keys by head, block by block."""
         most = max(1, MAX_SCORES // self.mechanism.heads)
-        for candidates in self.view.keys.blocks(rows):
+        for candidates in checked(self.view.keys.blocks(rows)):
             parts = [candidates] if len(candidates.ids) <= most else candidates.blocks(most)
             yield from map(self.by_head, parts)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from attend.deadline import check_deadline
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
 from attend.settings import Settings
@@ -236,6 +237,7 @@ def _stored_values(store: CollectionStore, path: str | None, width: int) -> Iter
     """Read the values that are vectors of a width; all others are passed over."""
     after = 0
     while block := store.scroll(after, BLOCK):
+        check_deadline()
         values = [(document.row, value_of(document, path)) for document in block]
         fitting = [pair for pair in values if is_numbers(pair[1]) and len(pair[1]) == width]
         if fitting:

@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
+from attend.deadline import is_over
 from attend.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
 from attend.store.records import State
 from attend.store.words import TOKENIZER
 from attend.types import Float32, Json
 
 BUSY_SECONDS = 30.0
+
+STEPS = 1_000_000
+"""Steps of SQLite's machine, some milliseconds, after which a statement checks the deadline."""
 
 UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 """Primary codes of errors of the disk."""
@@ -149,6 +153,7 @@ class Connections:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.set_progress_handler(is_over, STEPS)
             connection.create_function("has_words", 2, TOKENIZER.holds, deterministic=True)
         except sqlite3.DatabaseError as error:
             raise Damaged(

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
+from attend.deadline import checked
 from attend.store import words
 from attend.store.connections import Connections, put_settings, read_state
 from attend.store.documents import StoredDocuments
@@ -104,4 +105,4 @@ class Store(
     def lexical_many(self, texts: Sequence[str], limit: int | None = None) -> list[Lexical]:
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)
-            return [words.search(reader, TOKENIZER.words(text), limit) for text in texts]
+            return [words.search(reader, TOKENIZER.words(text), limit) for text in checked(texts)]

@@ -45,6 +45,7 @@ def list_collections() -> Response:
     "PUT",
     BY_NAME,
     body=CollectionSettings,
+    exact=True,
     returns={200: CollectionInfo, 201: CollectionInfo},
     example=EXAMPLE,
 )
@@ -71,7 +72,7 @@ def show_collection(collection: str) -> Response:
     return reply(collection_of(collection).info())
 
 
-@operations.add("DELETE", BY_NAME, returns={204: None})
+@operations.add("DELETE", BY_NAME, exact=True, returns={204: None})
 def drop_collection(collection: str) -> Response:
     """Delete a collection with everything in it; its jobs are cancelled."""
     data = context().data
@@ -93,6 +94,7 @@ def list_aliases() -> Response:
     "PUT",
     ALIAS,
     body=AliasRequest,
+    exact=True,
     returns={200: AliasInfo, 201: AliasInfo},
     example={"collection": "books"},
     also=(404, 409),

@@ -22,6 +22,7 @@ from attend.store import StoredDocument
 from attend_service.context import collection_of
 from attend_service.operations import Operations
 from attend_service.replies import reply
+from attend_service.security.limits import MAX_BATCH_BODY
 
 operations = Operations("Documents")
 
@@ -52,6 +53,7 @@ EXAMPLE = {
     ALL,
     body=UpsertRequest,
     bare="documents",
+    body_limit=None,
     returns={200: Written},
     example=EXAMPLE,
     scope="write",
@@ -88,6 +90,7 @@ def show_document(collection: str, id: str, query: ReadRequest) -> Response:
     "PATCH",
     ONE,
     body=UpdateRequest,
+    body_limit=None,
     returns={200: DocumentAnswer},
     example={"value": {"stars": 4.3, "shelf": "sea"}, "payload": {"lent": True, "year": None}},
     scope="write",
@@ -116,6 +119,7 @@ def delete_document(collection: str, id: str) -> Response:
     "POST",
     DELETE,
     body=DeletionRequest,
+    body_limit=MAX_BATCH_BODY,
     returns={200: Deleted},
     example={"ids": ["moby-dick"]},
     scope="write",

@@ -36,6 +36,7 @@ from attend_service.jobs import Job, JobSummary, QueueFull, UnknownJob
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed
+from attend_service.security.limits import MAX_BATCH_BODY
 
 operations = Operations("Learning")
 projections = Operations("Projections")
@@ -72,6 +73,7 @@ class JobList(Reply):
     "POST",
     FEEDBACK,
     body=FeedbackRequest,
+    body_limit=None,
     bare="items",
     single=True,
     returns={200: FeedbackAdded},
@@ -214,6 +216,7 @@ def roll_back_projection(collection: str, query: RollbackRequest) -> Response:
     "POST",
     "/v1/collections/{collection}/compare",
     body=CompareRequest,
+    body_limit=MAX_BATCH_BODY,
     returns={200: ComparisonAnswer},
     example={
         "before": 1,

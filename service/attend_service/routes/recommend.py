@@ -22,6 +22,7 @@ from attend.search.listing import cursor, fingerprint, place
 from attend_service.context import collection_of
 from attend_service.operations import Operations
 from attend_service.replies import reply
+from attend_service.security.limits import MAX_BATCH_BODY
 
 operations = Operations("Recommendations")
 
@@ -39,6 +40,7 @@ EXAMPLE: dict[str, Any] = {
     "POST",
     RECOMMEND,
     body=RecommendRequest,
+    body_limit=MAX_BATCH_BODY,
     returns={200: Recommended | Predicted},
     example=EXAMPLE,
     scope="read",
@@ -58,6 +60,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     "POST",
     INTERACTIONS,
     body=InteractionsRequest,
+    body_limit=None,
     bare="items",
     single=True,
     returns={200: InteractionsAdded},

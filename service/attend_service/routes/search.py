@@ -13,13 +13,14 @@ from attend import Collection
 from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix
 from attend.api.base import Reply, parse
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
-from attend.errors import AttendError, InvalidRequest
+from attend.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
 from attend_service.context import context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
 from attend_service.problems import ProblemDetails, problem_of
 from attend_service.replies import reply, wants_page
+from attend_service.security.limits import MAX_BATCH_BODY
 
 operations = Operations("Search")
 
@@ -73,6 +74,7 @@ def search(collection: str, body: SearchRequest) -> Response:
     "POST",
     f"{SEARCH}/batch",
     body=BatchRequest,
+    body_limit=MAX_BATCH_BODY,
     returns={200: BatchAnswers},
     example={"searches": [EXAMPLE, {"query": {"id": "emma"}, "k": 1}]},
     scope="read",
@@ -148,6 +150,8 @@ def _answers(
 ) -> Sequence[Answer | FailedSearch]:
     try:
         return collection.search_many(searches)
+    except OverTime:
+        raise
     # One that fails takes all with it; alone, each shows whether it was the one.
     except AttendError:
         return [_answer_or_error(collection, search) for search in searches]
@@ -156,6 +160,8 @@ def _answers(
 def _answer_or_error(collection: Collection, search: SearchRequest) -> Answer | FailedSearch:
     try:
         return collection.search_many([search])[0]
+    except OverTime:
+        raise
     except AttendError as error:
         return FailedSearch(problem_of(error))
 

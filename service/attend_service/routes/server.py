@@ -57,7 +57,7 @@ def metrics() -> Response:
     return Response(metrics_of(current_app).text(), content_type=MEDIA_TYPE)
 
 
-@administration.add("POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True)
+@administration.add("POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True, patience=10)
 def take_snapshot(collection: str) -> Response:
     """Take a snapshot of a collection, and download it.
 
@@ -80,7 +80,15 @@ def take_snapshot(collection: str) -> Response:
     return response
 
 
-@administration.add("PUT", SNAPSHOT, upload=TAR, returns={201: Restored}, to_all=True)
+@administration.add(
+    "PUT",
+    SNAPSHOT,
+    upload=TAR,
+    body_limit=None,
+    returns={201: Restored},
+    exact=True,
+    to_all=True,
+)
 def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 

@@ -38,25 +38,51 @@ def check_access() -> None:
         raise Forbidden(
             f"This needs a key of the scope {need}, but the scope of the key is {g.key.scope}."
         )
-    collection = (request.view_args or {}).get("collection")
-    if collection is not None and not operation.to_all:
-        check_collection(collection)
+    arguments = request.view_args or {}
+    if "collection" in arguments and not operation.to_all:
+        name = arguments["collection"]
+        arguments["collection"] = _opened(name) if operation.exact else resolved(name)
     elif g.key.collections is not None and not operation.checks_collections:
         raise Forbidden("This needs a key to all collections, but the key is for some.")
 
 
-def check_collection(name: str) -> None:
-    """Raise Forbidden for a collection that the request's key does not open, existing or not."""
+def may_send() -> bool:
+    """Return whether the body of the request is worth receiving, by its key alone."""
+    operation = requested_operation()
+    if operation is None or not context().keys.asks() or operation.need == "open":
+        return operation is not None
+    key = context().keys.owner(_sent() or "")
+    return key is not None and key.may(operation.need)
+
+
+def resolved(name: str) -> str:
+    """Return the collection of a name or alias, which the request's key opens.
+
+    The view gets this name: an alias that is switched meanwhile does not lead it elsewhere.
+
+    Raises:
+        Forbidden: the key opens neither the name nor the collection, existing or not.
+    """
+    key = _key()
+    if key is None:
+        return name
+    collection = context().data.resolve(name)
+    if key.opens(name) or key.opens(collection):
+        return collection
+    return _opened(name)
+
+
+def _opened(name: str) -> str:
+    """Return a name as it is, or raise Forbidden where the request's key does not open it."""
     if not is_allowed(name):
         raise Forbidden(f"The key does not open a collection {name[:80]!r}.")
+    return name
 
 
 def is_allowed(collection: str) -> bool:
-    """Return whether the request's key opens a collection, by its name or an alias."""
+    """Return whether the request's key opens a collection by this name."""
     key = _key()
-    if key is None or key.opens(collection):
-        return True
-    return key.opens(context().data.resolve(collection))
+    return key is None or key.opens(collection)
 
 
 def visible(names: Iterable[str]) -> list[str]:

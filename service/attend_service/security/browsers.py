@@ -38,7 +38,8 @@ ALWAYS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_OTHERS = [*ALWAYS.items(), ("Content-Security-Policy", NOTHING)]
+FOR_PROGRAMS = [*ALWAYS.items(), ("Content-Security-Policy", NOTHING)]
+"""The headers of everything that is not a page."""
 
 
 def _page() -> list[tuple[str, str]]:
@@ -48,7 +49,7 @@ def _page() -> list[tuple[str, str]]:
 
 def harden(response: Response) -> None:
     sent = response.headers
-    sent.extend(_page() if response.mimetype == HTML else _OTHERS)
+    sent.extend(_page() if response.mimetype == HTML else FOR_PROGRAMS)
     # A write that was answered is seen by the next search: no answer may be an older one's.
     if "Cache-Control" not in sent:
         sent.add("Cache-Control", "no-store")

@@ -17,6 +17,17 @@ MAX_QUERY_STRING = 16_384
 MAX_HEADERS = 65_536
 """Bytes of a request's first line and headers together."""
 
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of a body that uploads nothing, such as a search."""
+
+MAX_BATCH_BODY = 16 * 1024 * 1024
+"""Bytes of a body that has many searches."""
+
+FREE_BRACKETS = 100_000
+BYTES_PER_BRACKET = 32
+"""Lists and objects in a JSON body, in all, and beyond that by its size. Each takes 150 bytes of
+memory, however short its text."""
+
 MAX_DEPTH = 64
 """Objects and lists within one another, in a body or a parameter: SQLite's JSON ends at 1,000, and
 what walks such a tree in Python not far beyond."""
@@ -25,7 +36,13 @@ MAX_CONNECTIONS = 1000
 """Of one worker process; more wait until one of them is closed."""
 
 IDLE_SECONDS = 60.0
-"""In which a client must take the next part of a long answer."""
+"""The time in which a client must take the next part of an answer."""
+
+BYTES_PER_SECOND = 256 * 1024
+"""The rate, 2 Mbit a second, at which a client must take a long answer, after `IDLE_SECONDS`."""
+
+MAX_UNSENT = 256 * 1024 * 1024
+"""Bytes of long answers that wait for their clients, in all."""
 
 HEADER_SECONDS = 30.0
 """In which a request's headers must arrive, since the connection began or the answer before them;
@@ -47,6 +64,18 @@ def check_address() -> None:
         raise RequestURITooLarge(
             f"The address has {length:,} bytes of parameters, but at most {MAX_QUERY_STRING:,} are "
             f"read; send them as the body of a POST."
+        )
+
+
+def check_brackets(text: bytes) -> None:
+    """Raise InvalidRequest, before JSON is parsed, where it would take much memory for its size."""
+    brackets = text.count(b"[") + text.count(b"{")
+    limit = max(FREE_BRACKETS, len(text) // BYTES_PER_BRACKET)
+    if brackets > limit:
+        raise InvalidRequest(
+            f"The JSON has {brackets:,} lists and objects, but at most {limit:,} are read in a "
+            f"body of this size; send less at once.",
+            field="body",
         )
 
 

@@ -1,0 +1,78 @@
+"""The deadline of a thread's work, which long work checks now and then.
+
+A thread has none unless its caller sets one: a server does for each request, the command line does
+not. SQLite checks it inside long statements (`attend.store.connections`).
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from attend.errors import OverTime
+
+NO_DEADLINE = math.inf
+
+Item = TypeVar("Item")
+
+
+class _Deadline(threading.local):
+    """The deadline of each thread, by `time.monotonic`."""
+
+    moment = NO_DEADLINE
+
+
+_current = _Deadline()
+
+
+@contextmanager
+def until(moment: float) -> Iterator[None]:
+    """Set the deadline of this thread; `NO_DEADLINE` for work that must not be left half done.
+
+    Raises:
+        OverTime: SQLite stopped a statement because the deadline passed.
+    """
+    before, _current.moment = _current.moment, moment
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            raise _over_time() from error
+        raise
+    finally:
+        _current.moment = before
+
+
+def deadline() -> float:
+    """Return the deadline of this thread, by `time.monotonic`."""
+    return _current.moment
+
+
+def is_over() -> bool:
+    """Return whether the deadline of this thread has passed."""
+    return time.monotonic() > _current.moment
+
+
+def check_deadline() -> None:
+    """Raise OverTime if the deadline of this thread has passed."""
+    if is_over():
+        raise _over_time()
+
+
+def checked(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, and check the deadline before each."""
+    for item in items:
+        check_deadline()
+        yield item
+
+
+def _over_time() -> OverTime:
+    return OverTime(
+        "The request takes longer than the server allows, and was stopped. Ask for less at once, "
+        "or start the server with a larger --deadline."
+    )
