@@ -270,7 +270,8 @@ class Data:
             )
 
     def encoder(self, name: str) -> Encoder:
-        """Return an encoder by name or folder; it is loaded once."""
+        """Return an encoder by name or folder; it is loaded once, however its folder is written."""
+        name = encoders.canonical_name(name)
         with self._loading:
             if name not in self._encoders:
                 loaded = self._load(name)

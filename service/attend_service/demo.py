@@ -86,7 +86,7 @@ def _write(collection: Collection, documents: Sequence[dict[str, Any]]) -> Writt
 
 
 def _index_and_report(folder: Path, as_json: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = Data(folder)
     try:
         written = build(data, standard_library())

@@ -7,6 +7,7 @@ itself. What the workers must agree upon is in the data folder.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import socket
@@ -34,6 +35,8 @@ from attend_service.security.limits import HEADER_SECONDS, MAX_HEADERS
 from attend_service.settings import ServerSettings, is_loopback
 from attend_service.sockets import connection_limit
 from attend_service.worker import STOP_SECONDS, Launch, load
+
+log = logging.getLogger("attend")
 
 CORES = "OMP_NUM_THREADS"
 """The variable by which torch and FAISS learn how many cores are theirs. Where workers share
@@ -73,6 +76,9 @@ def run(
         NotAllowed: other machines could connect without a key, and that was not allowed.
     """
     check_folder(folder, read_only=settings.read_only)
+    os.umask(0o077)
+    if not settings.read_only:
+        keep_private(folder)
     with reserved_port(settings, folder) as (host, port), _shared_out(settings.processes):
         multiprocessing.set_start_method("spawn", force=True)
         first = multiprocessing.Lock()
@@ -149,6 +155,16 @@ def check_folder(folder: Path, *, read_only: bool) -> None:
             f"The data folder {folder} cannot be written to. Serve it with --read-only, or change "
             f"its permissions."
         )
+
+
+def keep_private(folder: Path) -> None:
+    """Let only the owner of a data folder read it: it has every text, in files of several ages."""
+    try:
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+            log.warning("The data folder %s was open to others; now it is closed to them.", folder)
+    except OSError as error:
+        log.warning("The data folder %s is open to others, and stays so: %s", folder, error)
 
 
 @contextmanager

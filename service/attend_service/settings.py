@@ -112,6 +112,10 @@ class ServerSettings(BaseModel):
     max_collections: int = Field(default=1000, ge=1, le=100_000)
     """Collections that clients may make."""
 
+    allow_encoder: Words = ()
+    """An encoder, by name or folder, that clients may name besides the default one; the command
+    line may name any."""
+
     recall: float = Field(default=0.95, gt=0, le=1)
     """The share of the ten nearest that large collections find, where clients that make them do
     not say; 1 for exact search."""

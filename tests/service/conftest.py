@@ -75,8 +75,10 @@ def jobs(data: Data, trainer: SlowTrainer) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def app(data: Data, jobs: Jobs) -> Flask:
-    app = create_app(data, ServerSettings(), jobs=jobs)
+def app(data: Data, jobs: Jobs, request: pytest.FixtureRequest) -> Flask:
+    names = {"tiny_encoder_folder"} & set(request.fixturenames)  # it takes seconds to make
+    folders = tuple(str(request.getfixturevalue(name)) for name in names)
+    app = create_app(data, ServerSettings(allow_encoder=folders), jobs=jobs)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     return app
 

@@ -47,7 +47,12 @@ def rotate(collection: Collection, *, progress: Any, cancelled: Any, **fields: A
 @click.option("--json", is_flag=True)
 def main(data: Path, port: int, json: bool) -> None:
     """As `python -m service --json`."""
-    run(data, ServerSettings(port=port, log_level="warning"), _announce, trainer=rotate)
+    run(
+        data,
+        ServerSettings(port=port, log_level="warning", allow_encoder=(str(data.parent / "model"),)),
+        _announce,
+        trainer=rotate,
+    )
 
 
 def _timed(load: Callable[[str], Encoder]) -> Callable[[str], Encoder]:

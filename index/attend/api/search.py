@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,11 @@ from attend.store.selection import MAX_FACETS
 from attend.types import Consistency
 
 MAX_BATCH = 256
+MAX_BATCH_HITS = 100_000
+"""Hits to list in all searches of a batch together."""
+MAX_BATCH_CONDITIONS = 1024
+MAX_BATCH_MASKED = 100_000
+"""Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
 MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
@@ -185,6 +191,46 @@ class BatchRequest(Request):
     matrix: bool = False
     """Add the logits and weights of every query over every document that filter and mask let pass;
     with {id: …} as queries, self-attention."""
+
+    @model_validator(mode="after")
+    def _bounded_together(self) -> BatchRequest:
+        masks = {mask.model_dump_json(): mask for mask in _present(self.searches, "mask")}
+        filters = {json.dumps(tree): tree for tree in _present(self.searches, "filter")}
+        sums = (
+            ("hits (k)", sum(search.k for search in self.searches), MAX_BATCH_HITS),
+            ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
+            ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
+        )
+        for noun, count, limit in sums:
+            if count > limit:
+                raise ValueError(
+                    f"the searches have {count:,} {noun} together, but at most {limit:,} are "
+                    f"taken; send several batches"
+                )
+        return self
+
+
+def _present(searches: list[SearchRequest], field: str) -> list[Any]:
+    values = (getattr(search, field) for search in searches)
+    return [value for value in values if value is not None]
+
+
+def _masked(mask: Mask) -> int:
+    return len(mask.exclude) + len(mask.only or ())
+
+
+def _conditions(filter: JsonValue) -> int:
+    """Count the conditions of a filter; what is wrong with it is told where it is compiled."""
+    if isinstance(filter, list):
+        return sum(map(_conditions, filter))
+    if not isinstance(filter, dict):
+        return 0
+    return sum(
+        _conditions(operand)
+        if name.startswith("$")
+        else (len(operand) if isinstance(operand, dict) else 1)
+        for name, operand in filter.items()
+    )
 
 
 class PlainSearch(SearchOptions):

@@ -6,7 +6,7 @@ Importing this package loads neither torch nor a model; `load` does both.
 from __future__ import annotations
 
 from attend.encoder.cache import CachedEncoder, EmbeddingCache
-from attend.encoder.loading import DEFAULT, load
+from attend.encoder.loading import DEFAULT, canonical_name, load
 from attend.encoder.model import Encoder, SentenceEncoder
 from attend.encoder.passages import Passage
 
@@ -17,5 +17,6 @@ __all__ = [
     "Encoder",
     "Passage",
     "SentenceEncoder",
+    "canonical_name",
     "load",
 ]

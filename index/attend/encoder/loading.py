@@ -65,13 +65,17 @@ def load(
 
 def find(name: str) -> Origin:
     """Find a model; a folder's name is its full path, so that it is found from anywhere."""
+    name = canonical_name(name)
+    return Origin(name, str(_checked_default()) if name == DEFAULT else name)
+
+
+def canonical_name(name: str) -> str:
+    """Return the one name of an encoder; of a folder, its full path."""
     if name in ALIASES:
-        return Origin(DEFAULT, str(_checked_default()))
+        return DEFAULT
     folder = Path(name).expanduser()
     # Not Path.is_dir(), which raises where the name is longer than a path can be.
-    if os.path.isdir(folder):
-        return Origin(str(folder.resolve()), str(folder.resolve()))
-    return Origin(name, name)
+    return str(folder.resolve()) if os.path.isdir(folder) else name
 
 
 def _checked_default() -> Path:

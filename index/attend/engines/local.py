@@ -88,7 +88,10 @@ class Folder:
         if (folder / "documents.db").exists():
             return
         making = self.folder / f"making-{secrets.token_hex(8)}"
-        making.mkdir(parents=True)
+        # Of their owner alone: whoever reads them reads every text.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        making.mkdir(mode=0o700)
+        (making / "documents.db").touch(mode=0o600)
         cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
         projection = identity(settings.dimension, normalize=cosine_of_raw)
         store = Store(making / "documents.db")
@@ -96,7 +99,7 @@ class Folder:
             settings.stored(), (projection.kind, projection.to_bytes(), projection.fingerprint)
         )
         store.close()
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.exists() and not (folder / "documents.db").exists():
             shutil.rmtree(folder)  # indexes without their database are of no use
         try:

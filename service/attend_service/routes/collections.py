@@ -22,7 +22,7 @@ from attend_service.context import collection_of, context
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed, visible
-from attend_service.security.limits import check_new_collection, check_new_name
+from attend_service.security.limits import check_encoder, check_new_collection, check_new_name
 
 log = logging.getLogger("attend")
 operations = Operations("Collections")
@@ -54,7 +54,9 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
 
     201 if it is new, 200 if it exists with the same settings; other settings are a conflict.
     """
-    data = context().data
+    data, allowed = context().data, context().settings.allow_encoder
+    if body.encoder is not None:
+        check_encoder(body.encoder, allowed)
     is_new = collection not in data.names()
     if is_new:
         check_new_collection(data, collection, context().settings.max_collections)

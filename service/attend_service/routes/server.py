@@ -27,7 +27,7 @@ from attend_service.pages import VIEWS, PageView, first_collection, page, search
 from attend_service.problems import KINDS
 from attend_service.replies import HTML, reply
 from attend_service.security.access import visible
-from attend_service.security.limits import check_new_collection
+from attend_service.security.limits import check_encoder, check_new_collection
 
 administration = Operations("Operation")
 operations = Operations("Server")
@@ -86,6 +86,7 @@ def take_snapshot(collection: str) -> Response:
     upload=TAR,
     body_limit=None,
     returns={201: Restored},
+    patience=10,
     exact=True,
     to_all=True,
 )
@@ -124,6 +125,7 @@ def _check_encoder(settings: Settings) -> None:
     """
     if settings.encoder is None:
         return
+    check_encoder(settings.encoder, context().settings.allow_encoder, field="body")
     try:
         width = context().data.encoder(settings.encoder).dimension
     except EncoderError as error:

@@ -5,10 +5,12 @@ SECURITY.md lists them all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import request
 from werkzeug.exceptions import RequestURITooLarge
 
-from attend import Data
+from attend import Data, encoder
 from attend.errors import Conflict, InvalidRequest
 
 MAX_QUERY_STRING = 16_384
@@ -92,6 +94,19 @@ def check_depth(content: object, text: bytes, field: str = "body") -> None:
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deeper(content, MAX_DEPTH):
         raise InvalidRequest(
             f"The JSON is nested more than {MAX_DEPTH} deep; send it flatter.", field=field
+        )
+
+
+def check_encoder(name: str, allowed: Sequence[str], field: str = "encoder") -> None:
+    """Raise InvalidRequest for an encoder that clients may not name.
+
+    The sentence does not tell which folders the server has.
+    """
+    if encoder.canonical_name(name) not in map(encoder.canonical_name, (encoder.DEFAULT, *allowed)):
+        raise InvalidRequest(
+            f"The encoder {name[:80]!r} is not one that this server offers to its clients. Use "
+            f"{encoder.DEFAULT}, or have its operator add it with --allow-encoder.",
+            field=field,
         )
 
 

@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) 
         pytest.skip("Chromium is not installed here")
     folder = tmp_path_factory.mktemp("pages")
     world.build(folder, str(tiny_encoder_folder))
-    with running(folder) as server:
+    with running(folder, "--allow-encoder", str(tiny_encoder_folder)) as server:
         wait_until_ready(server)
         yield server
 
@@ -64,7 +64,7 @@ def library(
         pytest.skip("SciFact is not beside this project")
     folder = tmp_path_factory.mktemp("library")
     libraries.build(folder, str(tiny_encoder_folder))
-    with running(folder) as server:
+    with running(folder, "--allow-encoder", str(tiny_encoder_folder)) as server:
         wait_until_ready(server)
         yield server
 

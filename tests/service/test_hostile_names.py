@@ -1,0 +1,143 @@
+"""Names that mean two things: aliases that are switched, and encoders that clients name."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from attend import Data
+from attend.encoder import DEFAULT
+from attend_service.app import create_app
+from attend_service.security.keys import KeyFile
+from attend_service.settings import ServerSettings
+from tests.service.test_server import LIMIT, running, wait_until_ready
+
+TRIES = 300
+ONE = {"query": [1, 0, 0]}
+
+
+def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> None:
+    with closing(Data(tmp_path)) as data:
+        for name in ("mine", "theirs"):
+            data.create(name, dimension=3).upsert([{"id": name, "vector": [1, 0, 0]}])
+        data.set_alias("current", "mine")
+    key = KeyFile(tmp_path).add(scope="write", collections=["mine"]).text
+    stopped = threading.Event()
+    with running(tmp_path, "--require-keys") as server:
+        wait_until_ready(server)
+        switching = threading.Thread(target=switch, args=(tmp_path, stopped))
+        switching.start()
+        try:
+            connection = http.client.HTTPConnection(server.host, server.port, timeout=LIMIT)
+            statuses = [attempt(connection, key, number) for number in range(TRIES)]
+        finally:
+            stopped.set()
+            switching.join()
+    assert set(statuses) == {200, 403}, "either is missing: nothing was tried"
+    with closing(Data(tmp_path, read_only=True)) as data:
+        assert data.collection("theirs").ids() == {"theirs"}
+
+
+def switch(folder: Path, stopped: threading.Event) -> None:
+    with closing(Data(folder)) as data:
+        while not stopped.is_set():
+            for name in ("theirs", "mine"):
+                data.set_alias("current", name)
+
+
+def attempt(connection: http.client.HTTPConnection, key: str, number: int) -> int:
+    """Send one of several requests by the alias; nothing of `theirs` may come back."""
+    # A long body leaves time between the check of the key and the view.
+    padding = " " * 300_000
+    path, body = (
+        ("/v1/collections/current/search", json.dumps(ONE) + padding),
+        ("/v1/search", json.dumps({**ONE, "collections": ["current"]}) + padding),
+        ("/v1/collections/current/search/batch", json.dumps({"searches": [ONE]}) + padding),
+        (
+            "/v1/collections/current/documents",
+            json.dumps([{"id": f"n{number}", "vector": [1, 0, 0]}]) + padding,
+        ),
+    )[number % 4]
+    headers = {"X-Api-Key": key, "Content-Type": "application/json"}
+    connection.request("POST", path, body, headers)
+    response = connection.getresponse()
+    answer = response.read()
+    assert b"theirs" not in answer, (path, answer)
+    return response.status
+
+
+def test_the_files_of_a_library_are_their_owners(tmp_path: Path) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with running(folder) as server:
+        wait_until_ready(server)
+        assert server.request("PUT", "/v1/collections/books", {"dimension": 3})[0] == 201
+        document = [{"id": "a", "vector": [1, 0, 0]}]
+        assert server.request("POST", "/v1/collections/books/documents", document)[0] == 200
+        assert server.request("GET", "/v1/jobs")[0] == 200
+        for path in (folder, *folder.rglob("*")):
+            assert not path.stat().st_mode & 0o077, path
+
+
+def test_a_library_that_is_made_without_a_server_is_its_owners(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with closing(Data(tmp_path / "library")) as data:
+            data.create("books", dimension=3).upsert([{"id": "a", "vector": [1, 0, 0]}])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "library").stat().st_mode & 0o777 == 0o700
+    database = tmp_path / "library" / "collections" / "books" / "documents.db"
+    assert database.stat().st_mode & 0o777 == 0o600
+
+
+# -- encoders ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["/etc", "/nowhere", ".", "..", "~root", "x" * 1024, "a\x00b"])
+def test_a_client_names_no_encoder_that_is_not_offered(client: FlaskClient, name: str) -> None:
+    """The sentence is the same for folders that exist and others."""
+    refused = client.put("/v1/collections/texts", json={"encoder": name})
+    assert refused.status_code == 422
+    detail = refused.get_json()["detail"]
+    assert detail.replace(repr(name[:80]), "NAME") == (
+        f"The encoder NAME is not one that this server offers to its clients. Use {DEFAULT}, or "
+        f"have its operator add it with --allow-encoder."
+    )
+    assert client.get("/v1/collections").get_json() == {"collections": []}
+
+
+def test_an_encoder_is_loaded_once_however_its_folder_is_written(
+    tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    loaded: list[str] = []
+
+    def load(name: str) -> Any:
+        from attend.encoder import load
+
+        loaded.append(name)
+        return load(name)
+
+    data = Data(tmp_path, load_encoder=load)
+    folder = str(tiny_encoder_folder)
+    client = create_app(data, ServerSettings(allow_encoder=(folder,))).test_client()
+    spellings = (
+        folder,
+        f"{folder}/",
+        folder.replace("/", "//"),
+        f"{folder}/../{Path(folder).name}",
+    )
+    for number, spelling in enumerate(spellings):
+        made = client.put(f"/v1/collections/c{number}", json={"encoder": spelling})
+        assert made.status_code == 201, made.text
+    assert loaded == [folder]
+    data.close()

@@ -1,0 +1,192 @@
+"""Requests that ask for much: large and bracketed bodies, long work, many names."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attend import Data
+from attend.api.search import MAX_BATCH_CONDITIONS, MAX_BATCH_HITS, MAX_BATCH_MASKED
+from attend.search.values import MAX_PATHS
+from attend_service.security.keys import KeyFile
+from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY
+from tests.service.test_hostile_connections import memory
+from tests.service.test_server import LIMIT, Server, running, wait_until_ready
+from tests.workers import workers_of
+
+SEARCH = "/v1/collections/books/search"
+BATCH = f"{SEARCH}/batch"
+DOCUMENTS = "/v1/collections/books/documents"
+QUERY = {"query": [1, 0, 0]}
+DEADLINE = 1
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents whose payloads take long to look through."""
+    folder = tmp_path_factory.mktemp("hostile") / "library"
+    payload = {f"field {number}": "x" * 100 for number in range(100)}
+    with closing(Data(folder)) as data:
+        data.create("books", dimension=3).upsert(
+            [{"id": str(n), "vector": [1, n, 0], "payload": payload} for n in range(3000)]
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(library: Path) -> Iterator[Server]:
+    with running(library, "--deadline", str(DEADLINE)) as server:
+        wait_until_ready(server)
+        yield server
+
+
+def send(server: Server, path: str, body: bytes, headers: str = "") -> tuple[int, Any]:
+    """Send a body that may be no JSON; return the status and the problem."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Connection: close\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((server.host, server.port), timeout=LIMIT) as client:
+        client.sendall(head.encode() + body)
+        answer = client.makefile("rb").read()
+    return int(answer.split()[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+# -- bodies -----------------------------------------------------------------------------------
+
+
+def test_a_search_has_a_smaller_body_than_an_upload(server: Server) -> None:
+    padding = b'{"query":[1,0,0],' + b" " * MAX_BODY
+    status, problem = send(server, SEARCH, padding + b'"k":1}')
+    assert status == 413
+    assert f"{MAX_BODY:,}" in problem["detail"]
+    batch = b'{"searches":[],' + b" " * MAX_BODY + b'"matrix":false}'
+    assert send(server, BATCH, batch)[0] == 200
+    assert send(server, BATCH, batch + b" " * MAX_BATCH_BODY)[0] == 413
+    document = json.dumps([{"id": "large", "vector": [1, 0, 0]}]).encode()
+    assert send(server, DOCUMENTS, document + b" " * MAX_BODY)[0] == 200
+
+
+def test_brackets_are_counted_before_they_are_parsed(server: Server) -> None:
+    worker = workers_of(server.process)[0]
+    before = memory(worker)
+    lists = b'{"query":[1,0,0],"filter":{"a":{"in":[' + b"[]," * 1_300_000 + b"[]]}}}"
+    status, problem = send(server, SEARCH, lists)
+    assert status == 422
+    assert re.search(r"1,300,00\d lists and objects", problem["detail"])
+    objects = b'{"query":[1,0,0],"filter":{"$or":[' + b"{}," * 1_300_000 + b"{}]}}"
+    assert send(server, SEARCH, objects)[0] == 422
+    assert memory(worker) < before + 60
+    # Brackets in texts count as well, where a body has few texts of this kind.
+    harmless = json.dumps([{"id": "b", "vector": [1, 0, 0], "payload": {"t": "[" * 90_000}}])
+    assert send(server, DOCUMENTS, harmless.encode())[0] == 200
+
+
+def test_no_body_is_kept_for_a_key_that_is_refused(library: Path, tmp_path: Path) -> None:
+    with closing(Data(tmp_path)) as data:
+        data.create("books", dimension=3)
+    KeyFile(tmp_path).add()
+    with running(tmp_path, "--max-body", "2") as server:
+        wait_until_ready(server)
+        body = b"[" + b" " * 6_000_000 + b"]"
+        assert send(server, DOCUMENTS, body)[0] == 401
+        assert send(server, DOCUMENTS, body, "X-Api-Key: wrong\r\n")[0] == 401
+
+
+# -- sums over a batch ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("search", "limit"),
+    [
+        (lambda n: {**QUERY, "k": 10_000, "attend": 10_000}, MAX_BATCH_HITS),
+        (
+            lambda n: {**QUERY, "mask": {"only": [f"{n} {i}" for i in range(1000)]}},
+            MAX_BATCH_MASKED,
+        ),
+        (
+            lambda n: {**QUERY, "filter": {f"f{n} {i}": 1 for i in range(200)}},
+            MAX_BATCH_CONDITIONS,
+        ),
+    ],
+    ids=["hits", "masks", "conditions"],
+)
+def test_a_batch_is_bounded_as_a_whole(server: Server, search: Any, limit: int) -> None:
+    status, problem = server.request("POST", BATCH, {"searches": [search(n) for n in range(101)]})
+    assert status == 422
+    assert f"at most {limit:,} are taken" in problem["detail"]
+
+
+def test_one_filter_for_a_whole_batch_counts_once(server: Server) -> None:
+    search = {**QUERY, "k": 1, "filter": {"@id": {"in": [str(n) for n in range(2000)]}, "x": None}}
+    status, answer = server.request("POST", BATCH, {"searches": [search] * 256})
+    assert (status, len(answer["answers"])) == (200, 256)
+
+
+# -- deadlines --------------------------------------------------------------------------------
+
+
+def slow_filter(seed: int) -> dict[str, Any]:
+    """A filter of fields that no document has, and no index."""
+    return {f"nothing {seed} {number}": {"prefix": "a"} for number in range(250)}
+
+
+def test_a_search_that_takes_too_long_is_stopped(server: Server) -> None:
+    tried = {"$or": [slow_filter(0)] + [{f"no {n}": 1} for n in range(5)]}
+    searches = [{**QUERY, "filter": {"$not": slow_filter(seed)}} for seed in range(4)]
+    begun = time.monotonic()
+    status, problem = server.request("POST", BATCH, {"searches": searches})
+    assert time.monotonic() - begun < 20 * DEADLINE
+    assert status == 503
+    assert problem["type"] == "/docs#over-time"
+    assert "--deadline" in problem["detail"]
+    assert server.request("POST", SEARCH, {**QUERY, "filter": tried})[0] in (200, 503)
+    assert server.request("POST", SEARCH, QUERY)[0] == 200
+
+
+def test_work_ends_at_the_deadline_where_the_client_has_left(library: Path) -> None:
+    with running(library, "--deadline", str(DEADLINE), "--threads", "1") as server:
+        wait_until_ready(server)
+        searches = [{**QUERY, "filter": {"$not": slow_filter(seed)}} for seed in range(4)]
+        body = json.dumps({"searches": searches}).encode()
+        for _ in range(3):
+            with socket.create_connection((server.host, server.port)) as client:
+                client.sendall(
+                    f"POST {BATCH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+                    f"\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                    + body
+                )
+        begun = time.monotonic()
+        assert server.request("POST", SEARCH, QUERY)[0] in (200, 503)
+        assert server.request("POST", SEARCH, QUERY)[0] == 200
+        assert time.monotonic() - begun < 20 * DEADLINE
+
+
+def test_a_write_that_takes_too_long_stores_nothing(library: Path) -> None:
+    with running(library, "--deadline", "0.05") as server:
+        wait_until_ready(server)
+        batch = [{"id": f"new {n}", "vector": [1, n, 1], "payload": {"a": n}} for n in range(9000)]
+        status, problem = server.request("POST", DOCUMENTS, batch)
+        assert (status, problem["type"]) == (503, "/docs#over-time")
+    with closing(Data(library, read_only=True)) as data:
+        assert not [id for id in data.collection("books").ids() if id.startswith("new")]
+
+
+# -- what clients name ------------------------------------------------------------------------
+
+
+def test_paths_that_clients_name_are_forgotten_again(library: Path) -> None:
+    with closing(Data(library, read_only=True)) as data:
+        books = data.collection("books")
+        for number in range(3 * MAX_PATHS):
+            with pytest.raises(Exception, match="No document looked at has a value"):
+                books.search([1, 0, 0], mode="soft", value=f"nothing {number}")
+        assert len(books._types._inferred) <= MAX_PATHS
