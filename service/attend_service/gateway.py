@@ -308,7 +308,7 @@ class Gateway:
                     content = await protocol()
                     received, body = len(content), BytesIO(content)
                 else:
-                    received, body = await _receive_long(protocol, limit)
+                    received, body = await _receive_long(protocol, limit, self._max_body)
         except TimeoutError:
             detail = (
                 f"The body did not arrive within {self._request_seconds:g} s; send it faster, or "
@@ -419,15 +419,15 @@ def _pieces(pieces: Iterable[bytes], body: IO[bytes]) -> Generator[bytes]:
             pieces.close()
 
 
-async def _receive_long(protocol: HTTPProtocol, limit: int) -> tuple[int, IO[bytes]]:
-    """Receive a body into a file, and no more of it than shows that it exceeds the limit."""
+async def _receive_long(protocol: HTTPProtocol, limit: int, max_body: int) -> tuple[int, IO[bytes]]:
+    """Receive a body, and store no more of it than shows that it exceeds the limit."""
     body = SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115, `_pieces` closes it
     received = 0
     async for chunk in protocol:
         if received <= limit:
             body.write(chunk)
         received += len(chunk)
-        if received > DISCARDED * max(limit, SPOOL_BYTES):
+        if received > DISCARDED * max_body:
             break
     body.seek(0)
     return received, body

@@ -18,7 +18,7 @@ from attend.encoder import DEFAULT
 from attend_service.app import create_app
 from attend_service.security.keys import KeyFile
 from attend_service.settings import ServerSettings
-from tests.service.test_server import LIMIT, running, wait_until_ready
+from tests.service.test_server import running, wait_until_ready
 
 TRIES = 300
 ONE = {"query": [1, 0, 0]}
@@ -36,8 +36,8 @@ def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> 
         switching = threading.Thread(target=switch, args=(tmp_path, stopped))
         switching.start()
         try:
-            connection = http.client.HTTPConnection(server.host, server.port, timeout=LIMIT)
-            statuses = [attempt(connection, key, number) for number in range(TRIES)]
+            with closing(http.client.HTTPConnection(server.host, server.port)) as connection:
+                statuses = [attempt(connection, key, number) for number in range(TRIES)]
         finally:
             stopped.set()
             switching.join()

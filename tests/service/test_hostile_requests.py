@@ -135,27 +135,25 @@ def test_one_filter_for_a_whole_batch_counts_once(server: Server) -> None:
 
 
 def slow_filter(seed: int) -> dict[str, Any]:
-    """A filter of fields that no document has, and no index."""
-    return {f"nothing {seed} {number}": {"prefix": "a"} for number in range(250)}
+    """A filter of fields that no document has, and no index: each is looked for in each."""
+    return {"$or": [{f"nothing {seed} {number}": "a"} for number in range(250)]}
 
 
 def test_a_search_that_takes_too_long_is_stopped(server: Server) -> None:
-    tried = {"$or": [slow_filter(0)] + [{f"no {n}": 1} for n in range(5)]}
-    searches = [{**QUERY, "filter": {"$not": slow_filter(seed)}} for seed in range(4)]
+    searches = [{**QUERY, "filter": slow_filter(seed)} for seed in range(4)]
     begun = time.monotonic()
     status, problem = server.request("POST", BATCH, {"searches": searches})
     assert time.monotonic() - begun < 20 * DEADLINE
     assert status == 503
     assert problem["type"] == "/docs#over-time"
     assert "--deadline" in problem["detail"]
-    assert server.request("POST", SEARCH, {**QUERY, "filter": tried})[0] in (200, 503)
     assert server.request("POST", SEARCH, QUERY)[0] == 200
 
 
 def test_work_ends_at_the_deadline_where_the_client_has_left(library: Path) -> None:
     with running(library, "--deadline", str(DEADLINE), "--threads", "1") as server:
         wait_until_ready(server)
-        searches = [{**QUERY, "filter": {"$not": slow_filter(seed)}} for seed in range(4)]
+        searches = [{**QUERY, "filter": slow_filter(10 + seed)} for seed in range(4)]
         body = json.dumps({"searches": searches}).encode()
         for _ in range(3):
             with socket.create_connection((server.host, server.port)) as client:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.deadline import is_over
+from attend.deadline import check_deadline, is_over
 from attend.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
 from attend.store.records import State
 from attend.store.words import TOKENIZER
@@ -97,6 +97,7 @@ class Connections:
             try:
                 self._check_there()
                 yield self._writer
+                check_deadline()
                 connection.commit()
             except BaseException as error:
                 connection.rollback()
