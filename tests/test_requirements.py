@@ -76,3 +76,15 @@ def test_what_a_package_brings_is_pinned_as_it_needs_it(name: str) -> None:
 def is_left_out(name: str) -> bool:
     """What the CPU build of torch does without, and what every environment has."""
     return name.startswith(("nvidia-", "cuda-")) or name in {"triton", "setuptools", "pip"}
+
+
+def test_the_lock_has_every_pin_with_a_hash() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = {}
+    for line in lines:
+        if not line.startswith("#"):
+            pin, _, digest = line.partition(" --hash=sha256:")
+            assert re.fullmatch("[0-9a-f]{64}", digest), line
+            name, version = pin.split("==")
+            locked[canonicalize_name(name)] = version.partition("+")[0]
+    assert locked == PINNED

@@ -100,6 +100,8 @@ def test_the_unit_starts_the_server_with_settings_that_there_are() -> None:
         ("RestrictNamespaces", "yes"),
         ("SystemCallArchitectures", "native"),
         ("UMask", "0077"),
+        ("LimitNOFILE", "65536"),
+        ("MemoryMax", "8G"),
         ("Restart", "on-failure"),
     ],
 )

@@ -86,7 +86,7 @@ def take_snapshot(collection: str) -> Response:
     upload=TAR,
     body_limit=None,
     returns={201: Restored},
-    patience=10,
+    patience=20,
     exact=True,
     to_all=True,
 )
