@@ -148,7 +148,7 @@ def _has_words(leaf: HasWords) -> LeafSql:
 
 
 def _any_element(name: str, condition: str) -> str:
-    """Return SQL that an element meets a condition: a scalar is its only one, a member is none."""
+    """Return SQL that an element meets a condition: a scalar itself, or an element of a list."""
     return (
         f"EXISTS (SELECT 1 FROM json_each({located(name)}) AS element "
         f"WHERE typeof(element.key) <> 'text' AND {condition})"

@@ -219,7 +219,7 @@ def _starts(name: str, operand: Json) -> Node:
         raise _rejected(f"'prefix' on {name!r} takes text, but {_shown(operand)} was given")
     _check_comparable(operand, name)
     stem = operand.rstrip("\U0010ffff")
-    # The first text after all that start with the prefix; where there is none, no bound.
+    # The bound is the first text after all that start with the prefix, if such a text exists.
     following = [("<", stem[:-1] + chr(ord(stem[-1]) + 1))] if stem else []
     return Within(name, [(">=", operand), *following])
 
