@@ -79,7 +79,7 @@ def _content(source: IO[bytes], size: int, check: Callable[[], None]) -> Iterato
 
 
 def _read(source: IO[bytes], size: int, check: Callable[[], None]) -> bytes:
-    """Read so many bytes, fewer only at the end: a network gives them in pieces."""
+    """Read `size` bytes, fewer only at the end: a network delivers them in pieces."""
     pieces: list[bytes] = []
     while size > 0:
         check()

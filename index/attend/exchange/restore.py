@@ -27,7 +27,7 @@ from attend.engines.local_checks import version_problems
 from attend.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest
 from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_of, read_figures
 from attend.exchange.plain_tar import PlainFile, plain_files
-from attend.keys.files import sync_folder
+from attend.keys.files import sync_file, sync_folder
 from attend.settings import Settings
 from attend.store import Store
 from attend.store.schema import printable
@@ -228,8 +228,6 @@ def _extract(file: PlainFile, target: Path, digest: str) -> None:
             for chunk in file.content:
                 computed.update(chunk)
                 written.write(chunk)
-            written.flush()
-            os.fsync(written.fileno())
     except OSError as error:
         raise CannotWrite(
             f"{target} cannot be written ({error}); make room on the disk."
@@ -243,13 +241,14 @@ def _adopted(path: Path, figures: Figures, deadline: Deadline) -> Settings:
     try:
         settings = Settings.of(adopt(path, deadline.is_over))
         _check_as_request(settings)
-        with closing(Store(path)) as store:
+        with closing(Store(path, read_only=True)) as store:
             problems = [*version_problems(store, settings)]
             actual = read_figures(store.connections.reader().conn)
         if actual != figures:
             problems.append(f"it has {actual}, but the manifest says {figures}.")
         if problems:
             raise Damaged(problems[0])
+        sync_file(path)
     except CannotWrite:
         raise
     # Whatever a stranger's rows bring about, the reason lies in them.

@@ -38,7 +38,7 @@ MAX_NUMBER = 2**53
 
 
 class SchemaObject(NamedTuple):
-    """A row of `sqlite_master`; `sql` is None for the indexes that SQLite makes by itself."""
+    """A row of `sqlite_master`; the indexes that SQLite makes for itself have no `sql`."""
 
     type: str
     name: str

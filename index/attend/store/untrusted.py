@@ -27,7 +27,7 @@ STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock: about a millisecond."""
 
 GROWTH = 2
-"""A database may grow to so many times its size while it is brought up to date."""
+"""The limit of a database's growth while it is brought up to date, as a factor on its size."""
 
 SMALL_BYTES = 2**20
 """Any database may grow to this size: an empty one has more tables than rows."""
@@ -35,6 +35,7 @@ SMALL_BYTES = 2**20
 MAX_OBJECTS = 1000
 """Rows of a schema: SQLite reads them in quadratic time, 80,000 views in 14 s (measured)."""
 
+MAGIC = b"SQLite format 3\0"
 INTERIOR = 5
 """The type of a page that leads to other pages."""
 
@@ -88,7 +89,9 @@ def _check_object_count(path: Path) -> None:
     """
     rows, pages, due = 0, 0, [1]
     with open(path, "rb") as file:
-        (size,) = unpack_from(">H", file.read(100), 16)
+        magic, size = unpack_from(">16sH", file.read(100))
+        if magic != MAGIC:
+            raise Damaged("The file is not a database of SQLite.")
         size = 65536 if size == 1 else size
         while due and rows <= MAX_OBJECTS and pages <= MAX_OBJECTS:
             number = due.pop()
@@ -126,8 +129,9 @@ def _check_words_options(db: Database) -> None:
 def _bring_up_to_date(db: Database, size: int) -> None:
     page = db.execute("PRAGMA page_size").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {max(GROWTH * size, SMALL_BYTES) // page}")
-    # In memory: the file is thrown away if this fails, and no second one lies beside it.
+    # No second file lies beside it: if this fails, it is thrown away; else the caller syncs it.
     db.execute("PRAGMA journal_mode = MEMORY")
+    db.execute("PRAGMA synchronous = OFF")
     db.execute("PRAGMA foreign_keys = ON")
     migrations.apply(db)
     for statement in _MAKE_AGAIN:
