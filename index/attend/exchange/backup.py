@@ -45,7 +45,7 @@ class BackupContents:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    created: Annotated[str, Field(max_length=40)]
+    created: Annotated[str, Field(pattern="^[0-9T:+-]{1,40}$")]
     collections: Mapping[str, Figures]
     aliases: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, tuple[Count, Digest]] = field(default_factory=dict)
