@@ -23,23 +23,17 @@ from attend.cli.options import (
 )
 from attend.collection import Collection
 from attend.errors import SourceError
-from attend.feedback import (
+from attend.feedback import add_feedback, add_interactions
+from attend.feedback.adding import Entry, Gathered, gather, unfit
+from attend.feedback.files import CLIP, ETA, read_clicks, read_judgements
+from attend.feedback.reading import (
     CLICKS,
     INTERACTIONS,
     LABELS,
-    Gathered,
-    add_feedback,
-    add_interactions,
-    gather,
     label_columns,
-    read_clicks,
     read_interactions,
-    read_judgements,
     read_labels,
-    unfit,
 )
-from attend.feedback.adding import Entry
-from attend.feedback.files import CLIP, ETA
 from attend.source import RowItem, RowProblem, Source, open_source
 from attend.source.columns import Columns, guess_columns
 from attend.store import Interaction

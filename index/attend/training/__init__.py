@@ -55,25 +55,27 @@ def train(
     """
     request = _within(collection, parse(TrainRequest, fields))
     watch = StageWatch(progress or (lambda stage, done: None), cancelled or (lambda: False))
-    task = Task.of(collection, request, watch)
+    task = Task(collection, request, watch)
     from attend.learn.fit import run_parallel
-    from attend.training.version import ObjectiveRun, nothing, publish, report
+    from attend.learn.promotion import PromotionVerdict
+    from attend.training.version import ObjectiveRun, TrainingOutcome, publish, report
 
     module, name = OBJECTIVES[request.objective].split(".")
     objective: ObjectiveRun = getattr(import_module(f"attend.training.{module}"), name)(task)
     watch("reading", 0.0)
     reason = objective.read()
     if reason is not None:
-        return report(task, nothing(reason), objective.figures)
+        outcome = TrainingOutcome(PromotionVerdict(False, reason, {}))
+        return report(task, outcome, objective.figures)
     objective.cross_validate(lambda done: watch("trying", done))
     watch("judging", 0.0)
-    judgement = objective.judge()
-    if not judgement.verdict.promote and request.promote:
-        return report(task, judgement, objective.figures)
+    outcome = objective.judge()
+    if not outcome.verdict.promote and request.promote:
+        return report(task, outcome, objective.figures)
     watch("fitting", 0.0)
     run_parallel([objective.fit], lambda done: watch("fitting", done))
     watch("calibrating", 0.0)
-    return publish(task, judgement, objective.figures, objective.version())
+    return publish(task, outcome, objective.figures, objective.version())
 
 
 def _within(collection: Collection, request: TrainRequest) -> TrainRequest:

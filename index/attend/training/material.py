@@ -11,7 +11,7 @@ from scipy import sparse
 from attend.arrays import KeyTable, locate
 from attend.collection import Collection
 from attend.errors import InvalidRequest
-from attend.feedback import propensity
+from attend.feedback.files import propensity
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
@@ -29,9 +29,6 @@ MOST_MATCHES = 50_000_000
 FEWEST_MATCHES = 1000
 """Documents that share words with questions, of all together and of one: 400 MB and no less than
 ten times as many as can come into an answer."""
-
-LEAST_PROPENSITY = 0.1
-"""A click far down the page counts no more than ten at the top: one must not outvote them all."""
 
 
 def memory_of(collection: Collection, rows: Int64 | None) -> Memory:
@@ -140,9 +137,7 @@ def _debiased(learned: ExampleSet) -> Float64:
     """Return weights (e,) by inverse propensity where the place on the page is known."""
     shown = (learned.positions > 0) & (learned.weights > 0)
     weights = learned.weights.copy()
-    weights[shown] /= [
-        max(propensity(int(place), 1.0), LEAST_PROPENSITY) for place in learned.positions[shown]
-    ]
+    weights[shown] /= [propensity(int(place)) for place in learned.positions[shown]]
     return weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
 from attend.collection import Collection
@@ -56,44 +56,29 @@ class StageWatch:
         self.progress(stage, begin + (end - begin) * done)
 
 
-@dataclass(frozen=True)
 class Task:
-    """One training: what it is of, what is asked for, and since when it runs.
+    """One training: the collection, the request, and the start.
 
     Attributes:
-        active: the version that answers as it begins, in the role that is trained for: what it
-            has to be better than. The untrained one has the number 0.
+        role: in which the new version will answer.
+        active: the version that answers in that role as the training begins: what the new one has
+            to be better than. The untrained one has the number 0.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
 
-    collection: Collection
-    request: TrainRequest
-    watch: StageWatch
-    active: StoredProjection
-    began: float = field(default_factory=time.perf_counter)
-
-    def __post_init__(self) -> None:
-        settings = self.collection.settings
-        scorer = settings.scorer
-        if self.request.objective != "ratings" and scorer not in ("dot", "cosine"):
+    def __init__(self, collection: Collection, request: TrainRequest, watch: StageWatch) -> None:
+        scorer = collection.settings.scorer
+        if request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(
-                f"The collection {self.collection.name!r} compares by {scorer!r}; W_Q and W_K are "
+                f"The collection {collection.name!r} compares by {scorer!r}; W_Q and W_K are "
                 f"learned for 'dot' and 'cosine'. Make a collection with one of these.",
                 field="scorer",
             )
-
-    @classmethod
-    def of(cls, collection: Collection, request: TrainRequest, watch: StageWatch) -> Task:
-        """A training that begins now."""
-        role = OBJECTIVE_ROLES[request.objective]
-        active = collection.store.active(role) or untrained(role)
-        return cls(collection, request, watch, active)
-
-    @property
-    def role(self) -> Role:
-        """The role in which the new version will answer."""
-        return OBJECTIVE_ROLES[self.request.objective]
+        self.began = time.perf_counter()
+        self.collection, self.request, self.watch = collection, request, watch
+        self.role: Role = OBJECTIVE_ROLES[request.objective]
+        self.active = collection.store.active(self.role) or untrained(self.role)
 
     @property
     def seconds(self) -> float:

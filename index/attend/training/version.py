@@ -37,17 +37,18 @@ OBJECTIVES = {
 
 
 class TrainingOutcome(NamedTuple):
-    """The result of a training before anything is stored.
+    """The result of a training before anything is stored; all but the verdict is empty where the
+    training could not begin.
 
     Attributes:
         before, after: means by measure.
-        chosen: the choice, for the report; it names the objective.
+        choices: what was chosen, for the report; it names the objective.
     """
 
     verdict: PromotionVerdict
-    before: Mapping[str, Json]
-    after: Mapping[str, Json]
-    choices: Mapping[str, Json]
+    before: Mapping[str, Json] = {}
+    after: Mapping[str, Json] = {}
+    choices: Mapping[str, Json] = {}
 
 
 class NewVersion(NamedTuple):
@@ -116,22 +117,17 @@ class ObjectiveRun(ABC):
         )
 
 
-def nothing(reason: str) -> TrainingOutcome:
-    """Return the judgement of a training that could not begin."""
-    return TrainingOutcome(PromotionVerdict(False, reason, {}), {}, {}, {})
-
-
-def report(task: Task, judgement: TrainingOutcome, figures: Mapping[str, Json]) -> dict[str, Json]:
+def report(task: Task, outcome: TrainingOutcome, figures: Mapping[str, Json]) -> dict[str, Json]:
     """Return the report of a training that stores nothing."""
     return {
         "promoted": False,
-        "reason": judgement.verdict.reason,
+        "reason": outcome.verdict.reason,
         "version": None,
         "previous": task.active.version,
-        "before": dict(judgement.before),
-        "after": dict(judgement.after),
-        "views": dict(judgement.verdict.views),
-        "chosen": dict(judgement.choices),
+        "before": dict(outcome.before),
+        "after": dict(outcome.after),
+        "views": dict(outcome.verdict.views),
+        "chosen": dict(outcome.choices),
         "calibration": {},
         **figures,
         "seconds": task.seconds,
@@ -139,7 +135,7 @@ def report(task: Task, judgement: TrainingOutcome, figures: Mapping[str, Json]) 
 
 
 def publish(
-    task: Task, judgement: TrainingOutcome, figures: Mapping[str, Json], learned: NewVersion
+    task: Task, outcome: TrainingOutcome, figures: Mapping[str, Json], learned: NewVersion
 ) -> dict[str, Json]:
     """Store a version, and activate it if it is to be promoted.
 
@@ -147,11 +143,11 @@ def publish(
     """
     store, projection = task.collection.store, learned.projection
     task.watch("storing", 0.0)
-    promote = task.request.promote and judgement.verdict.promote
-    result = report(task, judgement, figures)
+    promote = task.request.promote and outcome.verdict.promote
+    result = report(task, outcome, figures)
     result |= {"calibration": dict(learned.calibration), "promoted": promote}
     if promote:
-        result["reason"] = judgement.verdict.reason + _replaced(task.active, task.request.objective)
+        result["reason"] = outcome.verdict.reason + _replaced(task.active, task.request.objective)
     version = store.add_projection(
         projection.kind,
         projection.to_bytes(),

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from attend.api.feedback import InteractionsAdded
 from attend.cli import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
-from attend.feedback import INTERACTIONS, add_interactions, gather, read_interactions
+from attend.feedback import add_interactions
+from attend.feedback.adding import gather
+from attend.feedback.reading import INTERACTIONS, read_interactions
 from attend.source import RowItem, open_source
 from attend.source.columns import guess_columns
 from attend.store import Interaction

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError
-from attend.feedback import read_judgements
+from attend.feedback.files import read_judgements
 from attend.measure.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from tests.index.helpers import run_index, vector_data, write_jsonl
 from tests.places import DATA

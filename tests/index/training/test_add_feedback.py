@@ -10,8 +10,8 @@ from attend.api.base import parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem
 from attend.data import Data
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
-from attend.feedback import add_feedback, unfit
-from attend.feedback.adding import FEW, PROBES
+from attend.feedback import add_feedback
+from attend.feedback.adding import FEW, PROBES, unfit
 from attend.projection import identity
 from attend.settings import Tuning
 from attend.store import feedback as store_feedback

@@ -14,15 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend.errors import SourceError
-from attend.feedback import (
-    CLICKS,
-    gather,
-    label_columns,
-    propensity,
-    read_clicks,
-    read_judgements,
-    read_labels,
-)
+from attend.feedback.adding import gather
+from attend.feedback.files import propensity, read_clicks, read_judgements
+from attend.feedback.reading import CLICKS, label_columns, read_labels
 from attend.source import RowItem, RowProblem, open_source
 from attend.types import Example
 from tests.index.helpers import write_jsonl
