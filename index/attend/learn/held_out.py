@@ -7,7 +7,7 @@ from others; in the unseen split nothing is known of the documents that judge.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -74,35 +74,36 @@ def question_folds(
 
     In the random split every question is held out once; of very many a sample judges.
     """
-    folds = [
-        *_random_questions(questions, groups, count, np.random.default_rng(seed)),
-        *_unseen_questions(questions, groups, count, np.random.default_rng(seed + 1)),
-    ]
-    return [
-        replace(
-            fold,
-            held_out=sampled(fold.held_out, MOST_QUESTIONS, np.random.default_rng(seed)),
-        )
-        for fold in folds
-    ]
+    divisions: dict[Split, Iterator[tuple[Bool, Bool]]] = {
+        "random": _random_questions(questions, groups, count, np.random.default_rng(seed)),
+        "unseen": _unseen_questions(questions, groups, count, np.random.default_rng(seed + 1)),
+    }
+    folds = []
+    for split, division in divisions.items():
+        for held_out, blocked in division:
+            visible = questions.without(blocked)
+            trained = ~held_out & answerable(visible)
+            if held_out.any() and trained.any():
+                random = np.random.default_rng(seed)
+                judges = sampled(np.flatnonzero(held_out), MOST_QUESTIONS, random)
+                training = visible.some(trained)
+                folds.append(QuestionFold(split, training, trained, blocked, judges))
+    return folds
 
 
 def _random_questions(
     questions: Questions, groups: Int64, count: int, random: np.random.Generator
-) -> Iterator[QuestionFold]:
+) -> Iterator[tuple[Bool, Bool]]:
+    """Yield the questions (q,) that each fold holds out, and no documents (n,)."""
     fold_of = fold_numbers(groups, count, random)
     for fold in range(count):
-        held_out = fold_of == fold
-        trained = ~held_out & answerable(questions)
-        if held_out.any() and trained.any():
-            blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
-            training = questions.some(trained)
-            yield QuestionFold("random", training, trained, blocked, np.flatnonzero(held_out))
+        yield fold_of == fold, np.zeros(questions.relevant.shape[1], dtype=bool)
 
 
 def _unseen_questions(
     questions: Questions, groups: Int64, count: int, random: np.random.Generator
-) -> Iterator[QuestionFold]:
+) -> Iterator[tuple[Bool, Bool]]:
+    """Yield the questions (q,) that each fold holds out, and the documents (n,) of theirs."""
     names = random.permutation(np.unique(groups))
     share = -(-questions.count // count)
     place = 0
@@ -118,11 +119,7 @@ def _unseen_questions(
                 break
             held_out[group], blocked = True, also
             place += 1
-        visible = questions.without(blocked)
-        trained = ~held_out & answerable(visible)
-        if held_out.any() and trained.any():
-            training = visible.some(trained)
-            yield QuestionFold("unseen", training, trained, blocked, np.flatnonzero(held_out))
+        yield held_out, blocked
 
 
 def _labels_left(questions: Questions, held_out: Bool, group: Int64, blocked: Bool) -> float:

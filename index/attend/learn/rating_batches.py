@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -97,43 +96,34 @@ class RatingBatch(NamedTuple):
     out: Bool
 
 
-@dataclass(frozen=True)
 class RatingBatches:
     """Draws batches, each user as often as the others.
 
-    Attributes:
+    Args:
         users: in a batch.
         cap: ratings of a user, to guess and to know.
         forget: up to which share of a history is left out, a share drawn for each user.
     """
 
-    ratings: Ratings
-    users: int
-    cap: int
-    forget: float
-    random: np.random.Generator
-
-    def __post_init__(self) -> None:
-        if not len(self._usable):
-            raise ValueError("Nobody has two ratings, of which one could be guessed by the other.")
-
-    @cached_property
-    def _lengths(self) -> Int64:
-        return np.diff(self.ratings.by_user[1])
-
-    @cached_property
-    def _usable(self) -> Int64:
+    def __init__(
+        self, ratings: Ratings, users: int, cap: int, forget: float, random: np.random.Generator
+    ) -> None:
+        self.ratings, self.users, self.cap, self.forget = ratings, users, cap, forget
+        self.random = random
+        self.lengths = np.diff(ratings.by_user[1])
         # Of one rating alone nothing is left to attend to.
-        return np.flatnonzero(self._lengths > 1)
+        self.usable = np.flatnonzero(self.lengths > 1)
+        if not len(self.usable):
+            raise ValueError("Nobody has two ratings, of which one could be guessed by the other.")
 
     @property
     def in_epoch(self) -> int:
         """The number of batches until every user was there."""
-        return math.ceil(len(self._usable) / self.users)
+        return math.ceil(len(self.usable) / self.users)
 
     def drawn(self, count: int) -> Iterator[RatingBatch]:
         """Yield batches of users whose histories are about as long as each other."""
-        users, lengths = self._usable, np.minimum(self._lengths, self.cap)
+        users, lengths = self.usable, np.minimum(self.lengths, self.cap)
         while count > 0:
             about = lengths[users] * np.exp(self.random.normal(0, UNEVEN, len(users)))
             parts = np.array_split(users[np.argsort(about)], self.in_epoch)
