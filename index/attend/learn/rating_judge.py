@@ -15,8 +15,8 @@ from attend.learn.data import Ratings
 from attend.learn.held_out import SPLITS, Split
 from attend.learn.promotion import Criterion, PromotionVerdict, decide
 from attend.learn.rating_net import FittedRatings
-from attend.ratings.model import FEATURES
-from attend.ratings.prediction import BOUND, Rated, coverage, deviations, predict
+from attend.recommend.rating_model import FEATURES
+from attend.recommend.rating_prediction import BOUND, Rated, coverage, deviations, predict
 from attend.types import Bool, Float32, Float64, Int64
 
 FEWEST = 10
@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
     Attributes:
         baseline: what the model would predict without attention.
-        features: (h, f) see `attend.ratings.prediction`.
+        features: (h, f) see `attend.recommend.rating_prediction`.
     """
 
     raw: Float64

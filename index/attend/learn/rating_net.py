@@ -23,7 +23,7 @@ from attend.learn.rating_batches import (
     baseline,
     residual_factors,
 )
-from attend.ratings.model import FEATURES, Own, RatingModel, centred
+from attend.recommend.rating_model import FEATURES, Own, RatingModel, centred
 from attend.types import Float32, Float64
 
 MASKED = -1e4

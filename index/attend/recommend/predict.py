@@ -17,8 +17,8 @@ import numpy as np
 
 from attend.arrays import locate
 from attend.errors import InvalidRequest
-from attend.ratings.model import Items, Own, RatingModel
-from attend.ratings.prediction import Rated, attended, deviations, predict, shrunk
+from attend.recommend.rating_model import Items, Own, RatingModel
+from attend.recommend.rating_prediction import Rated, attended, deviations, predict, shrunk
 from attend.types import Bool, Float32, Float64, Int64, Json
 from attend.values import ValueType, as_number, blend_for, infer
 

@@ -11,7 +11,6 @@ import numpy as np
 from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
 from attend.errors import Damaged, InvalidRequest, LimitExceeded
-from attend.ratings.model import Own, RatingModel
 from attend.recommend.history import Histories, History, example_name, missing_error
 from attend.recommend.predict import (
     NO_ROW,
@@ -20,6 +19,7 @@ from attend.recommend.predict import (
     ValuedHistory,
     predict_values,
 )
+from attend.recommend.rating_model import Own, RatingModel
 from attend.search.listing import MAX_SHARES
 from attend.store import CollectionStore
 from attend.types import Float32, Int64

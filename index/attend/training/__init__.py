@@ -16,7 +16,14 @@ from typing import Any
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
 from attend.collection import Collection
-from attend.training.task import FEWEST_QUESTIONS, Cancelled, Progress, StageWatch, Task
+from attend.training.task import (
+    FEWEST_QUESTIONS,
+    Cancelled,
+    NothingToLearn,
+    Progress,
+    StageWatch,
+    Task,
+)
 from attend.types import Json
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
@@ -63,10 +70,11 @@ def train(
     module, name = OBJECTIVES[request.objective].split(".")
     objective: ObjectiveRun = getattr(import_module(f"attend.training.{module}"), name)(task)
     watch("reading", 0.0)
-    reason = objective.read()
-    if reason is not None:
-        outcome = TrainingOutcome(PromotionVerdict(False, reason, {}))
-        return report(task, outcome, objective.figures)
+    try:
+        objective.read()
+    except NothingToLearn as nothing:
+        outcome = TrainingOutcome(PromotionVerdict(False, str(nothing), {}))
+        return report(task, outcome, nothing.figures)
     objective.cross_validate(lambda done: watch("trying", done))
     watch("judging", 0.0)
     outcome = objective.judge()

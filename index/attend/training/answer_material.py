@@ -19,7 +19,7 @@ from attend.learn.held_out import DocumentFold, sampled
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
 from attend.training.material import memory_of
-from attend.training.task import FEWEST_QUESTIONS
+from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.types import Int64, Json
 from attend.values import ValueType, infer
 
@@ -44,16 +44,15 @@ ALIKE = {"category": ("category", "text", "image")}
 
 
 class AnswerMaterial(NamedTuple):
-    """Documents with values, and figures about them; or the reason why there is nothing to learn.
+    """Documents with values, and figures about them.
 
     Attributes:
         texts: (n,) of each document, as it is searched by words; empty without any.
     """
 
-    answers: Answers | None
-    reason: str
+    answers: Answers
     figures: Mapping[str, Json]
-    texts: Sequence[str] = ()
+    texts: Sequence[str]
 
 
 def read_answers(collection: Collection, request: TrainRequest) -> AnswerMaterial:
@@ -61,43 +60,32 @@ def read_answers(collection: Collection, request: TrainRequest) -> AnswerMateria
 
     Raises:
         InvalidRequest: the named value is one that no answer can be learned for.
+        NothingToLearn: too few documents have values that can be blended.
     """
     documents, type = _read(collection, request)
     figures: dict[str, Json] = {"documents": collection.store.counts()[0], "kind": type.kind}
-    reason = _unblended(type)
-    if reason is not None:
-        return AnswerMaterial(None, reason, figures)
+    if type.kind not in (*LABELLED, *NUMERIC):
+        raise NothingToLearn(
+            f"The values are of the kind {type.kind!r}, which answers list and do not blend; only "
+            f"labels that repeat, numbers and vectors can be learned.",
+            figures,
+        )
     rows, values = _usable(documents, request.value, type.kind)
     figures["values"] = len(rows)
     if len(rows) < FEWEST_QUESTIONS:
-        reason = (
+        raise NothingToLearn(
             f"{len(rows)} documents have a value to learn from, and {FEWEST_QUESTIONS} are the "
-            f"fewest from which a gain can be proved; add more."
+            f"fewest from which a gain can be proved; add more.",
+            figures,
         )
-        return AnswerMaterial(None, reason, figures)
     random = np.random.default_rng(request.seed)
     members = sampled(np.arange(len(rows)), MOST_DOCUMENTS, random)
     targets = _targets([values[index] for index in members.tolist()], type.kind)
     if targets is None:
-        return AnswerMaterial(None, "All values are the same, and every answer is right.", figures)
+        raise NothingToLearn("All values are the same, and every answer is right.", figures)
     fields = {document.row: document.fields for document in documents}
     texts = ["\n".join(fields[row].values()) for row in rows[members].tolist()]
-    return AnswerMaterial(_answers(collection, rows[members], targets), "", figures, texts)
-
-
-def _unblended(type: ValueType) -> str | None:
-    """Return why answers of this type are not blended, if so."""
-    if type.kind == "object":
-        names = ", ".join(type.fields or {})
-        raise InvalidRequest(
-            f"The values are objects; name the field to learn, one of {names}.", field="value"
-        )
-    if type.kind in (*LABELLED, *NUMERIC):
-        return None
-    return (
-        f"The values are of the kind {type.kind!r}, which answers list and do not blend; only "
-        f"labels that repeat, numbers and vectors can be learned."
-    )
+    return AnswerMaterial(_answers(collection, rows[members], targets), figures, texts)
 
 
 def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDocument], ValueType]:
@@ -113,10 +101,15 @@ def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDoc
     while block := store.scroll(documents[-1].row if documents else 0, BLOCK):
         documents += block
     check_path(path, documents)
-    type = declared_types(collection.settings).get(path)
-    if type is not None:
-        return documents, type
-    return documents, infer([value_of(document, path) for document in store.sample(TYPE_SAMPLE)])
+    type = declared_types(collection.settings).get(path) or infer(
+        [value_of(document, path) for document in store.sample(TYPE_SAMPLE)]
+    )
+    if type.kind == "object":
+        names = ", ".join(type.fields or {})
+        raise InvalidRequest(
+            f"The values are objects; name the field to learn, one of {names}.", field="value"
+        )
+    return documents, type
 
 
 def _usable(

@@ -33,6 +33,7 @@ from attend.learn.selection import cross_validate, select_nested
 from attend.measure.statistics import auroc
 from attend.training.answer_material import read_answers, shared_words
 from attend.training.material import start_of
+from attend.training.task import NothingToLearn
 from attend.training.version import (
     NewVersion,
     ObjectiveRun,
@@ -92,23 +93,19 @@ class AnswersObjective(ObjectiveRun):
     best: AnswerSelection
     fitted: Fitted
 
-    def read(self) -> str | None:
+    def read(self) -> None:
         material = read_answers(self.task.collection, self.request)
-        self.figures = material.figures
-        if material.answers is None:
-            return material.reason
-        self.answers = material.answers
+        self.figures, self.answers = material.figures, material.answers
         self.start = start_of(self.answers.memory, self.request.dimensions)
         self.folds = document_folds(self.answers.groups, FOLDS, self.request.seed)
         if len(self.folds) < FOLDS:
-            return FEW_TEXTS
+            raise NothingToLearn(FEW_TEXTS, self.figures)
         self.words: list[Words | None] = [None] * FOLDS
         if any(material.texts):
             rows, store = self.answers.memory.rows, self.task.collection.store
             for index, fold in enumerate(self.folds):
                 watch = partial(self.task.watch, "reading", index / FOLDS)
                 self.words[index] = shared_words(fold, store, rows, material.texts, watch)
-        return None
 
     def cross_validate(self, watch: Watch) -> None:
         tries = [self._try_untrained, self._try_trained]

@@ -35,7 +35,7 @@ from attend.learn.selection import (
 from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
-from attend.training.task import FEWEST_QUESTIONS
+from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.training.version import (
     NewVersion,
     ObjectiveRun,
@@ -105,7 +105,7 @@ class InteractionsObjective(ObjectiveRun):
     choice: NextItemsChoice
     fitted: Fitted
 
-    def read(self) -> str | None:
+    def read(self) -> None:
         active = self.task.active
         trained = objective_of(active) == "interactions"
         last = int(active.report.get("last_interaction", -1)) if trained else -1
@@ -114,12 +114,12 @@ class InteractionsObjective(ObjectiveRun):
         users = int((lengths(self.material.histories) >= 2).sum())
         several = users >= FEWEST_QUESTIONS
         self.folds = history_folds(self.material.histories, self.request.seed) if several else []
-        if self.folds:
-            return None
-        return (
-            f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are the "
-            f"fewest from which a gain can be proved; store more interactions."
-        )
+        if not self.folds:
+            raise NothingToLearn(
+                f"{users} users interacted with two documents or more, and {FEWEST_QUESTIONS} are "
+                f"the fewest from which a gain can be proved; store more interactions.",
+                self.figures,
+            )
 
     def cross_validate(self, watch: Watch) -> None:
         tries: list[Callable[[HistoryFold, Watch], Measures]] = [

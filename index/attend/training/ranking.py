@@ -24,7 +24,7 @@ from attend.learn.selection import (
     weights,
 )
 from attend.training.material import RankingMaterial, read_questions, start_of
-from attend.training.task import FEWEST_QUESTIONS
+from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.training.version import (
     NewVersion,
     ObjectiveRun,
@@ -87,28 +87,30 @@ class RankingObjective(ObjectiveRun):
     choice: RankingChoice
     fitted: Fitted
 
-    def read(self) -> str | None:
+    def read(self) -> None:
         active = self.task.active
         trained = objective_of(active) == "ranking"
         last = int(active.report.get("last_example", -1)) if trained else -1
         self.material = read_questions(self.task.collection, last, self.request.seed)
         self.figures, questions = self.material.figures, self.material.questions
         if questions.count < FEWEST_QUESTIONS:
-            return (
+            raise NothingToLearn(
                 f"{questions.count} questions with a relevant document are stored, and "
                 f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; teach more "
-                f"examples."
+                f"examples.",
+                self.figures,
             )
         self.start = start_of(self.material.memory, self.request.dimensions)
         self.groups = twins(questions.embeddings)
         self.folds = question_folds(questions, self.groups, FOLDS, self.request.seed)
+        if not self.folds:
+            raise NothingToLearn(ONE_QUESTION, self.figures)
         self.active = active_version(self.task)
         self.candidates: dict[tuple[int, float], Candidates] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
         self.known_now = self.material.previous if trained and several else None
-        return None if self.folds else ONE_QUESTION
 
     def cross_validate(self, watch: Watch) -> None:
         tries = [self._try_untrained, self._try_current]

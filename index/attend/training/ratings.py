@@ -25,11 +25,13 @@ from attend.recommend.predictor import TERMS
 from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
-from attend.training.task import FEWEST_QUESTIONS
+from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.training.version import NewVersion, ObjectiveRun, TrainingOutcome
 from attend.types import Json
 
 SHAPE = Shape()
+
+SAME = "All ratings are the same, and nothing is left to predict."
 
 TOO_FEW = "Too few ratings could be held out to prove anything; store more interactions."
 
@@ -44,21 +46,22 @@ class RatingsObjective(ObjectiveRun):
     judgement: RatingJudgement
     fitted: FittedRatings
 
-    def read(self) -> str | None:
+    def read(self) -> None:
         self.material = read_ratings(self.task.collection, self.request.seed)
         self.figures, ratings = self.material.figures, self.material.ratings
         if ratings.several < FEWEST_QUESTIONS:
-            return (
+            raise NothingToLearn(
                 f"{ratings.several} users have given two documents or more a number, and "
                 f"{FEWEST_QUESTIONS} are the fewest from which a gain can be proved; store more "
-                f"interactions with a value."
+                f"interactions with a value.",
+                self.figures,
             )
         if ratings.values.min() == ratings.values.max():
-            return "All ratings are the same, and nothing is left to predict."
+            raise NothingToLearn(SAME, self.figures)
         self.fold = rating_fold(ratings, self.request.seed)
         self.known = ratings.some(self.fold.training)
-        few = self.fold.held_out["random"].sum() < FEWEST or not self.known.several
-        return TOO_FEW if few else None
+        if self.fold.held_out["random"].sum() < FEWEST or not self.known.several:
+            raise NothingToLearn(TOO_FEW, self.figures)
 
     def cross_validate(self, watch: Watch) -> None:
         """Fit every recipe to what is not held out, and the active version as it came about.

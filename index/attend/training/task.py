@@ -10,6 +10,7 @@ from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.store import Role, StoredProjection
+from attend.types import Json
 
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
@@ -35,6 +36,14 @@ class Cancelled(InvalidRequest):
 
     def __init__(self) -> None:
         super().__init__("The training was stopped; nothing was promoted, and nothing was lost.")
+
+
+class NothingToLearn(Exception):
+    """What is stored proves nothing: the reason for the report, and figures of what was read."""
+
+    def __init__(self, reason: str, figures: Mapping[str, Json]) -> None:
+        super().__init__(reason)
+        self.figures = figures
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from attend.learn.fit import Fitted, Watch
 from attend.learn.promotion import PromotionVerdict
 from attend.measure.statistics import CUT, ndcg
 from attend.projection import Projection, given, identity
-from attend.ratings.model import RatingModel
+from attend.recommend.rating_model import RatingModel
 from attend.search.scoring import AttentionOptions, plan_of
 from attend.settings import Settings, Tuning
 from attend.store import Offsets, StoredProjection, Terms
@@ -81,8 +81,12 @@ class ObjectiveRun(ABC):
         self.task, self.request, self.settings = task, task.request, task.collection.settings
 
     @abstractmethod
-    def read(self) -> str | None:
-        """Read what is stored and hold some of it out; or return why nothing can be learned."""
+    def read(self) -> None:
+        """Read what is stored, and hold some of it out.
+
+        Raises:
+            NothingToLearn: too little is stored.
+        """
 
     @abstractmethod
     def cross_validate(self, watch: Watch) -> None:

@@ -15,7 +15,7 @@ from attend.learn.rating_judge import (
 from attend.learn.rating_judge import (
     decide_ratings as decide,
 )
-from attend.ratings.model import FEATURES
+from attend.recommend.rating_model import FEATURES
 from tests.index.learn.rated import planted
 from tests.index.ratings.rated_world import model
 

@@ -1,4 +1,4 @@
-"""Random models and histories, and the formula of `attend.ratings.model` as a loop in float64."""
+"""Random models and histories, and the formula of the model of ratings as a loop in float64."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.ratings.model import FEATURES, Items, Own, RatingModel
-from attend.ratings.prediction import Rated
+from attend.recommend.rating_model import FEATURES, Items, Own, RatingModel
+from attend.recommend.rating_prediction import Rated
 
 HEADS, WIDTH, DIMENSION, FACTORS = 3, 4, 6, 2
 

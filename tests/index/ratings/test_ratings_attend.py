@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attend.errors import DimensionMismatch
-from attend.ratings.model import Own
-from attend.ratings.prediction import Rated, predict
+from attend.recommend.rating_model import Own
+from attend.recommend.rating_prediction import Rated, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own
 
 
@@ -78,7 +78,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made, given = model(), asked(targets=8, history=20)
     items = given.items(made, given.targets)
     whole = predict(made, items, given.rated(made), given.same)
-    monkeypatch.setattr("attend.ratings.prediction.BLOCK", 1)
+    monkeypatch.setattr("attend.recommend.rating_prediction.BLOCK", 1)
     for one, other in zip(whole, predict(made, items, given.rated(made), given.same), strict=True):
         np.testing.assert_allclose(one, other)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import softmax
 
-from attend.ratings.prediction import NULL_COSINE, SCALE, attended, shrunk
+from attend.recommend.rating_prediction import NULL_COSINE, SCALE, attended, shrunk
 
 
 def given(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

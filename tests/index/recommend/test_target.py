@@ -13,8 +13,6 @@ from attend.api.recommend import MAX_TARGETS
 from attend.collection import Collection
 from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.feedback import add_interactions
-from attend.ratings.model import Own, RatingModel
-from attend.ratings.prediction import Rated, predict
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (
     ActiveModel,
@@ -23,6 +21,8 @@ from attend.recommend.predict import (
     predict_values,
 )
 from attend.recommend.predictor import TERMS
+from attend.recommend.rating_model import Own, RatingModel
+from attend.recommend.rating_prediction import Rated, predict
 from attend.store import Interaction
 from tests.index.helpers import vector_data
 from tests.index.ratings.rated_world import DIMENSION, HEADS, model, own

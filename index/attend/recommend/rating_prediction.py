@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.attention import Softmax
-from attend.ratings.model import Items, RatingModel, centred
+from attend.recommend.rating_model import Items, RatingModel, centred
 from attend.types import Bool, Float32, Float64
 
 BLOCK = 4_000_000

@@ -29,7 +29,7 @@ EXACT = (*NUMBERS, "knots")
 """Arrays that stay float64: the ends of the range are compared with what users send."""
 
 FEATURES = 7
-"""Numbers by which the deviation of a prediction is told; see `attend.ratings.prediction`."""
+"""Numbers by which the deviation of a prediction is told; see `rating_prediction`."""
 
 TINY = 1e-9
 """Lengths below it are nothing but rounding."""
@@ -96,7 +96,7 @@ class RatingModel:
         knots: (l,) ratings, ascending; levels: (l, H) the bias of each, interpolated between.
         null: (H,) the null key's logits. gates: (H,) g.
         trust: (2,) how far to go from the baseline for an item that nobody rated, and for others.
-        spread: (f,) of the logarithm of the standard deviation; see `attend.ratings.prediction`.
+        spread: (f,) of the logarithm of the standard deviation; see `rating_prediction`.
     """
 
     mean: float

@@ -1,1 +1,0 @@
-"""What a user would think of an item: the model of ratings, and attention over a user's own."""
