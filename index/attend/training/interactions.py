@@ -12,26 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.learn import next_items, promotion, selection
 from attend.learn.data import Sparse, lengths
 from attend.learn.fit import Fitted, Watch
 from attend.learn.held_out import HistoryFold, history_folds
-from attend.learn.next_items import (
-    RECIPES,
-    HistoryRanker,
-    Measured,
-    fit_next_items,
-    measure,
-    untrained,
-)
-from attend.learn.promotion import compare_splits, decide
-from attend.learn.selection import (
-    PART_COST,
-    Judged,
-    best,
-    cross_validate,
-    nested_outcomes,
-    weights,
-)
 from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
@@ -76,7 +60,7 @@ class NextItemsChoice(NamedTuple):
     @property
     def cost(self) -> float:
         """The gain in nDCG that its parts must be worth together."""
-        return 0.0 if self.recipe is None else PART_COST * (1 + self.offsets)
+        return 0.0 if self.recipe is None else selection.PART_COST * (1 + self.offsets)
 
     def of(self, fitted: Fitted) -> Fitted:
         """Return that much of a fit."""
@@ -88,13 +72,13 @@ CHOICES = (
     NextItemsChoice(None),
     *(
         NextItemsChoice(name, share, moved)
-        for name in RECIPES
+        for name in next_items.RECIPES
         for share in SHARES
         for moved in (False, True)
     ),
 )
 
-Measures = dict[NextItemsChoice | None, Measured]
+Measures = dict[NextItemsChoice | None, next_items.Measured]
 """The figures of a fold's users under every choice, and of what recommends now by None."""
 
 
@@ -123,17 +107,17 @@ class InteractionsObjective(ObjectiveRun):
 
     def cross_validate(self, watch: Watch) -> None:
         tries: list[Callable[[HistoryFold, Watch], Measures]] = [
-            *(partial(self._try_recipe, name) for name in RECIPES),
+            *(partial(self._try_recipe, name) for name in next_items.RECIPES),
             *(self._try_untrained, self._try_current),
         ]
-        self.results = cross_validate(self.folds, tries, watch)
+        self.results = selection.cross_validate(self.folds, tries, watch)
 
     def judge(self) -> TrainingOutcome:
         request, judged = self.request, self._judged()
-        outcomes = nested_outcomes(judged, request.share_seen)
-        comparisons = compare_splits(outcomes, request.share_seen, labels=LABELS)
-        verdict = decide(comparisons, measure=MEASURE, units="interactions")
-        self.choice = best(judged, request.share_seen)
+        outcomes = selection.nested_outcomes(judged, request.share_seen)
+        comparisons = promotion.compare_splits(outcomes, request.share_seen, labels=LABELS)
+        verdict = promotion.decide(comparisons, measure=MEASURE, units="interactions")
+        self.choice = selection.best(judged, request.share_seen)
         choices: dict[str, Json] = {
             "objective": "interactions",
             **self.choice._asdict(),
@@ -177,7 +161,9 @@ class InteractionsObjective(ObjectiveRun):
         }
 
     def _try_untrained(self, fold: HistoryFold, watch: Watch) -> Measures:
-        measures: Measures = {CHOICES[0]: self._measured(untrained(self.material.memory), fold)}
+        measures: Measures = {
+            CHOICES[0]: self._measured(next_items.untrained(self.material.memory), fold)
+        }
         watch(1.0)
         return measures
 
@@ -190,9 +176,9 @@ class InteractionsObjective(ObjectiveRun):
             training = self.material.previous.multiply(fold.training).tocsr()
             several = bool((lengths(training) >= 2).any())
             fitted = self._fit(choice if several else CHOICES[0], training, watch)
-            recommender = HistoryRanker.of(fitted, self.material.memory)
+            recommender = next_items.HistoryRanker.of(fitted, self.material.memory)
         watch(1.0)
-        return {None: measure(recommender, fold)}
+        return {None: next_items.measure(recommender, fold)}
 
     def _came_about(self) -> NextItemsChoice | None:
         """Return the choice that the active version was learned by.
@@ -206,12 +192,12 @@ class InteractionsObjective(ObjectiveRun):
         recipe = choices.get("recipe")
         if objective_of(active) != "interactions" or not several:
             return None
-        if recipe not in RECIPES and recipe != "none":
+        if recipe not in next_items.RECIPES and recipe != "none":
             return None
         name = None if recipe == "none" else recipe
         return NextItemsChoice(name, float(choices["share"]), bool(choices["offsets"]))
 
-    def _served(self) -> HistoryRanker:
+    def _served(self) -> next_items.HistoryRanker:
         """Return the active version as it is, on the documents of the memory."""
         version = self.task.collection.views.current(role="recommend").version
         memory = self.material.memory
@@ -222,21 +208,23 @@ class InteractionsObjective(ObjectiveRun):
             by_head = served.logits(moved_queries[documents], candidates)  # (i, H, c)
             return np.tensordot(by_head, served.mechanism.gates, axes=(1, 0))
 
-        return HistoryRanker(logits, version.gates(memory.rows))
+        return next_items.HistoryRanker(logits, version.gates(memory.rows))
 
     def _fit(self, choice: NextItemsChoice, histories: Sparse, watch: Watch) -> Fitted:
         memory = self.material.memory
         if choice.recipe is None:
-            return untrained(memory)
-        recipe, seed = RECIPES[choice.recipe], self.request.seed
-        return choice.of(fit_next_items(memory, histories, recipe, seed=seed, watch=watch))
+            return next_items.untrained(memory)
+        recipe, seed = next_items.RECIPES[choice.recipe], self.request.seed
+        return choice.of(
+            next_items.fit_next_items(memory, histories, recipe, seed=seed, watch=watch)
+        )
 
-    def _measured(self, fitted: Fitted, fold: HistoryFold) -> Measured:
-        return measure(HistoryRanker.of(fitted, self.material.memory), fold)
+    def _measured(self, fitted: Fitted, fold: HistoryFold) -> next_items.Measured:
+        return next_items.measure(next_items.HistoryRanker.of(fitted, self.material.memory), fold)
 
     # -- judging -----------------------------------------------------------------------------------
 
-    def _judged(self) -> list[Judged[NextItemsChoice]]:
+    def _judged(self) -> list[selection.Judged[NextItemsChoice]]:
         """Return each split in halves of its users; a user is in one half, whatever the split."""
         users = self.material.histories.shape[0]
         half = np.random.default_rng(self.request.seed).integers(HALVES, size=users)
@@ -246,12 +234,14 @@ class InteractionsObjective(ObjectiveRun):
                 mine = half[fold.users] == side
                 values = {choice: item.ndcg[mine] for choice, item in measures.items()}
                 if mine.any():
-                    judged.append(Judged.of(fold.split, fold.users[mine], values))
+                    judged.append(selection.Judged.of(fold.split, fold.users[mine], values))
         return judged
 
     def _recall(self, choice: NextItemsChoice | None) -> float:
         """Recall@10 on the mix of the splits."""
-        shares = weights({fold.split: fold for fold in self.folds}, self.request.share_seen)
+        shares = selection.weights(
+            {fold.split: fold for fold in self.folds}, self.request.share_seen
+        )
         return sum(
             shares[fold.split] * float(measures[choice].recall.mean())
             for fold, measures in zip(self.folds, self.results, strict=True)
