@@ -166,9 +166,11 @@ class NextItemsModel:
         pairs = pairs_of(self.histories[batch], MOST_IN_HISTORY, self.maps.random)
         documents, row = np.unique(pairs.documents, return_inverse=True)  # (i,), (t,)
         candidates, log_counts = self.candidates(documents)
-        z = self.logits(documents, candidates) + torch.from_numpy(log_counts)  # (i, c)
+        z = self.logits(documents, candidates)  # (i, c)
+        if log_counts.any():  # zeros where all documents take part
+            z = z + torch.from_numpy(log_counts)
         peaks = z.detach().amax(dim=1, keepdim=True)
-        shares = (z - peaks).exp()  # (i, c), of each source's sum below
+        shares = (z - peaks).exp_()  # (i, c), of each source's sum below
         column = torch.from_numpy(np.searchsorted(candidates, pairs.documents))  # (t,)
         return self._mixed(pairs, torch.from_numpy(row), column, shares)
 
