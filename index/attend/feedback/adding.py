@@ -96,9 +96,7 @@ def add_interactions(
         UnknownDocument: no document has an item's id.
         InvalidRequest: another fault of an item; the details name all.
 
-    >>> add_interactions(
-    ...     collection, [{"user": "ann", "id": "dune", "value": 5}]
-    ... )  # doctest: +SKIP
+    >>> add_interactions(collection, [{"user": "ann", "id": "dune"}])  # doctest: +SKIP
     InteractionsAdded(added=1, replaced=0, interactions=1, users=1)
     """
     interactions = [
@@ -110,9 +108,8 @@ def add_interactions(
     last = {(entry.user, entry.document): entry for entry in interactions}
     added, replaced = 0, 0
     if last or delete_stored:
-        added, replaced = collection.store.add_interactions(
-            list(last.values()), forget=delete_stored
-        )
+        latest = list(last.values())
+        added, replaced = collection.store.add_interactions(latest, forget=delete_stored)
     return InteractionsAdded(added, replaced, *collection.store.interaction_counts())
 
 
@@ -274,11 +271,6 @@ def _check_example(collection: Collection, example: Example) -> None:
         raise InvalidRequest(
             f"The query is text, but this collection was made for vectors of "
             f"{collection.settings.dimension} dimensions; send such a vector.",
-            field="query",
-        )
-    elif any("\ud800" <= character <= "\udfff" for character in example.query):
-        raise InvalidRequest(
-            f"The query {example.query!r:.80} holds half of a surrogate pair; send a text without.",
             field="query",
         )
 

@@ -115,7 +115,6 @@ def test_an_examples_label_is_as_bounded_as_an_items(collection, weight):
     [
         (Example("a hunt", "d1", position=0), "position", "The position is 0; send 1 for the"),
         (Example("a hunt", "d1", position=2**63), "position", "send 1 for the first place"),
-        (Example("\ud800", "d1"), "query", "half of a surrogate pair"),
     ],
 )
 def test_an_example_that_cannot_be_stored_is_named(collection, bad, field, said):
@@ -123,6 +122,12 @@ def test_an_example_that_cannot_be_stored_is_named(collection, bad, field, said)
         add_feedback(collection, [Example("a hunt", "d0"), bad])
     assert said in str(refused.value)
     assert refused.value.field == f"items.1.{field}"
+    assert stored(collection) == []
+
+
+def test_a_query_that_no_encoder_reads_stores_nothing(collection):
+    with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
+        add_feedback(collection, [Example("a hunt", "d0"), Example("\ud800", "d1")])
     assert stored(collection) == []
 
 
