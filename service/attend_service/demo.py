@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 from tqdm import tqdm
 
-from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
-from attend.api.documents import Written
-from attend_service.docstrings import Docstring, standard_library
+import attend.build
+from attend import DEFAULT_COLLECTION, AttendError, Data
+from attend.build import Built, Mapped
+from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from attend_service.server import CannotServe, run
 from attend_service.settings import ServerSettings
-
-WINDOW = 256
-"""Documents that are written together: what an interruption can lose."""
 
 HEADER = "-H 'Content-Type: application/json'"
 VALUES = {"name": "text", "module": "category", "kind": "category"}
@@ -50,54 +48,31 @@ def main(folder: Path, port: int, no_serve: bool, as_json: bool) -> None:
         raise SystemExit(130) from None
 
 
-def build(data: Data, docstrings: Sequence[Docstring]) -> Written:
+def build(data: Data, docstrings: Sequence[Docstring]) -> Built:
     """Make the default collection hold these docstrings and no others."""
-    documents = [docstring.document() for docstring in docstrings]
-    collection = _collection(data)
-    _delete_others(collection, {document["id"] for document in documents})
-    written = _write(collection, documents)
-    if written.added or written.updated:
-        collection.publish()
-    return written
-
-
-def _collection(data: Data) -> Collection:
     # An existing one is opened without its encoder, which an unchanged library does not need.
     if DEFAULT_COLLECTION in data.names():
-        return data.collection(DEFAULT_COLLECTION)
-    return data.create(DEFAULT_COLLECTION, values=VALUES)
-
-
-def _delete_others(collection: Collection, ids: set[str]) -> None:
-    """Another version of Python may have left names that this one does not have."""
-    stale = collection.ids() - ids
-    if stale:
-        collection.delete(sorted(stale))
-
-
-def _write(collection: Collection, documents: Sequence[dict[str, Any]]) -> Written:
-    written = Written()
-    with tqdm(total=len(documents), unit=" documents", desc="Indexing") as bar:
-        for start in range(0, len(documents), WINDOW):
-            window = documents[start : start + WINDOW]
-            written += collection.upsert(window)
-            bar.update(len(window))
-    return written
+        collection = data.collection(DEFAULT_COLLECTION)
+    else:
+        collection = data.create(DEFAULT_COLLECTION, values=VALUES)
+    source = Mapped(StandardLibrary(docstrings), StandardLibrary.fields)
+    with tqdm(total=len(docstrings), unit=" documents", desc="Indexing") as bar:
+        return attend.build.build(collection, [source], sync=True, on_progress=bar.update)
 
 
 def _index_and_report(folder: Path, as_json: bool) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = Data(folder)
     try:
-        written = build(data, standard_library())
+        built = build(data, standard_library())
     finally:
         data.close()
     if as_json:
-        click.echo(json.dumps(vars(written)))
+        click.echo(json.dumps(asdict(built)))
     else:
         click.echo(
-            f"{written.added} added, {written.updated} updated, {written.revised} revised, "
-            f"{written.unchanged} unchanged.",
+            f"{built.added} added, {built.updated} updated, {built.revised} revised, "
+            f"{built.unchanged} unchanged.",
             err=True,
         )
 

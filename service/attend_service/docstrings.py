@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from attend.source import FieldMap, Row, Source
+
 NOT_LIBRARY = {"__main__", "antigravity", "idlelib", "lib2to3", "test", "tests", "this"}
 NOT_FOR_MOST = {"distutils", "encodings", "msilib", "tkinter", "turtle", "turtledemo"}
 """A fifth of all names, which few would miss: left out so that the first run is shorter."""
@@ -57,19 +59,34 @@ class Docstring(NamedTuple):
         prose = [line for line in rest if not line.startswith((" ", "\t"))]
         return prose[0] if is_signature and prose else first
 
-    def document(self) -> dict[str, Any]:
-        """As a collection takes it: found by name, summary or text."""
-        fields = {"name": self.name, "summary": self.summary}
-        # A text of one line is its own summary, and needs no second key.
-        fields |= {"text": self.text} if "\n" in self.text else {}
+    def row(self) -> Row:
+        """Return it as a row: found by name, summary or text."""
+        names = {"name": self.name, "module": self.module, "kind": self.kind}
         details = {"line": self.line, "signature": self.signature}
-        payload = {"module": self.module, "kind": self.kind}
-        return {
-            "id": self.name,
-            "fields": fields,
-            "value": {"name": self.name, "module": self.module, "kind": self.kind},
-            "payload": payload | {key: it for key, it in details.items() if it is not None},
-        }
+        return Row(
+            self.name,
+            {
+                **names,
+                "summary": self.summary,
+                # A text of one line is its own summary, and needs no second key.
+                "text": self.text if "\n" in self.text else None,
+                "value": names,
+                **{name: detail for name, detail in details.items() if detail is not None},
+            },
+        )
+
+
+class StandardLibrary(Source):
+    """Docstrings as a source."""
+
+    name = "the standard library"
+    fields = FieldMap("name", ("name", "summary", "text"), None, ("value",))
+
+    def __init__(self, docstrings: Sequence[Docstring]) -> None:
+        self._docstrings = docstrings
+
+    def rows(self) -> Iterator[Row]:
+        return (docstring.row() for docstring in self._docstrings)
 
 
 def standard_library() -> list[Docstring]:

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from attend import Data
-from attend.api.base import parse
-from attend.api.documents import DocumentRequest, Written
 from attend.encoder import SentenceEncoder
+from attend.source import documents
 from attend_service.demo import build
-from attend_service.docstrings import Docstring, standard_library
+from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from tests.places import ROOT
 
 
@@ -35,9 +34,12 @@ def test_it_finds_a_few_thousand_names_once_each(library: list[Docstring]) -> No
 
 
 def test_every_docstring_is_a_document(library: list[Docstring]) -> None:
-    for docstring in library:
-        document = parse(DocumentRequest, docstring.document()).document()
-        assert document.fields["summary"].strip()
+    read = list(documents(StandardLibrary(library), StandardLibrary.fields))
+    assert [row.item.id for row in read] == [docstring.name for docstring in library]
+    assert all(row.item.fields["summary"].strip() for row in read)
+    document = next(row.item for row in read if row.item.id == "json.dumps")
+    assert document.value == {"name": "json.dumps", "module": "json", "kind": "function"}
+    assert document.payload.keys() == {"module", "kind", "line", "signature"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,8 @@ def test_a_second_run_encodes_nothing_and_goes_on_where_the_first_stopped(
     rest = build(data, some)
     assert (rest.added, rest.unchanged) == (200, 100)
     # Every field is a key at least; long ones are several.
-    assert rest.encoded >= sum(len(each.document()["fields"]) for each in some[100:])
+    read = documents(StandardLibrary(some[100:]), StandardLibrary.fields)
+    assert rest.encoded >= sum(len(row.item.fields) for row in read)
     data.close()
     assert "100%" in capfd.readouterr().err
 
@@ -97,7 +100,8 @@ def test_a_second_run_encodes_nothing_and_goes_on_where_the_first_stopped(
         raise AssertionError(f"{name} was loaded, and nothing had changed")
 
     data = Data(tmp_path, load_encoder=refuse)
-    assert build(data, some) == Written(unchanged=300)
-    assert build(data, some[:250]) == Written(unchanged=250)
+    assert (build(data, some).unchanged, build(data, some).encoded) == (300, 0)
+    fewer = build(data, some[:250])
+    assert (fewer.unchanged, fewer.removed, fewer.encoded) == (250, 50, 0)
     assert data.collection().info().documents == 250
     data.close()
