@@ -19,8 +19,7 @@ from attend.cli.exchange import export_command, import_command
 from attend.cli.feedback import teach_command
 from attend.cli.library import alias_command, info_command, projections_group, verify_command
 from attend.cli.options import fail, interrupted
-from attend.cli.recommend import recommend_command
-from attend.cli.search import search_command
+from attend.cli.search import recommend_command, search_command
 from attend.cli.train import train_command
 from attend.errors import AttendError
 
