@@ -224,14 +224,11 @@ class RatingErrors(NamedTuple):
     errors: Float64
     users: Sequence[str]
 
-    @property
-    def measures(self) -> dict[str, float]:
-        """Return root mean square and mean absolute error, over ratings."""
-        squares, sizes = self.errors**2, np.abs(self.errors)
-        return {"rmse": float(np.sqrt(squares.mean())), "mae": float(sizes.mean())}
-
     def intervals(self) -> dict[str, Interval]:
-        """Return name → mean with its 95 % bootstrap interval; draws are of users."""
+        """Return root mean square and mean absolute error over ratings, with 95 % intervals.
+
+        The draws are of users.
+        """
         squares = mean_interval(by_group(self.errors**2, self.users))
         roots = Interval(*(float(np.sqrt(bound)) for bound in squares))
         return {"rmse": roots, "mae": mean_interval(by_group(np.abs(self.errors), self.users))}
