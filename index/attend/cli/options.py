@@ -15,7 +15,7 @@ import click
 from pydantic.fields import FieldInfo
 from tqdm import tqdm
 
-from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, parse
+from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
 from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import load
@@ -193,16 +193,17 @@ def model_options(model: type[Request], *names: str) -> Callable[[Command], Comm
     click its type. An option that is absent is None (a flag False, a list empty), and `present`
     leaves it out.
     """
-    options = [_option(name, model.model_fields[name]) for name in names or model.model_fields]
+    fields, texts = model.model_fields, descriptions(model)
+    options = [_option(name, fields[name], texts.get(name)) for name in names or fields]
     return lambda command: with_options(command, options)
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+def _option(name: str, field: FieldInfo, text: str | None) -> Callable[[Command], Command]:
     kinds = list(_plain_types(field.annotation))
     is_list = any(get_origin(kind) is list for kind in kinds)
     word = name.removesuffix("s") if is_list else name
     flags = [f"-{word}" if len(word) == 1 else f"--{word.replace('_', '-')}"]
-    help = field.description
+    help = field.description or text
     if field.default is not None and not is_list and kinds != [bool]:
         help = f"{help}  [default: {field.default}]"
     settings: dict[str, Any] = {"help": help, "multiple": is_list}
