@@ -40,6 +40,7 @@ from attend.measure.interactions import evaluate as evaluate_recommendations
 from attend.measure.plots import draw
 from attend.measure.rankings import (
     MEASURES,
+    Qrels,
     evaluate,
     judged_queries,
     read_qrels,
@@ -47,6 +48,7 @@ from attend.measure.rankings import (
 )
 from attend.measure.statistics import Interval
 from attend.store import Interaction
+from attend.types import QueryInput
 
 PAGE = 10_000
 """Stored interactions read at once."""
@@ -166,40 +168,55 @@ def _evaluate_rankings(
     versions: tuple[VersionName, VersionName] | None,
     options: dict[str, Any],
 ) -> tuple[dict[str, Any], str]:
-    """Rank the judged queries with one version or with two; return measures, also as text."""
+    """Rank the judged queries, with both versions if two are named; return measures and text."""
     assert files.queries is not None and files.qrels is not None  # noqa: PT018 # as was checked
     queries = read_queries(files.queries, vectors=collection.settings.encoder is None)
     qrels = read_qrels(files.qrels)
     judged = judged_queries(queries, qrels)
-    total = len(judged) * (2 if versions else 1)
-    with tqdm(total=total, unit="query", desc="ranking", file=sys.stderr) as bar:
-        options["on_progress"] = bar.update
-        if versions is None:
-            evaluation = evaluate(collection, judged, qrels, **options)
-        else:
-            options |= {"by": files.measure, "examples": files.examples}
-            comparison = compare(collection, judged, qrels, versions, **options)
-    if versions is None:
-        _warn(evaluation.unknown_documents)
-        result, lines = _shown(evaluation.intervals())
-        result["queries"] = evaluation.queries
-        result["unknown_documents"] = evaluation.unknown_documents
-        return result, f"{table(lines)}\nIn brackets: 95 % intervals."
-    _warn(comparison.unknown_documents, disturbed=comparison.disturbed)
+    if versions is not None:
+        return _compare(collection, judged, qrels, versions, files, options)
+    with _ranking(len(judged)) as bar:
+        evaluation = evaluate(collection, judged, qrels, on_progress=bar.update, **options)
+    _warn(evaluation.unknown_documents)
+    result, lines = _shown(evaluation.intervals())
+    result["queries"] = evaluation.queries
+    result["unknown_documents"] = evaluation.unknown_documents
+    return result, f"{table(lines)}\nIn brackets: 95 % intervals."
+
+
+def _compare(
+    collection: Collection,
+    queries: Mapping[str, QueryInput],
+    qrels: Qrels,
+    versions: tuple[VersionName, VersionName],
+    files: EvaluationFiles,
+    options: dict[str, Any],
+) -> tuple[dict[str, Any], str]:
+    """Rank the judged queries with both versions; return their comparison, also as text."""
+    options |= {"by": files.measure, "examples": files.examples}
+    with _ranking(2 * len(queries)) as bar:
+        comparison = compare(
+            collection, queries, qrels, versions, on_progress=bar.update, **options
+        )
+    _warn(comparison.unknown_documents)
+    if comparison.disturbed:
+        click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
     plots = [] if files.plots is None else draw(comparison, files.plots)
     comparison.plots = [str(path) for path in plots]
     written = [f"Written: {', '.join(comparison.plots)}"] if plots else []
     return comparison.json(), "\n\n".join([as_text(comparison), *written])
 
 
-def _warn(unknown: int, *, disturbed: bool = False) -> None:
+def _ranking(queries: int) -> tqdm[Any]:
+    return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr)
+
+
+def _warn(unknown: int) -> None:
     if unknown:
         click.echo(
             f"{unknown} relevant documents are not in the collection; they count as not retrieved.",
             err=True,
         )
-    if disturbed:
-        click.echo("Documents changed during the comparison; repeat it when none do.", err=True)
 
 
 def _evaluate_recommendations(

@@ -248,7 +248,7 @@ def explain_parts(
     with np.errstate(divide="ignore"):
         by_head = Softmax.of(logs.T + np.log(scoring.mechanism.gates)).weights.T  # (p * H, k)
     heads = scoring.plan.projection.heads
-    shares = by_head.reshape(-1, heads, len(places)).sum(axis=1)  # (p, k)
+    shares = by_head.reshape(len(names), heads, len(places)).sum(axis=1)  # (p, k)
     orders = np.argsort(-shares, axis=0, kind="stable").T  # (k, p)
     return [
         [{**names[part], "weight": float(share[part])} for part in order.tolist()]
