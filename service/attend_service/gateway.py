@@ -139,7 +139,7 @@ class Unsent:
             self._sizes.pop(task, None)
 
 
-class Memory:
+class BodyMemory:
     """Bytes of long bodies that are worked on at once: more wait, first come, first served."""
 
     def __init__(self, total: int) -> None:
@@ -241,7 +241,7 @@ class Gateway:
         self._operational = Threads(1, "operational")
         self._health = Threads(1, "health")
         self._unsent = Unsent(MAX_UNSENT)
-        self._memory = Memory(max_body)
+        self._memory = BodyMemory(max_body)
 
     @property
     def waiting(self) -> int:

@@ -56,9 +56,6 @@ def add_feedback(
         UnknownDocument: no document has an example's id.
         InvalidRequest: another fault of an item (DimensionMismatch: a vector of another width
             than the collection's). The sentence is about the first, the details name all.
-
-    >>> add_feedback(collection, [{"query": "a whale", "id": "moby-dick"}])  # doctest: +SKIP
-    FeedbackAdded(added=1, replaced=0, examples=1, questions=1)
     """
     collection.capabilities.check("examples")
     examples = [
