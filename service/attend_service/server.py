@@ -162,7 +162,7 @@ def keep_private(folder: Path) -> None:
     try:
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
-            log.warning("The data folder %s was open to others; now it is closed to them.", folder)
+            log.info("The data folder %s was open to others; now it is closed to them.", folder)
     except OSError as error:
         log.warning("The data folder %s is open to others, and stays so: %s", folder, error)
 
