@@ -46,8 +46,6 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class LocalView(View):
-    """A view of a data folder: segments of keys."""
-
     keys: Snapshot
 
 
@@ -110,8 +108,7 @@ class Views:
         return slot.view
 
     def mean(self) -> Float32:
-        """Return the mean of all keys' embeddings (d,), of when the collection was last half this
-        size or half as large again."""
+        """Return the mean of all keys' embeddings (d,), computed again as the collection grows."""
         center = self._untrained(self._state()).version.projection.center
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
@@ -282,8 +279,7 @@ class Views:
         stored = self._store.version(number)
         if stored.role == "predict":
             raise InvalidRequest(
-                f"Version {number} predicts what users think of items and has no keys to search; "
-                f"name another.",
+                f"Version {number} predicts ratings and has no keys to search; name another.",
                 field="projection",
             )
         return Version.of(number, stored, self._settings.scorer)
