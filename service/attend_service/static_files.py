@@ -13,6 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from granian.rsgi import Scope
+
+from attend_service.problems import NO_PATH
+from attend_service.security.browsers import FOR_PROGRAMS
+from attend_service.wsgi import HttpAnswer, Refusal
+
 FOLDER = Path(__file__).parent / "static"
 
 PREFIX = "/static/"
@@ -27,6 +33,22 @@ class StaticFile(NamedTuple):
     def is_known(self, if_none_match: str) -> bool:
         """Return whether a client has the file already, by its If-None-Match header."""
         return self.headers["ETag"] in if_none_match
+
+
+def static_answer(scope: Scope) -> HttpAnswer:
+    """Answer a request of a style or script.
+
+    Raises:
+        Refusal: there is no such file.
+    """
+    file = static_files().get(scope.path)
+    if file is None:
+        raise Refusal(NO_PATH, f"There is nothing at {scope.path}; /docs lists every path.")
+    headers = [*file.headers.items(), *FOR_PROGRAMS]
+    if file.is_known(scope.headers.get("if-none-match", "")):
+        return HttpAnswer(304, headers, b"")
+    headers.append(("Content-Length", str(len(file.content))))
+    return HttpAnswer(200, headers, b"" if scope.method == "HEAD" else file.content)
 
 
 @cache

@@ -18,7 +18,7 @@ from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 
-from attend_service.gateway import Gateway
+from attend_service.gateway import Gateway, Patience
 from attend_service.sockets import limit_sending
 from attend_service.worker import end_process
 
@@ -77,8 +77,8 @@ gateway = StoppingGateway(
     threads=THREADS,
     queue=QUEUE,
     max_body=MAX_BODY,
-    request_seconds=REQUEST_SECONDS,
-    idle_seconds=IDLE_SECONDS,
+    body_limit=lambda environ: MAX_BODY,
+    patience=Patience(REQUEST_SECONDS, IDLE_SECONDS),
 )
 
 if __name__ == "__main__":

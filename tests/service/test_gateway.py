@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from attend_service.gateway import DISCARDED, RETRY_SECONDS, SPOOL_BYTES, variable_of
+from attend_service.gateway import DISCARDED, SPOOL_BYTES
+from attend_service.wsgi import RETRY_SECONDS, variable_of
 from tests.places import ROOT
 from tests.service.gateway_server import HEADER_SECONDS, LIMIT, MAX_BODY, QUEUE, THREADS
 
