@@ -16,7 +16,7 @@ demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
 test: $(VENV)/installed-tests check  ## Check the code and run every test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff check .

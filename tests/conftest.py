@@ -7,7 +7,7 @@ import os
 import signal
 import string
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -36,23 +36,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 TOGETHER = ("milvus", "pages")
-"""Folders whose tests share one server, or one browser, and so run in one process; a Milvus server
+"""Folders whose tests share one server, or one browser, and so run in one process: a Milvus server
 takes a quarter of a core even where nobody asks it."""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Count the processes of tests; most of these wait for processes that they started."""
     return (os.cpu_count() or 1) + 1
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those of `TOGETHER`, which begin first."""
-    for item in items:
-        folder = item.path.parent.name
-        group = folder if folder in TOGETHER else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.path.parent.name not in TOGETHER)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one process, and all of a folder of `TOGETHER`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByServer(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = Path(super()._split_scope(nodeid))
+            return path.parent.name if path.parent.name in TOGETHER else str(path)
+
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session")
