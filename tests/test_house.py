@@ -13,7 +13,7 @@ TOPS = ("index", "service")
 
 
 @pytest.mark.parametrize(
-    ("top", "files", "lines"), [("index", 197, 24_700), ("service", 37, 3_680)]
+    ("top", "files", "lines"), [("index", 172, 22_900), ("service", 41, 4_200)]
 )
 def test_the_packages_stay_small(top: str, files: int, lines: int) -> None:
     assert shape(top).files <= files
@@ -28,7 +28,7 @@ def test_modules_and_functions_stay_short(top: str) -> None:
 
 def test_few_functions_take_more_than_seven_parameters() -> None:
     signatures = [name for top in TOPS for name in shape(top).long_signatures]
-    assert len(signatures) <= 5, signatures
+    assert len(signatures) <= 1, signatures
 
 
 def test_a_class_name_stands_once() -> None:
@@ -46,7 +46,7 @@ def test_a_docstring_begins_with_a_verb_or_a_noun(top: str) -> None:
 
 def test_few_names_are_vague() -> None:
     vague = shape("index").vague + shape("service").vague
-    assert vague.total() <= 100, vague
+    assert vague.total() <= 10, vague
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_few_names_are_vague() -> None:
         ("unit length", 1),
         ("training loop", 1),
         ("optimiser", 1),
-        ("softmax", 9),
-        ("cast", 1),
+        ("softmax", 2),
+        ("cast", 0),
     ],
 )
 def test_a_mechanism_is_written_once(mechanism: str, files: int) -> None:

@@ -24,7 +24,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from attend.errors import Detail, InvalidRequest
 from attend.source.cells import seconds_of
@@ -105,7 +104,7 @@ class Request(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+        cls, schema: Any, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         json_schema = handler(schema)
         properties = handler.resolve_ref_schema(json_schema).get("properties", {})
