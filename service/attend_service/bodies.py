@@ -13,6 +13,7 @@ from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 from attend.api.base import Request, parse
 from attend.errors import InvalidRequest
 from attend_service.security.limits import check_brackets, check_depth
+from attend_service.security.memory import need_memory, parsed_size
 
 Model = TypeVar("Model", bound=Request)
 
@@ -91,6 +92,7 @@ def _json_body() -> object:
             f"the header 'Content-Type: application/json'."
         )
     check_brackets(raw)
+    need_memory(parsed_size(raw))
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

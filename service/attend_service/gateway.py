@@ -20,14 +20,15 @@ from typing import IO, Any, NamedTuple
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
 
 from attend_service.operations import ARRIVED
-from attend_service.problems import BUSY, TOO_SLOW, UNREADABLE
+from attend_service.problems import BUSY, OVER_TIME, TOO_SLOW, UNREADABLE
 from attend_service.security.limits import (
     BYTES_PER_SECOND,
     IDLE_SECONDS,
     MAX_UNSENT,
     REQUEST_SECONDS,
 )
-from attend_service.shared import BodyMemory, Threads, Unsent
+from attend_service.security.memory import GRANTED, MAX_MEMORY, MAX_WAITING
+from attend_service.shared import NeedsMemory, Threads, Unsent, WorkingMemory, trim_heap
 from attend_service.sockets import Connection
 from attend_service.static_files import PREFIX, static_answer
 from attend_service.wsgi import (
@@ -103,7 +104,7 @@ class Gateway:
         self._operational = Threads(1, "operational")
         self._health = Threads(1, "health")
         self._unsent = Unsent(MAX_UNSENT)
-        self._memory = BodyMemory(max_body)
+        self._memory = WorkingMemory(MAX_MEMORY)
 
     @property
     def waiting(self) -> int:
@@ -126,8 +127,10 @@ class Gateway:
                 environ = environ_of(scope)
                 environ["wsgi.input"] = await self._receive(environ, protocol)
                 environ[ARRIVED] = time.monotonic()
-                call = partial(self._call, environ)
-                answer = await (threads.run(call) if is_operational else self._admit(call, environ))
+                if is_operational:
+                    answer = await threads.run(partial(self._call, environ))
+                else:
+                    answer = await self._admit(environ)
         except Refusal as refusal:
             answer = refusal.answer(scope.path)
         answer.headers.append(("Server", "attend"))
@@ -184,26 +187,54 @@ class Gateway:
             raise Refusal(UNREADABLE, detail)
         return body
 
-    async def _admit(self, call: Callable[[], HttpAnswer], environ: Environ) -> HttpAnswer:
-        """Run a request in a thread, once there is one, and memory for its body."""
+    async def _admit(self, environ: Environ) -> HttpAnswer:
+        """Run a request in a thread, once there is one, and the memory that it takes."""
         if self._admitted >= self._running_limit + self._queue_limit:
-            self.refused += 1
-            raise Refusal(
-                BUSY,
-                f"{self._queue_limit} requests wait already, which is the limit. Send this one "
-                f"again after {RETRY_SECONDS} s.",
-            )
+            raise self._busy(self._queue_limit, "")
         body = environ["wsgi.input"]
-        size = body.seek(0, SEEK_END)
-        body.seek(0)
+        size, deadline = body.seek(0, SEEK_END), None
+        if size <= SPOOL_BYTES:
+            size = 0
         self._admitted += 1
         try:
-            if size <= SPOOL_BYTES:
-                return await self._threads.run(call)
-            async with self._memory.hold(size):
-                return await self._threads.run(call)
+            while True:
+                body.seek(0)
+                environ[GRANTED] = size
+                try:
+                    return await self._run(environ, size, deadline)
+                except NeedsMemory as needs:
+                    size, deadline = needs.size, needs.deadline
         finally:
             self._admitted -= 1
+
+    async def _run(self, environ: Environ, size: int, deadline: float | None) -> HttpAnswer:
+        """Run a request in a thread, with so much memory.
+
+        Raises:
+            NeedsMemory: it takes more.
+        """
+        call = partial(self._call, environ)
+        if not size:
+            return await self._threads.run(call)
+        if self._memory.waiting >= MAX_WAITING:
+            raise self._busy(MAX_WAITING, " for memory")
+        try:
+            async with self._memory.hold(size, deadline):
+                return await self._threads.run(call)
+        except TimeoutError:
+            detail = (
+                "The request waited for memory until its deadline, while others worked. Ask for "
+                "less at once, or send it again later."
+            )
+            raise Refusal(OVER_TIME, detail) from None
+
+    def _busy(self, waiting: int, reason: str) -> Refusal:
+        self.refused += 1
+        return Refusal(
+            BUSY,
+            f"{waiting} requests wait already{reason}, which is the limit. Send this one again "
+            f"after {RETRY_SECONDS} s.",
+        )
 
     async def _send(
         self, answer: HttpAnswer, rest: Iterator[bytes], protocol: HTTPProtocol, threads: Threads
@@ -257,6 +288,8 @@ class Gateway:
 
         rest = pieces_of(self._application(environ, start_response), environ["wsgi.input"])
         content = next(rest, b"")
+        if environ.get(GRANTED):
+            trim_heap()
         if len(content) >= WHOLE_BYTES:
             client = environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])
             return HttpAnswer(*started[-1], content, rest, Connection.of(*client))

@@ -20,6 +20,7 @@ from attend_service.context import context
 from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
 from attend_service.security.limits import MAX_BODY
+from attend_service.security.memory import need_memory, working_size
 
 View = Callable[..., Response]
 
@@ -141,9 +142,12 @@ class Operation:
         with until(arrived + self.patience * context().settings.deadline):
             if self.body is not None:
                 body = read_body(self.body, self.bare, single=self.single)
+                need_memory(working_size(body))
                 arguments["body"] = body if self.exact else _resolved(body)
             if self.query is not None:
-                arguments["query"] = _resolved(read_query(self.query, form=self.html))
+                query = read_query(self.query, form=self.html)
+                need_memory(working_size(query))
+                arguments["query"] = _resolved(query)
             return self.view(**arguments)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -45,28 +46,70 @@ class Unsent:
             self._sizes.pop(task, None)
 
 
-class BodyMemory:
-    """Bytes of long bodies that are worked on at once: more wait, first come, first served."""
+class NeedsMemory(BaseException):
+    """A request takes more memory than it has been granted, and is to be run again once it has.
+
+    No `Exception`: it passes through the application, which answers and logs nothing.
+
+    Attributes:
+        size: bytes, together with what was granted.
+        deadline: of the request, by `time.monotonic`.
+    """
+
+    def __init__(self, size: int, deadline: float) -> None:
+        super().__init__(size)
+        self.size, self.deadline = size, deadline
+
+
+class WorkingMemory:
+    """Bytes of memory that requests work in: more wait, first come, first served.
+
+    What is larger than the total works alone.
+    """
 
     def __init__(self, total: int) -> None:
         self._total = self._free = total
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return len(self._waiting)
+
     @asynccontextmanager
-    async def hold(self, size: int) -> AsyncIterator[None]:
+    async def hold(self, size: int, deadline: float | None = None) -> AsyncIterator[None]:
+        """Hold some bytes.
+
+        Raises:
+            TimeoutError: they are not free by the deadline.
+        """
         size = min(size, self._total)
-        if self._waiting or size > self._free:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, turn))
-            await turn
+        if size and (self._waiting or size > self._free):
+            await self._wait(size, deadline)
         else:
             self._free -= size
         try:
             yield
         finally:
-            self._free += size
-            while self._waiting and self._waiting[0][0] <= self._free:
-                following, turn = self._waiting.popleft()
+            self._give_back(size)
+
+    async def _wait(self, size: int, deadline: float | None) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        entry = size, turn
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout_at(deadline):  # the loop's clock is `time.monotonic`
+                await turn
+        except BaseException:
+            self._waiting = deque(other for other in self._waiting if other is not entry)
+            self._give_back(size if turn.done() and not turn.cancelled() else 0)
+            raise
+
+    def _give_back(self, size: int) -> None:
+        self._free += size
+        while self._waiting and self._waiting[0][0] <= self._free:
+            following, turn = self._waiting.popleft()
+            if not turn.cancelled():
                 self._free -= following
                 turn.set_result(None)
 
@@ -105,7 +148,24 @@ class Threads:
             call, future, loop = entry
             try:
                 settle = partial(future.set_result, call())
-            except Exception as error:
+            except BaseException as error:
                 settle = partial(future.set_exception, error)
             if not loop.is_closed():  # else the client left and the server stopped meanwhile
                 loop.call_soon_threadsafe(settle)
+
+
+def trim_heap() -> None:
+    """Give free memory back to the system.
+
+    glibc keeps what a thread frees for that thread, so that a few large requests in each would
+    hold the memory of all of them together.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return glibc's function; None where the system has another library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -7,14 +7,21 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attend import Data
-from attend.api.search import MAX_BATCH_CONDITIONS, MAX_BATCH_HITS, MAX_BATCH_MASKED
+from attend.api.search import (
+    MAX_BATCH_CONDITIONS,
+    MAX_BATCH_HITS,
+    MAX_BATCH_MASKED,
+    MAX_BATCH_PARTS,
+)
 from attend.search.values import MAX_PATHS
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY
@@ -116,8 +123,11 @@ def test_no_body_is_kept_for_a_key_that_is_refused(library: Path, tmp_path: Path
             lambda n: {**QUERY, "filter": {f"f{n} {i}": 1 for i in range(200)}},
             MAX_BATCH_CONDITIONS,
         ),
+        (lambda n: {**QUERY, "k": 100, "value": "@key"}, MAX_BATCH_HITS),
+        (lambda n: {"query": {"ids": [str(i) for i in range(100)]}}, MAX_BATCH_PARTS),
+        (lambda n: {"query": {"blend": [[1, 0, i] for i in range(100)]}}, MAX_BATCH_PARTS),
     ],
-    ids=["hits", "masks", "conditions"],
+    ids=["hits", "masks", "conditions", "embeddings", "ids", "blends"],
 )
 def test_a_batch_is_bounded_as_a_whole(server: Server, search: Any, limit: int) -> None:
     status, problem = server.request("POST", BATCH, {"searches": [search(n) for n in range(101)]})
@@ -176,6 +186,52 @@ def test_a_write_that_takes_too_long_stores_nothing(library: Path) -> None:
         assert (status, problem["type"]) == (503, "/docs#over-time")
     with closing(Data(library, read_only=True)) as data:
         assert not [id for id in data.collection("books").ids() if id.startswith("new")]
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+HEAVIEST = 1500
+"""MiB that 30 of the heaviest requests may take together, above an idle server."""
+
+
+def test_the_heaviest_requests_share_their_memory_and_keep_nobody_else_waiting(
+    tmp_path: Path,
+) -> None:
+    numbers = np.random.default_rng(0).standard_normal((4000, 128)).tolist()
+    with closing(Data(tmp_path)) as data:
+        documents = [
+            {"id": str(n), "vector": vector, "payload": {"text": "x" * 1000}}
+            for n, vector in enumerate(numbers)
+        ]
+        data.create("books", dimension=128).upsert(documents)
+    searches = [{"query": vector} for vector in numbers[:250]]
+    heavy = {"k": 4000, "attend": 4000, "mode": "soft", "value": "@key"}
+    history = [str(n) for n in range(100_000)]
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (SEARCH, {"query": numbers[0], **heavy}),
+        (BATCH, {"searches": searches, "matrix": True}),
+        (
+            "/v1/collections/books/recommend",
+            {"history": history, "on_missing": "skip", "exclude_seen": False, "k": 4000},
+        ),
+    ]
+    with running(tmp_path) as server, ThreadPoolExecutor(30) as pool:
+        wait_until_ready(server)
+        worker = workers_of(server.process)[0]
+        light = {"query": numbers[1]}
+        assert server.request("POST", SEARCH, light)[0] == 200
+        before = most = memory(worker)
+        answers = [pool.submit(server.request, "POST", path, body) for path, body in 10 * requests]
+        while not all(answer.done() for answer in answers):
+            assert server.request("POST", SEARCH, light)[0] == 200
+            assert server.request("GET", "/healthz")[0] == 200
+            most = max(most, memory(worker))
+            time.sleep(0.02)
+        assert most < before + HEAVIEST
+        statuses = [answer.result()[0] for answer in answers]
+        assert set(statuses) <= {200, 503}  # 503: it waited for memory until its deadline
+        assert 200 in statuses
 
 
 # -- what clients name ------------------------------------------------------------------------

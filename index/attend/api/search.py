@@ -30,6 +30,10 @@ from attend.types import Consistency
 MAX_BATCH = 256
 MAX_BATCH_HITS = 100_000
 """Hits to list in all searches of a batch together."""
+KEY_HITS = 10
+"""Hits that one with an embedding as its value (`@key`) counts for."""
+MAX_BATCH_PARTS = 10_000
+"""Documents and parts of the queries of a batch together."""
 MAX_BATCH_CONDITIONS = 1024
 MAX_BATCH_MASKED = 100_000
 """Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
@@ -197,7 +201,8 @@ class BatchRequest(Request):
         masks = {mask.model_dump_json(): mask for mask in _present(self.searches, "mask")}
         filters = {json.dumps(tree): tree for tree in _present(self.searches, "filter")}
         sums = (
-            ("hits (k)", sum(search.k for search in self.searches), MAX_BATCH_HITS),
+            ("hits (k)", sum(map(_hits, self.searches)), MAX_BATCH_HITS),
+            ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
             ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
         )
@@ -213,6 +218,16 @@ class BatchRequest(Request):
 def _present(searches: list[SearchRequest], field: str) -> list[Any]:
     values = (getattr(search, field) for search in searches)
     return [value for value in values if value is not None]
+
+
+def _hits(search: SearchRequest) -> int:
+    return search.k * (KEY_HITS if search.value == "@key" else 1)
+
+
+def _parts(search: SearchRequest) -> int:
+    """Count the parts of a query that has several."""
+    query = search.query
+    return len(query.ids or query.blend or query.mixture or ())
 
 
 def _masked(mask: Mask) -> int:
