@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from threadpoolctl import threadpool_limits
+from tqdm import tqdm
 
 from attend import AttendError, Data
 from attend.timings import listen
@@ -72,6 +73,8 @@ def load(launch: Launch) -> Worker:
     logs.configure(launch.settings.log_format, launch.settings.log_level)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     threadpool_limits(BLAS_THREADS, "blas")
+    # Its own lock is one between processes, which would be left behind; see `end_process`.
+    tqdm.set_lock(threading.RLock())
     worker = Worker(launch)
     if not launch.first.acquire(block=False) and launch.settings.processes > 1:
         worker.warming.join()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -153,8 +153,12 @@ def wait_until_refused(server: Server) -> None:
     pytest.fail("the server still takes connections")
 
 
-def test_ctrl_c_stops_it_cleanly(tmp_path: Path) -> None:
+def test_ctrl_c_stops_it_cleanly(tmp_path: Path, tiny_encoder_folder: Path) -> None:
+    with closing(Data(tmp_path)) as data:
+        collection = data.create("default", encoder=str(tiny_encoder_folder))
+        collection.upsert([{"id": "a", "text": "a white whale"}])
     with running(tmp_path) as server:
+        wait_until_ready(server)  # which loads the encoder
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(LIMIT) == 0
         assert server.process.stderr is not None
