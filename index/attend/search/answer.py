@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +82,7 @@ class Answering:
         self.passing = passing
         self.store = store
         self.types = types
+        self._inferred: ValueType | None = None
         self.with_texts = self.options.value not in (None, KEY)  # where a value may be one
         grouped = self.options.group_by is not None
         version = attention.scoring.view.version.number
@@ -241,13 +241,22 @@ class Answering:
             answer["decoded"] = decode_value(self.store, self.options.value, vector)
         return answer
 
-    @cached_property
+    @property
     def _type(self) -> ValueType:
-        """The type of the values that `value` names, of all queries together."""
+        """The type of the values that `value` names, of all queries together.
+
+        No `cached_property`: in Python 3.11 its lock is one for all searches, and other searches
+        would wait while a large one reads its values.
+        """
+        if self._inferred is None:
+            self._inferred = self._infer_type()
+        return self._inferred
+
+    def _infer_type(self) -> ValueType:
         path, best = self.options.value, 1 if self.options.mode == "hard" else None
         values = [
             value
-            for attended in self.attention.attended
+            for attended in checked(self.attention.attended)
             for value in values_of(self._documents(attended.documents[:best]), path)
         ]
         type = self.types.of(path, self.attention.scoring.view, values)
