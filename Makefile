@@ -22,6 +22,7 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file benchmarks/mypy.ini
 
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ def number(given: float | None) -> str:
     return f"{given:.4f}" if abs(given) < 10 else f"{given:.1f}"
 
 
-def row_of(name: str, what: str, interval: Interval, values: Sequence[float] = ()) -> Row:
+def row_of(name: str, what: str, interval: Interval, values: Iterable[float] = ()) -> Row:
     """A mean with its interval; an interval of one value is none."""
     mean, low, high = (None if math.isnan(each) else float(each) for each in interval)
     return Row(name, what, mean, low, high, values=tuple(float(each) for each in values))

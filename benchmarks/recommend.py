@@ -21,7 +21,7 @@ from common import DATA, parser, progress, tell
 from learning_rows import Difference, Row, ahead, difference_row, row_of
 from recommend_peers import PEERS, QUICK, settings
 from recommend_sets import Books, books, collection_of, matrix_of
-from scale import grown, real
+from scale_data import grown, real
 
 from attend import Collection, Data
 from attend.measure.interactions import (
@@ -308,10 +308,11 @@ def _million(bench: Bench, count: int = 1_000_000, width: int = 384) -> Iterator
     yield _timed("speed.million", what, collection.recommend, others).wanted("<=", 20)
     recalls = []
     for history in histories:
-        exact, found = (
-            {hit.id for hit in collection.recommend(history=history, **more).hits}
-            for more in ({"recall": 1}, {})
+        lists = (
+            collection.recommend(history=history, recall=1),
+            collection.recommend(history=history),
         )
+        exact, found = ({hit.id for hit in answer.hits} for answer in lists)
         recalls.append(len(exact & found) / len(exact))
     yield Row("speed.million_recall", "recall of the exact list", float(np.mean(recalls))).wanted(
         ">=", 0.95
@@ -339,7 +340,7 @@ def explanations(bench: Bench) -> Iterator[Row]:
         if len(history) < 2:
             continue
         hit = collection.recommend(history=history, k=1, explain=True).hits[0]
-        shares = {str(each["id"]): float(each["weight"]) for each in hit.because}
+        shares = {str(each["id"]): float(each["weight"]) for each in hit.because or ()}
         sums.append(abs(sum(shares.values()) - 1))
         top = max(shares, key=shares.__getitem__)
         left = [id for id in history if id != top]

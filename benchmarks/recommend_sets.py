@@ -100,4 +100,4 @@ def _text(row: dict[str, Any]) -> str:
 def _pairs(path: Path) -> list[Interaction]:
     with open(path, encoding="utf-8") as file:
         next(file)
-        return [Interaction(*line.split()[:2]) for line in file if line.strip()]
+        return [Interaction(user, book) for user, book, *_ in map(str.split, file)]

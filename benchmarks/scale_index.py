@@ -16,6 +16,7 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
+from attend.arrays import KeyTable
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED
 from attend.keys.quantised import QuantisedVectors
@@ -37,7 +38,7 @@ def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict
     indexes = PublishedIndexes(folder, _origin(vectors.shape[1]))
     started = time.process_time()
     manifest = indexes.publish(
-        ((vectors[part], ids[part], ids[part]) for part in parts),
+        (KeyTable.of_keys(vectors[part], ids[part], ids[part]) for part in parts),
         len(vectors),
         0,
         known.append,
@@ -72,7 +73,7 @@ def _nearest(made: QuantisedVectors, queries: Float32) -> Int64:
     found = made.search(queries, FETCHED, None).positions
     best = np.empty((len(queries), NEAREST), np.int64)
     for at, (query, row) in enumerate(zip(queries, found, strict=True)):
-        best[at] = row[np.argsort(-(made.all()[row] @ query))[:NEAREST]]
+        best[at] = row[np.argsort(-(made.vectors[row] @ query))[:NEAREST]]
     return best
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from common import DATA, data_set, parser, progress, tell
 from scale_data import NEAREST, RECALL
 
+from attend.arrays import KeyTable
 from attend.encoder import DEFAULT, load
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED
@@ -64,7 +65,7 @@ def found(folder: Path, task: Task) -> dict[str, float]:
     ids, known = np.arange(len(task.keys)), list[str]()
     indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", task.keys.shape[1], "raw"))
     wanted = IndexTarget(RECALL, exact_below=1)
-    indexes.publish([(task.keys, ids, ids)], len(ids), 0, known.append, wanted)
+    indexes.publish([KeyTable.of_keys(task.keys, ids, ids)], len(ids), 0, known.append, wanted)
     loaded = indexes.load(lambda: Progress(len(ids), 0, known))
     assert loaded is not None  # it was published just now
     made, rng = loaded[0].vectors, np.random.default_rng(0)

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 from common import DATA, parser, progress, tell
-from scale import grown, real
+from scale_data import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
+from attend.arrays import KeyTable
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
@@ -149,7 +150,7 @@ def published(folder: Path, vectors: Float32, tuning: Float32) -> Any:
     ids, known = np.arange(len(vectors)), list[str]()
     indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", WIDTH, "raw"))
     parts = [slice(at, at + 8192) for at in range(0, len(vectors), 8192)]
-    rows = ((vectors[part], ids[part], ids[part]) for part in parts)
+    rows = (KeyTable.of_keys(vectors[part], ids[part], ids[part]) for part in parts)
     wanted = IndexTarget(RECALL, exact_below=1, questions=tuning)
     indexes.publish(rows, len(vectors), 0, known.append, wanted)
     loaded = indexes.load(lambda: Progress(len(vectors), 0, known))
