@@ -115,13 +115,14 @@ STARTED = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from attend.keys import IndexOrigin, Progress, PublishedIndexes, Snapshot
+from attend.keys import Delta, IndexOrigin, Progress, PublishedIndexes, Snapshot
 folder, keys, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 known = json.loads((folder / "known.json").read_text())
 started = time.perf_counter()
 segment, _ = PublishedIndexes(folder, IndexOrigin("benchmark", "none", width, "raw")).load(
     lambda: Progress(keys, 0, known))
-Snapshot((segment,), 0, 0, 0).search(np.ones((1, 1, width), np.float32), None, 100)
+snapshot = Snapshot(segment, Delta.empty(width), 0, 0, 0)
+snapshot.search(np.ones((1, 1, width), np.float32), None, 100)
 seconds = time.perf_counter() - started
 status = open("/proc/self/status").read()
 kib = int(status.split("VmRSS:")[1].split()[0])
