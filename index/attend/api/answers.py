@@ -63,7 +63,8 @@ class Weighing(Reply):
 
 @dataclass(slots=True)
 class Hit(Reply):
-    """One attended document; the weights of all attended documents sum to `confidence`."""
+    """One attended document; the weights of all attended documents sum to `confidence`, or to
+    one where that is null."""
 
     id: str
     score: float
@@ -80,6 +81,12 @@ class Hit(Reply):
     """Present if requested."""
     title: str | None = None
     """A display title; present if requested."""
+    text: str | None = None
+    """The texts of the document, one after the other; present if `include` names text, and empty
+    where a document has none."""
+    passage: str | None = None
+    """The passage that matched; the whole text where something else than a text did. Present if
+    requested by `include`."""
     group: Any = field(default_factory=lambda: ABSENT)
     """The value of `group_by`; present if requested."""
     group_size: int | None = None
@@ -119,15 +126,18 @@ class Answer(Reply):
     hits: Sequence[Hit]
     """The listed documents, best first."""
     answer: Mapping[str, Any]
-    """The blend (soft) or the best document's value (hard). By `type`: number has mean and std,
-    category a distribution, and so on."""
+    """The blend (soft) or the best document's value (hard). Its keys are always the same, null
+    where one does not apply: by `type`, number has mean and std, category a distribution, and so
+    on; without an answer, `type` is nothing and `reason` says why. A hard answer is one document's
+    value, and has no distribution, probability or std."""
     attended: int
     """The number of documents that share the weights; 0 if none passed filter and mask."""
     answered: bool
     """False if no document was attended, or the confidence was too low for an answer; hits are
     listed all the same."""
-    confidence: float
-    """One minus the weight of the no-answer score."""
+    confidence: float | None
+    """One minus the weight of the no-answer score; null until a training has fitted one for
+    requests of this kind."""
     calibrated: bool
     """True if temperature and no-answer score were fitted for this request; otherwise there is no
     no-answer score."""
@@ -187,7 +197,8 @@ class AcrossAnswer(Reply):
     """The hits of all collections, best first."""
     merged: bool
     confidence: float | None
-    """One minus the weight of the no-answer score in the merged attention."""
+    """One minus the weight of the no-answer score in the merged attention; null where none was
+    fitted."""
     shares: Mapping[str, float] | None
     """Each collection's share of the attention; they sum to `confidence`."""
     answers: Mapping[str, Answer]
@@ -253,6 +264,10 @@ class Recommendation(Reply):
     largest first; the shares sum to one. Present with `explain`."""
     title: str | None = None
     """A display title; present if requested."""
+    text: str | None = None
+    """The texts of the document, one after the other; present if `include` names text."""
+    passage: str | None = None
+    """The passage that matched the history; present if requested by `include`."""
 
 
 @dataclass(slots=True)

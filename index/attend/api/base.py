@@ -97,6 +97,18 @@ AttendSize = Annotated[
 ]
 
 
+def _names(include: object) -> object:
+    """Return names as a list; in an address line they are one text, with commas."""
+    return include.split(",") if isinstance(include, str) else include
+
+
+Included = Annotated[
+    list[Literal["text", "passage"]],
+    BeforeValidator(_names, json_schema_input_type=list[Literal["text", "passage"]] | str),
+]
+"""What to return of a document's texts with a hit."""
+
+
 class Request(BaseModel):
     """Base of all request models: frozen, closed to unknown fields, described by docstrings."""
 

@@ -12,6 +12,7 @@ from attend.api.base import (
     MAX_ROW,
     AttendSize,
     DocumentId,
+    Included,
     Path,
     Request,
     Text,
@@ -156,7 +157,10 @@ class RecommendRequest(Request):
     reserve: FiniteFloat = Field(0.0, ge=0, le=1)
     """The least share of the list for documents without interactions."""
     fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
-    """The fields of the payload (dotted) to return; all if absent."""
+    """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
+    payload if absent."""
+    include: Included | None = None
+    """text: add the document's text and the passage that matched; passage: the passage alone."""
     recall: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
     """The share of its nearest keys that each part of the history finds, where keys are quantised;
     1 is exact."""

@@ -18,6 +18,7 @@ from attend.api.base import (
     NAME_PATTERN,
     AttendSize,
     DocumentId,
+    Included,
     Path,
     Request,
     Text,
@@ -103,8 +104,8 @@ class SearchOptions(Request):
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent."""
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
-    """Give no answer below this confidence, if it is calibrated; 0 always answers. The projection
-    version's own if absent."""
+    """Give no answer below this confidence, which a training must have fitted; 0 always answers.
+    The projection version's own if absent."""
     projection: int | None = Field(None, ge=1, le=MAX_ROW)
     """Answer with this projection version instead of the active one."""
     decode: bool = False
@@ -119,7 +120,10 @@ class SearchOptions(Request):
     attended; a group has one value in this field of value or payload. A document without the field
     is a group of its own."""
     fields: list[Path] | None = Field(None, max_length=MAX_FIELDS)
-    """The fields of the payload (dotted) to return with a hit; all if absent."""
+    """The fields of the payload (dotted), and text fields, to return in `payload`; all of the
+    payload if absent."""
+    include: Included | None = None
+    """text: add the document's text and the passage that matched; passage: the passage alone."""
     facets: list[Path] | None = Field(None, max_length=MAX_FACETS)
     """Fields of value or payload whose most frequent values are counted, over all documents that
     filter and mask let pass."""

@@ -45,7 +45,8 @@ _INDENT = " " * 13
     metavar="V",
     help="Query vector: a JSON list of numbers, or a file that holds one.",
 )
-@model_options(SearchOptions, "offset", "min_score", "group_by", "facets", "highlight", "cursor")
+@model_options(SearchOptions, "include", "fields", "offset", "min_score", "group_by", "facets")
+@model_options(SearchOptions, "highlight", "cursor")
 def search_command(
     target: Target,
     query: str | None,
@@ -109,9 +110,11 @@ def _text(answer: Answer, mode: str) -> str:
     if not answer.attended:
         lines.append("No documents: none passes the filter, or the collection is empty.")
     elif not answer.answered:
-        lines.append(f"No answer: nothing here answers that (confidence {answer.confidence:.3f}).")
+        confidence = "" if answer.confidence is None else f" (confidence {answer.confidence:.3f})"
+        lines.append(f"No answer: nothing here answers that{confidence}.")
     if mode == "soft":
-        lines.append(f"answer: {json.dumps(answer.answer, ensure_ascii=False)}")
+        parts = {name: part for name, part in answer.answer.items() if part is not None}
+        lines.append(f"answer: {json.dumps(parts, ensure_ascii=False)}")
     for name, facet in (answer.facets or {}).items():
         counts = [
             f"{json.dumps(entry.value, ensure_ascii=False)} {entry.documents}"
@@ -129,7 +132,9 @@ def _line(rank: int, hit: Hit) -> str:
 def _listed(beginning: str, hit: Hit | Recommendation, text: str, end: str = "") -> str:
     """Write a hit with its value, and the beginning of its text below."""
     snippet = " ".join(text.split())
-    if len(snippet) > SNIPPET:
+    if hit.text or hit.passage:  # the caller wants all of it
+        snippet = (hit.text or hit.passage or "").replace("\n", f"\n{_INDENT}")
+    elif len(snippet) > SNIPPET:
         snippet = f"{snippet[: SNIPPET - 1]}…"
     value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
     return f"{beginning}  {hit.id}{value}{end}\n{_INDENT}{snippet}".rstrip()
@@ -168,7 +173,7 @@ def _passage(hit: Hit) -> str:
 @model_options(RecommendRequest, "k", "filter")
 @click.option("--with-seen", is_flag=True, help="Also list documents of the user's history.")
 @model_options(RecommendRequest, "on_missing", "half_life", "diversity", "reserve", "explain")
-@model_options(RecommendRequest, "projection")
+@model_options(RecommendRequest, "projection", "include", "fields")
 @click.option(
     "--request",
     type=JsonType(dict),

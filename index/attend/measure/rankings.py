@@ -260,4 +260,6 @@ def _request(query: QueryInput, options: Mapping[str, Any]) -> SearchRequest:
 
 def _ranking(answer: Answer) -> Ranking:
     weight = answer.hits[0].weight if answer.hits else 0.0
-    return Ranking(tuple(hit.id for hit in answer.hits), weight, answer.confidence)
+    # Without a no-answer score everything is answered, as if it were certain.
+    confidence = float(answer.attended > 0) if answer.confidence is None else answer.confidence
+    return Ranking(tuple(hit.id for hit in answer.hits), weight, confidence)

@@ -16,7 +16,8 @@ from attend.attention import Attended
 from attend.errors import InvalidRequest
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
-from attend.search.listing import explain_parts
+from attend.search.hits import texts_of
+from attend.search.listing import explain_parts, matches
 from attend.search.scoring import AttentionOptions, Queries, Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
@@ -224,9 +225,15 @@ class Recommender:
         self, resolved: _Resolved, scoring: Scoring, scored: ScoredDocuments, places: Int64
     ) -> list[Recommendation]:
         attended, request = scored.attended, resolved.request
-        documents = self._store.documents(attended.documents[places], texts=request.title)
+        rows = attended.documents[places]
+        with_texts = request.title or bool(request.include) or request.fields is not None
+        documents = self._store.documents(rows, texts=with_texts)
         if len(documents) < len(places):
             raise Vanished
+        texts: dict[str, list[str]] = {}
+        if request.include:
+            listed = [documents[row] for row in rows.tolist()]
+            texts = texts_of(listed, matches(self._store, scoring, 0, listed), request.include)
         reasons = None
         if request.explain:
             names = [part.name for part in resolved.positive.parts]
@@ -235,14 +242,17 @@ class Recommender:
         for rank, place in enumerate(places.tolist()):
             document = documents[int(attended.documents[place])]
             payload = document.payload
+            if request.fields is not None:
+                payload = only(payload, request.fields, document.fields)
             hit = Recommendation(
                 id=document.id,
                 score=float(scored.scores[place]),
                 weight=float(attended.weights[place]),
                 value=document.value,
-                payload=payload if request.fields is None else only(payload, request.fields),
+                payload=payload,
                 because=None if reasons is None else reasons[rank],
                 title=display_title(*document[1:]) if request.title else None,
+                **{name: column[rank] for name, column in texts.items()},
             )
             hits.append(hit)
         return hits

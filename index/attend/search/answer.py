@@ -9,19 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.answers import Answer, Facets, Hit, Weighing
-from attend.api.search import SearchOptions, SearchRequest
+from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.deadline import checked
+from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
-from attend.search.listing import (
-    Listing,
-    best_keys,
-    explanations,
-    highlights,
-    listed,
-    matches,
-)
+from attend.search.hits import shown_columns, shows_texts
+from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
 from attend.search.values import (
     KEY,
@@ -33,11 +28,23 @@ from attend.search.values import (
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.types import Float64, Int64, Json
-from attend.values import ValueType, blend_for, display_title, infer, only
+from attend.values import (
+    ValueType,
+    blend_for,
+    infer,
+    of_one_document,
+    only,
+    with_all_keys,
+)
 from attend.versions import Vanished
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
+
+
+NO_ANSWER = "nothing here answers that"
+NO_DOCUMENTS = "nothing attended"
+"""Reasons why a search has no answer."""
 
 
 class Answered(NamedTuple):
@@ -83,7 +90,10 @@ class Answering:
         self.store = store
         self.types = types
         self._inferred: ValueType | None = None
-        self.with_texts = self.options.value not in (None, KEY)  # where a value may be one
+        every = self.options.mode == "soft" and attention.all_weights is None
+        self.shows_texts = shows_texts(self.options)
+        # A value may be a text; and where the page is all that is read, one query reads its texts.
+        self.with_texts = self.options.value not in (None, KEY) or (self.shows_texts and not every)
         grouped = self.options.group_by is not None
         version = attention.scoring.view.version.number
         self.listings = [
@@ -91,7 +101,6 @@ class Answering:
             for search, attended in zip(searches, attention.attended, strict=True)
         ]
         # What pages and answers of all queries need is read in one statement.
-        every = self.options.mode == "soft" and attention.all_weights is None
         needed = [
             attended.documents if every else attended.documents[np.append(listing.ranks, 0)]
             for attended, listing in zip(attention.attended, self.listings, strict=True)
@@ -110,21 +119,17 @@ class Answering:
             UnknownField: no document has such a value, whether or not any answers.
         """
         view, plan = self.attention.scoring.view, self.attention.scoring.plan
-        least = self.options.min_confidence
-        if least is None:
-            least = view.version.tuning.threshold
-        if least is None or not plan.calibrated:
-            least = 0.0
+        null = plan.mechanism.null_logit
+        least = least_confidence(self.options, plan.calibrated, view.version.tuning.threshold)
         answers = []
         for query, attended in enumerate(checked(self.attention.attended)):
-            confidence = attended.confidence
-            answered = attended.total_documents > 0 and confidence >= least
+            answered = attended.total_documents > 0 and attended.confidence >= least
             answer = Answer(
                 hits=self._hits(query, self.listings[query]),
                 answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
                 answered=answered,
-                confidence=confidence,
+                confidence=None if null is None else attended.confidence,
                 calibrated=plan.calibrated,
                 exact=self.attention.exact,
                 recall=self.attention.recall,
@@ -141,9 +146,13 @@ class Answering:
     def _hits(self, query: int, listing: Listing) -> list[Hit]:
         attended, options = self.attention.attended[query], self.options
         rows = attended.documents[listing.ranks]
-        documents = self._documents(rows)
-        if options.title or options.highlight or options.explain:
-            self._explain(query, listing)
+        texts = self.shows_texts and not self.with_texts
+        documents = self._with_texts(rows) if texts else self._documents(rows)
+        if self.shows_texts:
+            search = self.searches[query]
+            columns = shown_columns(self.store, self.attention, query, search, documents, listing)
+            for extra, *values in zip(listing.extras, *columns.values(), strict=True):
+                extra |= zip(columns, values, strict=True)
         return [
             Hit(
                 id=document.id,
@@ -152,7 +161,7 @@ class Answering:
                 value=value,
                 payload=document.payload
                 if options.fields is None
-                else only(document.payload, options.fields),
+                else only(document.payload, options.fields, document.fields),
                 **extra,
             )
             for document, value, score, weight, extra in zip(
@@ -164,26 +173,6 @@ class Answering:
                 strict=True,
             )
         ]
-
-    def _explain(self, query: int, listing: Listing) -> None:
-        """Add what a request wants of each hit besides itself."""
-        ranks, options = listing.ranks, self.options
-        documents = self._with_texts(self.attention.attended[query].documents[ranks])
-        columns: dict[str, Sequence[Any]] = {}
-        if options.title:
-            columns["title"] = [display_title(*document[1:]) for document in documents]
-        if options.highlight or options.explain:
-            matched = matches(self.store, self.attention, query, documents)
-            if options.highlight:
-                texts = self.searches[query].query.texts  # type: ignore[union-attr] # encoded
-                every = [text for pairs in texts for text, _ in pairs]
-                columns["highlight"] = highlights(matched, every)
-            if options.explain:
-                names = _part_names(self.searches[query].request)
-                columns["explanation"] = explanations(self.attention, query, ranks, matched, names)
-        for name, column in columns.items():
-            for extra, value in zip(listing.extras, column, strict=True):
-                extra[name] = value
 
     def _weighing(self, query: int) -> Weighing:
         """Return the numbers that turned logits into weights."""
@@ -203,15 +192,9 @@ class Answering:
     def _value(self, query: int, attended: Attended, answered: bool) -> dict[str, Json]:
         """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""
         type = self._type
-        if attended.total_documents == 0:
-            return {"type": "nothing", "reason": "nothing attended", "coverage": 0.0}
         if not answered:
-            return {
-                "type": "nothing",
-                "reason": "nothing here answers that",
-                "confidence": attended.confidence,
-                "coverage": 0.0,
-            }
+            reason = NO_ANSWER if attended.total_documents else NO_DOCUMENTS
+            return with_all_keys({**blend_for(type).answer(), "type": "nothing", "reason": reason})
         scoring = self.attention.scoring
         projection, gates = scoring.view.version.projection, scoring.plan.mechanism.gates
         through = (
@@ -236,10 +219,12 @@ class Answering:
                 ids, self._values(query, rows, documents), by_head if through else gates @ by_head
             )
         answer = blend.answer()
+        if self.options.mode == "hard":
+            answer = of_one_document(answer, float(attended.weights[0]))
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
             answer["decoded"] = decode_value(self.store, self.options.value, vector)
-        return answer
+        return with_all_keys(answer)
 
     @property
     def _type(self) -> ValueType:
@@ -302,9 +287,24 @@ class Answering:
         return [key.tolist() for key in keys]
 
 
-def _part_names(request: SearchRequest) -> list[Mapping[str, Json]]:
-    """Return what names the parts of a mixture: their places, and ids or texts."""
-    return [
-        {"part": number, **part.model_dump(include={"id", "text"}, exclude_none=True)}
-        for number, part in enumerate(request.query.mixture or ())
-    ]
+def least_confidence(options: SearchOptions, calibrated: bool, threshold: float | None) -> float:
+    """Return the confidence below which a search is not answered.
+
+    Args:
+        calibrated: true if a confidence was fitted for these options.
+        threshold: the version's own, where the options name none.
+
+    Raises:
+        InvalidRequest: the options name one, and there is no confidence to compare with it.
+    """
+    least = options.min_confidence
+    if calibrated:
+        return (threshold or 0.0) if least is None else least
+    if least:
+        raise InvalidRequest(
+            f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
+            f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical. "
+            f"Train first (attend train), leave these options out, or leave out min_confidence.",
+            field="min_confidence",
+        )
+    return 0.0

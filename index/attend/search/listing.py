@@ -24,7 +24,7 @@ from attend.store.words import SPLIT, TOKENIZER
 from attend.types import Int64, Json
 from attend.versions import Vanished
 
-PAGE = {"k", "offset", "cursor", "fields", "facets", "title", "highlight", "explain"}
+PAGE = {"k", "offset", "cursor", "fields", "include", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""
 
 DIGEST = 8
@@ -196,7 +196,7 @@ def best_keys(scoring: Scoring, query: int, rows: Int64) -> dict[int, int]:
 
 
 def matches(
-    store: CollectionStore, attention: Attention, query: int, documents: Sequence[StoredDocument]
+    store: CollectionStore, scoring: Scoring, query: int, documents: Sequence[StoredDocument]
 ) -> list[Match]:
     """Return for each document, with its texts, the key that matched the query best.
 
@@ -204,7 +204,7 @@ def matches(
         Vanished: a document was deleted meanwhile.
     """
     rows = np.array([document.row for document in documents], dtype=np.int64)
-    best = best_keys(attention.scoring, query, rows)
+    best = best_keys(scoring, query, rows)
     keys = store.keys_of(np.array(list(best.values()), dtype=np.int64))
     matched = []
     for document in documents:

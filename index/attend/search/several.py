@@ -108,10 +108,11 @@ def merged_answer(
     """
     scales = [logit_scale(answered, settings[name]) for name, answered in answers.items()]
     shares = shares_of(scales)
+    fitted = shares is not None and scales[0].null is not None  # of one scale, all have one or none
     return AcrossAnswer(
         hits=[] if shares is None else _merged(answers, shares, request),
         merged=shares is not None,
-        confidence=None if shares is None else shares.confidence,
+        confidence=shares.confidence if shares is not None and fitted else None,
         shares=None if shares is None else dict(zip(answers, shares.by_collection, strict=True)),
         answers={name: _page(answered.answer, request) for name, answered in answers.items()},
         took_ms=round((time.perf_counter() - started) * 1000, 3),
@@ -123,7 +124,7 @@ def _merged(
 ) -> list[CollectionHit]:
     """Return the page of all hits together, by score: on one scale its order is the weights'."""
     hits = [
-        _rescaled(name, hit, share, answered.answer.confidence)
+        _rescaled(name, hit, share, answered.attention.attended[answered.place].confidence)
         for (name, answered), share in zip(answers.items(), shares.by_collection, strict=True)
         for hit in answered.answer.hits
     ]

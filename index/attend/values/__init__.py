@@ -16,9 +16,14 @@ other keys are a public promise:
 | object              | `fields` (name to answer)                                        |
 | text, image, mixed  | `value` (the heaviest), `values` (at most ten of `id`, `value`, `weight`) |
 
-Distributions and lists run from the largest share down, ties by label or id. Where no
-weight lies on a value, `coverage` is 0.0 and the other keys are null (an object keeps
+Distributions and lists run from the largest share down, ties by label or id. Documents with
+equal values are one entry of `values`, with the sum of their weights and the id of the heaviest.
+Where no weight lies on a value, `coverage` is 0.0 and the other keys are null (an object keeps
 its fields, each with its own nulls).
+
+The answer of a search has all of these keys and `reason` always (`ANSWER_KEYS`), null where one
+does not apply. A hard answer is one document's value: `distribution`, `probability`, `std` and
+`effective_sample_size` are null there, and `values` has the weight of the document.
 
 >>> blend = blend_for(infer([10, 20.5, None, 30]))
 >>> blend.add(["a", "b", "c"], [10, 20, None], [0.25, 0.25, 0.5])
@@ -29,12 +34,19 @@ its fields, each with its own nulls).
 
 from __future__ import annotations
 
-from attend.values.blends import Blend, blend_for
+from attend.values.blends import (
+    ANSWER_KEYS,
+    Blend,
+    blend_for,
+    of_one_document,
+    with_all_keys,
+)
 from attend.values.kinds import Kind, ValueType, infer, parse_type
 from attend.values.numbers import Nearest, as_number, is_numbers, nearest
-from attend.values.select import display_title, only, select
+from attend.values.select import display_title, only, select, whole_text
 
 __all__ = [
+    "ANSWER_KEYS",
     "Blend",
     "Kind",
     "Nearest",
@@ -45,7 +57,10 @@ __all__ = [
     "infer",
     "is_numbers",
     "nearest",
+    "of_one_document",
     "only",
     "parse_type",
     "select",
+    "whole_text",
+    "with_all_keys",
 ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attend.arrays import kth_largest
 from attend.types import Float64, Json
 from attend.values.kinds import Kind, ValueType, is_missing, is_sendable, is_strings
 from attend.values.numbers import Moments, as_matrix, as_numbers, is_numbers
@@ -21,6 +23,18 @@ LISTED = 10
 
 TIE_DIGITS = 12
 """Sums differ in their last bits with the order of blocks; a tie must not."""
+
+DIGESTED = 64
+"""Characters beyond which a value is told from others by a digest."""
+
+SPREAD = ("distribution", "probability", "std", "effective_sample_size")
+"""Keys of an answer that only several documents give."""
+
+ANSWER_KEYS = (
+    *("type", "value", "distribution", "probability", "mean", "std", "effective_sample_size"),
+    *("vector", "fields", "values", "decoded", "coverage", "reason"),
+)
+"""The keys that the answer of a search always has; null where one does not apply."""
 
 Covered: TypeAlias = tuple[float, dict[str, Json] | None]
 """The weight of the documents with a value, and the keys of the answer; None for null in each."""
@@ -206,36 +220,57 @@ class ObjectBlend(Blend):
         return self._weight, {"fields": answers}
 
 
-class Weighted(NamedTuple):
-    """A document among the heaviest so far."""
+@dataclass(slots=True)
+class SummedValue:
+    """A value with the weight of all documents that have it.
+
+    Attributes:
+        weight: the sum over these documents.
+        most, id: the largest weight of one of them, and its id.
+    """
 
     weight: float
+    most: float
     id: str
-    value: Json
 
 
 class RetrievedBlend(Blend):
-    """The heaviest documents' values, their weights renormalised over all with a value."""
+    """The heaviest values, their weights renormalised over all documents with a value.
+
+    Documents with equal values are one entry, under the id of the heaviest of them.
+    """
 
     keys = ("value", "values")
 
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
         self._weight = 0.0
-        self._best: list[Weighted] = []
+        self._entries: dict[str | bytes, SummedValue] = {}
+        self._best: dict[str | bytes, Json] = {}  # the heaviest so far, with their values
 
     def _take(self, ids: Sequence[str], values: Sequence[Json], weights: Float64) -> None:
-        present = [place for place, value in enumerate(values) if self._has(value)]
-        if not present:
-            return
-        weights = weights[present]
-        self._weight += float(weights.sum())
-        # Ties with the last of the heaviest are decided by the id.
-        least = kth_largest(weights, LISTED)[0] if len(weights) > LISTED else 0.0
-        for weight, place in zip(weights.tolist(), present, strict=True):
-            if weight >= least:
-                self._best.append(Weighted(weight, ids[place], values[place]))
-        self._best = heapq.nsmallest(LISTED, self._best, key=lambda item: (-item.weight, item.id))
+        changed = dict(self._best)
+        for id, value, weight in zip(ids, values, weights.tolist(), strict=True):
+            if not self._has(value):
+                continue
+            self._weight += weight
+            key = _entry_key(value)
+            entry = self._entries.get(key)
+            if entry is None:
+                self._entries[key] = SummedValue(weight, weight, id)
+            else:
+                entry.weight += weight
+                if (-weight, id) < (-entry.most, entry.id):
+                    entry.most, entry.id = weight, id
+            changed[key] = value
+        # Sums only grow: a value that is not among the heaviest now, and in no later block, is not
+        # among them at the end. Of all others the sums are enough.
+        heaviest = heapq.nsmallest(LISTED, changed, key=self._rank)
+        self._best = {key: changed[key] for key in heaviest}
+
+    def _rank(self, key: str | bytes) -> tuple[float, str]:
+        entry = self._entries[key]
+        return -_rounded(entry.weight), entry.id
 
     def _has(self, value: Json) -> bool:
         if self.kind == "mixed":
@@ -246,10 +281,24 @@ class RetrievedBlend(Blend):
         if not self._best:
             return 0.0, None
         values = [
-            {"id": item.id, "value": item.value, "weight": min(item.weight / self._weight, 1.0)}
-            for item in self._best
+            {"id": entry.id, "value": value, "weight": min(entry.weight / self._weight, 1.0)}
+            for key, value in self._best.items()
+            for entry in (self._entries[key],)
         ]
-        return self._weight, {"value": self._best[0].value, "values": values}
+        return self._weight, {"value": next(iter(self._best.values())), "values": values}
+
+
+def _entry_key(value: Json) -> str | bytes:
+    """Return the same key for equal values; of a long one a digest, as there may be millions."""
+    key = value if isinstance(value, str) else f"\0{json.dumps(value, sort_keys=True)}"
+    if len(key) <= DIGESTED:
+        return key
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _rounded(weight: float) -> float:
+    """Round a sum, so that a tie does not depend on the order of its parts."""
+    return float(f"{weight:.{TIE_DIGITS - 1}e}")
 
 
 def blend_for(value_type: ValueType) -> Blend:
@@ -271,3 +320,30 @@ def blend_for(value_type: ValueType) -> Blend:
             return ObjectBlend(value_type.fields or {})
         case "text" | "image" | "mixed":
             return RetrievedBlend(value_type.kind)
+
+
+def with_all_keys(answer: Mapping[str, Json]) -> dict[str, Json]:
+    """Return an answer with the keys that every answer of a search has; those it lacks are null.
+
+    >>> with_all_keys({"type": "vector", "vector": [0.5], "coverage": 1.0})["mean"] is None
+    True
+    """
+    return {**answer, **dict.fromkeys(name for name in ANSWER_KEYS if name not in answer)}
+
+
+def of_one_document(answer: Mapping[str, Json], weight: float) -> dict[str, Json]:
+    """Return the blend of a single document as a hard answer, which has no spread.
+
+    Nothing was blended: a distribution, a probability or a standard deviation would say that the
+    document is all there is, whatever its weight.
+
+    >>> of_one_document({"type": "category", "value": "a", "distribution": {"a": 1.0}}, 0.76)
+    {'type': 'category', 'value': 'a', 'distribution': None}
+    """
+    hard = {name: None if name in SPREAD else part for name, part in answer.items()}
+    if isinstance(answer.get("values"), list):
+        hard["values"] = [{**item, "weight": weight} for item in answer["values"]]
+    if isinstance(answer.get("fields"), dict):
+        fields = answer["fields"].items()
+        hard["fields"] = {name: of_one_document(part, weight) for name, part in fields}
+    return hard

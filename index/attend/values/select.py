@@ -53,16 +53,33 @@ def _follow(tree: Json, path: str) -> Json:
     return _follow(tree.get(head), rest) if dot else None
 
 
-def only(payload: Mapping[str, Json], paths: Iterable[str]) -> dict[str, Json]:
+def only(
+    payload: Mapping[str, Json], paths: Iterable[str], texts: Mapping[str, str]
+) -> dict[str, Json]:
     """Return the parts of a payload that paths lead to, where they were; leave out the missing.
 
-    >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"])
+    A path that the payload does not have may name a text field.
+
+    >>> only({"title": "Tea", "price": {"eur": 3, "usd": 4}}, ["price.eur", "year"], {})
     {'price': {'eur': 3}}
+    >>> only({"title": "Tea"}, ["title", "text"], {"text": "Leaves in hot water."})
+    {'title': 'Tea', 'text': 'Leaves in hot water.'}
     """
     parts: dict[str, Json] = {}
     for path in paths:
         _keep(parts, payload, path)
+        if path in texts and path not in parts:
+            parts[path] = texts[path]
     return parts
+
+
+def whole_text(fields: Mapping[str, str]) -> str:
+    """Return all texts of a document as one, field after field.
+
+    >>> whole_text({"title": "Tea", "text": "Leaves in hot water."})
+    'Tea\\n\\nLeaves in hot water.'
+    """
+    return "\n\n".join(fields.values())
 
 
 def _keep(parts: dict[str, Any], tree: Mapping[str, Json], path: str) -> None:

@@ -71,11 +71,13 @@ def test_the_null_takes_part_where_it_fits(world, options):
 )
 def test_there_is_no_null_where_it_was_fitted_for_something_else(world, options):
     fitted = world.version(identity(WIDTH), FITTED)
-    answer = search(world, fitted, **options | {"min_confidence": 1.0})
-    assert (answer.calibrated, answer.confidence, answer.answered) == (False, 1.0, True)
+    answer = search(world, fitted, **options)
+    assert (answer.calibrated, answer.confidence, answer.answered) == (False, None, True)
     assert sum(hit.weight for hit in answer.hits) <= 1 + 1e-9
     nobody = search(world, fitted, filter={"c": "green"}, **options)
-    assert (nobody.calibrated, nobody.confidence, nobody.answered) == (False, 0.0, False)
+    assert (nobody.calibrated, nobody.confidence, nobody.answered) == (False, None, False)
+    with pytest.raises(InvalidRequest, match=r"min_confidence is 1, but no confidence was fitted"):
+        search(world, fitted, **options | {"min_confidence": 1.0})
 
 
 def test_a_filter_leaves_the_null_logit_alone(world):
@@ -94,7 +96,7 @@ def test_another_temperature_keeps_the_null_and_is_not_calibrated(world):
     fitted = world.version(identity(WIDTH), FITTED)
     logits = world.logits(fitted, QUERY, scale=[6.0], strength=(0.3, 0.5))
     weights, nothing = expected(logits, 5, null=[3.0], tau=2.5)
-    answer = search(world, fitted, temperature=2.5, min_confidence=1.0)
+    answer = search(world, fitted, temperature=2.5)
     check_weights(answer, weights)
     assert answer.confidence == pytest.approx(1 - nothing, abs=1e-6)
     assert (answer.calibrated, answer.answered) == (False, True)
@@ -141,12 +143,9 @@ def test_below_the_threshold_nothing_answers_and_hits_are_listed(world, mode, as
         if answer.answered:
             assert answer.answer["type"] == "number"
             continue
-        assert answer.answer == {
-            "type": "nothing",
-            "reason": "nothing here answers that",
-            "confidence": answer.confidence,
-            "coverage": 0.0,
-        }
+        said = {name: part for name, part in answer.answer.items() if part is not None}
+        assert said == {"type": "nothing", "reason": "nothing here answers that", "coverage": 0.0}
+        assert answer.confidence < 0.5
         assert answer.json()["answered"] is False
 
 
@@ -173,8 +172,12 @@ def test_nothing_attended_is_said_as_before(world):
 
 
 def test_an_untrained_version_answers_without_a_null(world):
-    answer = world.collection.search("gold", min_confidence=1.0)
-    assert (answer.calibrated, answer.confidence, answer.answered) == (False, 1.0, True)
+    for options in ({}, {"min_confidence": 0.0}):
+        answer = world.collection.search("gold", **options)
+        assert (answer.calibrated, answer.confidence, answer.answered) == (False, None, True)
+    with pytest.raises(InvalidRequest, match=r"Train first") as refused:
+        world.collection.search("gold", min_confidence=0.9)
+    assert refused.value.field == "min_confidence"
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, "much", float("nan")])

@@ -10,7 +10,7 @@ const FEW = 4; // of a field among others
 /** The body of an answer of any type. */
 export function drawn(answer, spreadOf = null, most = SHARES) {
   if (answer.type === "object" && answer.fields) return fields(answer.fields);
-  if (answer.mean !== undefined) return mean(answer, spreadOf);
+  if (answer.type === "number") return mean(answer, spreadOf);
   if (answer.distribution) return distribution(answer, most);
   if (answer.vector) return h("div", {}, sparkline(answer.vector), " ", size(answer.vector));
   if (answer.values) return values(answer.values.slice(0, most));

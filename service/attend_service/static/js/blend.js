@@ -83,10 +83,17 @@ function retrieved(values, weights, ids) {
   const present = values.map((v, at) => at).filter((at) => values[at] != null && weights[at]);
   const covered = sum(present.map((at) => weights[at]));
   if (!covered) return { value: null, values: null };
-  const best = present
-    .sort((a, b) => weights[b] - weights[a] || (ids[a] < ids[b] ? -1 : 1))
-    .slice(0, LISTED)
-    .map((at) => ({ id: ids[at], value: values[at], weight: weights[at] / covered }));
+  const entries = new Map();
+  // The heaviest first: equal values are one entry, under the id of the heaviest document.
+  for (const at of present.sort((a, b) => weights[b] - weights[a] || (ids[a] < ids[b] ? -1 : 1))) {
+    const key = JSON.stringify(values[at]);
+    const entry = entries.get(key) ?? { id: ids[at], value: values[at], weight: 0 };
+    entry.weight += weights[at] / covered;
+    entries.set(key, entry);
+  }
+  const best = [...entries.values()]
+    .sort((a, b) => b.weight - a.weight || (a.id < b.id ? -1 : 1))
+    .slice(0, LISTED);
   return { value: best[0].value, values: best, covered };
 }
 

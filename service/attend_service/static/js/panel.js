@@ -58,7 +58,7 @@ function facts(found, heat, none) {
   const calibrated = found.calibrated && heat === 1;
   const told = [
     found.answer.type === "nothing" ? null : found.answer.type,
-    `confidence ${percent(found.attended ? 1 - none : 0)}${calibrated ? "" : ", not calibrated"}`,
+    calibrated ? `confidence ${percent(found.attended ? 1 - none : 0)}` : "confidence not fitted yet",
     found.exact ? "exact" : "approximate",
     `projection ${found.projection}`,
   ];
