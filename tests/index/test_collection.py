@@ -24,7 +24,7 @@ from attend.errors import (
 )
 from attend.projection import given as projection_given
 from attend.types import Document
-from attend.values import of_one_document
+from attend.values import with_all_keys
 from tests.index.helpers import (
     brute_logits,
     ranked,
@@ -214,10 +214,10 @@ def test_a_one_hot_weight_gives_exactly_the_hard_result(five, name):
     hard = five.search(QUERY, value=name, mode="hard")
     weight = hard.hits[0].weight
     one = five.search(QUERY, value=name, mode="soft", attend=1, k=1).answer
-    assert of_one_document(one, weight) == hard.answer
+    assert with_all_keys(one, weight) == hard.answer
     only = {"only": ["d0"]}
     masked = five.search(QUERY, value=name, mode="soft", attend="all", mask=only).answer
-    assert of_one_document(masked, weight) == hard.answer
+    assert with_all_keys(masked, weight) == hard.answer
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -226,7 +226,7 @@ def test_soft_at_a_tiny_temperature_is_hard(five, name):
     soft = five.search(QUERY, value=name, mode="soft", temperature=1e-9).answer
     if soft["values"]:  # the others are still listed, with nothing of the weight
         soft["values"] = soft["values"][:1]
-    assert of_one_document(soft, hard.hits[0].weight) == hard.answer
+    assert with_all_keys(soft, hard.hits[0].weight) == hard.answer
 
 
 def test_a_soft_answer_is_the_weighted_mean(five):

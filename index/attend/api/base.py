@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from attend.api.names import remedy
 from attend.errors import Detail, InvalidRequest
 from attend.source.cells import seconds_of
 from attend.types import MAX_ID
@@ -201,13 +202,22 @@ def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+class WrongField(ValueError):
+    """A fault of a whole request that a validator found; the error names one of its fields."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
 def check_one(item: BaseModel, noun: str, names: tuple[str, ...]) -> None:
-    """Raise ValueError unless exactly one of some fields is there."""
+    """Raise WrongField unless exactly one of some fields is there."""
     sent = [name for name in names if getattr(item, name) is not None]
     if len(sent) != 1:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         got = f"{' and '.join(sent)} were given" if sent else "none of them was given"
-        raise ValueError(f"{noun} has exactly one of {listed}; {got}")
+        field = sent[-1] if sent else names[0]
+        raise WrongField(field, f"{noun} has exactly one of {listed}; {got}")
 
 
 def parse(model: type[Model], content: Mapping[str, Any], *, strict: bool = False) -> Model:
@@ -222,34 +232,84 @@ def parse(model: type[Model], content: Mapping[str, Any], *, strict: bool = Fals
     try:
         return model.model_validate(content, strict=strict or None)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, model) from None
 
 
-def invalid(error: ValidationError) -> InvalidRequest:
-    """Return a validation report as an error with a sentence for each wrong field."""
+def invalid(error: ValidationError, model: type[BaseModel] | None = None) -> InvalidRequest:
+    """Return a validation report as an error with a sentence for each wrong field.
+
+    Args:
+        model: the model that the request was validated as, to suggest names of its fields.
+    """
     details: list[Detail] = [
-        {"field": _dotted(entry["loc"]), "reason": _reason(entry)}
+        {"field": _field(entry), "reason": _reason(entry, model)}
         for entry in error.errors(include_url=False)[:MAX_DETAILS]
     ]
-    sentence = " ".join(
-        f"{detail['field'] or 'request'}: {detail['reason']}." for detail in details[:5]
-    )
-    problem = InvalidRequest(sentence, field=details[0]["field"] or None)
+    sentences = [f"{detail['field']}: {detail['reason']}" for detail in details[:5]]
+    sentence = " ".join(text if text.endswith("?") else f"{text}." for text in sentences)
+    problem = InvalidRequest(sentence, field=details[0]["field"])
     problem.details = details
     return problem
 
 
-def _reason(entry: Any) -> str:
-    if entry["type"] == "extra_forbidden":
-        return "unknown field; remove it or correct its name"
-    message = str(entry["msg"]).removeprefix("Value error, ")
-    value = entry["input"]
+def _field(entry: Any) -> str:
+    """Return the field that an entry of a report is about, as a dotted path."""
+    fault = entry.get("ctx", {}).get("error")
+    location = entry["loc"] or (getattr(fault, "field", "request"),)
+    return ".".join(str(part) for part in location)
+
+
+EXPECTED = {
+    "missing": "it is required, but was not sent",
+    "int_type": "a whole number was expected",
+    "int_parsing": "a whole number was expected",
+    "int_from_float": "a whole number was expected",
+    "float_type": "a number was expected",
+    "float_parsing": "a number was expected",
+    "finite_number": "a finite number was expected",
+    "bool_type": "true or false was expected",
+    "bool_parsing": "true or false was expected",
+    "string_type": "a text was expected",
+    "list_type": "a list was expected",
+    "dict_type": "an object was expected",
+    "model_type": "an object was expected",
+}
+"""What the validator found, by its name of the fault, in plain words; others have them already."""
+
+
+def _reason(entry: Any, model: type[BaseModel] | None) -> str:
+    kind, value = entry["type"], entry["input"]
+    if kind == "extra_forbidden":
+        names = _names_at(model, entry["loc"][:-1])
+        return f"unknown field; {remedy(str(entry['loc'][-1]), names)}"
+    message = EXPECTED.get(kind) or str(entry["msg"]).removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch" and entry["ctx"]["pattern"] == NAME_PATTERN:
+        message = "a name has up to 63 letters, digits, - and _, and does not begin with -"
     # A missing field's input is the whole object: repeating it back helps nobody.
-    if entry["type"] == "missing" or not isinstance(value, str | int | float | bool | None):
+    if kind == "missing" or isinstance(value, BaseModel):
+        return message
+    if isinstance(value, dict | list | tuple):
+        noun = "an object" if isinstance(value, dict) else "a list"
+        return f"{message}, but {noun} was given" if kind in EXPECTED else message
+    if not isinstance(value, str | int | float | bool | None):
         return message
     text = repr(value)
     return f"{message}, but {text if len(text) <= 80 else f'{text[:77]}...'} was given"
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location)
+def _names_at(model: type[BaseModel] | None, location: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields that an object at a place in a request may have."""
+    models = [] if model is None else [model]
+    for part in location:
+        fields = [known.model_fields[part] for known in models if part in known.model_fields]
+        # Places in lists, and a union's name for its branch, lead to no other model.
+        if fields:
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+    return list(dict.fromkeys(name for known in models for name in known.model_fields))
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models in a type, such as those of the items of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]

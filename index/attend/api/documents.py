@@ -22,6 +22,7 @@ from attend.api.base import (
     Request,
     Text,
     Vector,
+    WrongField,
     check_one,
 )
 from attend.store.selection import MAX_FACETS, MAX_VALUES
@@ -74,7 +75,9 @@ class UpdateRequest(Request):
     @model_validator(mode="after")
     def _changes_something(self) -> UpdateRequest:
         if not self.model_fields_set:
-            raise ValueError("a revision has a value, a payload or both; neither was given")
+            raise WrongField(
+                "value", "a revision has a value, a payload or both; neither was given"
+            )
         return self
 
 
@@ -106,9 +109,10 @@ class CollectionSettings(Request):
     @model_validator(mode="after")
     def _encoder_or_vectors(self) -> CollectionSettings:
         if self.encoder is not None and self.dimension is not None:
-            raise ValueError(
+            raise WrongField(
+                "encoder",
                 "a collection has an encoder (documents bring text) or a dimension "
-                "(documents bring vectors); both were given"
+                "(documents bring vectors); both were given",
             )
         return self
 
@@ -128,7 +132,7 @@ class DeletionRequest(Request):
     @model_validator(mode="after")
     def _one_of_them(self) -> DeletionRequest:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError("send exactly one of ids and filter")
+            raise WrongField("ids", "send exactly one of ids and filter")
         return self
 
 

@@ -27,6 +27,7 @@ from attend.api.base import (
     Request,
     Time,
     UserId,
+    WrongField,
 )
 from attend.api.queries import AnyQuery, Query
 from attend.store.records import Interaction, StoredExample
@@ -97,8 +98,9 @@ class FeedbackDeletion(Request):
     def _one_of_them(self) -> FeedbackDeletion:
         named = [self.ids is not None, self.documents is not None, self.all]
         if sum(named) != 1:
-            raise ValueError(
-                'send exactly one of ids, documents and all; {"all": true} deletes all feedback'
+            raise WrongField(
+                "ids",
+                'send exactly one of ids, documents and all; {"all": true} deletes all feedback',
             )
         return self
 
@@ -155,7 +157,7 @@ class InteractionDeletion(Request):
     @model_validator(mode="after")
     def _says_which(self) -> InteractionDeletion:
         if self.all == (self.user is not None or self.documents is not None):
-            raise ValueError('send user, documents or both; or "all": true alone')
+            raise WrongField("user", 'send user, documents or both; or "all": true alone')
         return self
 
 

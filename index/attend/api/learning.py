@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request
+from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request, WrongField
 from attend.api.feedback import FeedbackItem
 from attend.store.records import Role, StoredProjection
 
@@ -58,19 +58,22 @@ class TrainRequest(Request):
     @model_validator(mode="after")
     def _parts_can_be_learned(self) -> TrainRequest:
         if self.objective != "ranking" and "parts" in self.model_fields_set:
-            raise ValueError(
+            raise WrongField(
+                "parts",
                 f"parts are chosen for the objective ranking, and {self.objective} has its own. "
-                f"Leave parts out, or train for ranking"
+                f"Leave parts out, or train for ranking",
             )
         if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
-            raise ValueError(
+            raise WrongField(
+                "dimensions",
                 "dimensions are chosen for searches; what recommends or predicts keeps those of "
-                "the embeddings. Leave dimensions out"
+                "the embeddings. Leave dimensions out",
             )
         if "offsets" in self.parts and "matrices" not in self.parts:
-            raise ValueError(
+            raise WrongField(
+                "parts",
                 f"parts are {', '.join(self.parts)}, but key offsets are learned together with "
-                f"matrices; add matrices, or leave offsets out"
+                f"matrices; add matrices, or leave offsets out",
             )
         return self
 

@@ -19,6 +19,7 @@ from attend.api.base import (
     Time,
     UserId,
     Vector,
+    WrongField,
     check_one,
 )
 from attend.api.queries import Query
@@ -175,14 +176,16 @@ class RecommendRequest(Request):
     def _fits(self) -> RecommendRequest:
         listed = self.k + self.offset
         if self.attend != "all" and listed > self.attend:
-            raise ValueError(
+            raise WrongField(
+                "k",
                 f"k + offset is {listed}, but only {self.attend} documents are attended; lower k "
-                f"or raise attend"
+                f"or raise attend",
             )
         if self.diversity and listed > MAX_DIVERSE:
-            raise ValueError(
+            raise WrongField(
+                "diversity",
                 f"k + offset is {listed}, but diversity reorders at most {MAX_DIVERSE} places; "
-                f"lower k, or leave out diversity"
+                f"lower k, or leave out diversity",
             )
         return self
 

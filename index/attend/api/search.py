@@ -22,6 +22,7 @@ from attend.api.base import (
     Path,
     Request,
     Text,
+    WrongField,
 )
 from attend.api.queries import AnyQuery
 from attend.settings import MAX_LEXICAL
@@ -147,14 +148,15 @@ class SearchOptions(Request):
     def _listed_are_attended(self) -> SearchOptions:
         names_page = {"k", "offset"} & self.model_fields_set
         if names_page and self.attend != "all" and self.k + self.offset > self.attend:
-            raise ValueError(
+            raise WrongField(
+                "k",
                 f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
-                f"attended; lower k or raise attend"
+                f"attended; lower k or raise attend",
             )
         if self.cursor is not None and self.offset:
-            raise ValueError("send a cursor or an offset, not both")
+            raise WrongField("cursor", "send a cursor or an offset, not both")
         if self.heads is not None and not math.fsum(self.heads) > 0:
-            raise ValueError("heads must hold at least one weight above zero")
+            raise WrongField("heads", "heads must hold at least one weight above zero")
         return self
 
 
@@ -175,10 +177,11 @@ class AcrossRequest(SearchRequest):
     @model_validator(mode="after")
     def _known_across(self) -> AcrossRequest:
         if self.cursor is not None:
-            raise ValueError("cursor is for one collection; leave it out across several")
+            raise WrongField("cursor", "cursor is for one collection; leave it out across several")
         if self.group_by is not None and self.attend == "all":
-            raise ValueError(
-                "group_by across several collections takes an attend that is a number; give one"
+            raise WrongField(
+                "group_by",
+                "group_by across several collections takes an attend that is a number; give one",
             )
         return self
 
@@ -212,9 +215,10 @@ class BatchRequest(Request):
         )
         for noun, count, limit in sums:
             if count > limit:
-                raise ValueError(
+                raise WrongField(
+                    "searches",
                     f"the searches have {count:,} {noun} together, but at most {limit:,} are "
-                    f"taken; send several batches"
+                    f"taken; send several batches",
                 )
         return self
 

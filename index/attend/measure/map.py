@@ -68,7 +68,7 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
             places[document.row],
             before.get(document.row),
             weights.get(document.id),
-            only(document.payload, request.fields),
+            only(document.payload, request.fields, {}),
         )
         for document in shown
         if document.row in places  # one that was deleted meanwhile has no keys

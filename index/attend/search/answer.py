@@ -15,7 +15,7 @@ from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
-from attend.search.hits import shown_columns, shows_texts
+from attend.search.hits import shown_columns
 from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
 from attend.search.values import (
@@ -32,7 +32,6 @@ from attend.values import (
     ValueType,
     blend_for,
     infer,
-    of_one_document,
     only,
     with_all_keys,
 )
@@ -91,7 +90,8 @@ class Answering:
         self.types = types
         self._inferred: ValueType | None = None
         every = self.options.mode == "soft" and attention.all_weights is None
-        self.shows_texts = shows_texts(self.options)
+        plain = not (self.options.title or self.options.highlight or self.options.explain)
+        self.shows_texts = not plain or bool(self.options.include or self.options.fields)
         # A value may be a text; and where the page is all that is read, one query reads its texts.
         self.with_texts = self.options.value not in (None, KEY) or (self.shows_texts and not every)
         grouped = self.options.group_by is not None
@@ -204,7 +204,8 @@ class Answering:
         )
         blend = HeadBlend(projection, gates) if through else blend_for(type)
         blocks: Iterable[tuple[Int64, Float64]]
-        if self.options.mode == "hard":
+        hard = self.options.mode == "hard"
+        if hard:
             blocks = [(attended.documents[:1], np.ones((len(attended.head_weights), 1)))]
         elif self.attention.all_weights is None:
             blocks = [(attended.documents, attended.head_weights)]
@@ -219,12 +220,10 @@ class Answering:
                 ids, self._values(query, rows, documents), by_head if through else gates @ by_head
             )
         answer = blend.answer()
-        if self.options.mode == "hard":
-            answer = of_one_document(answer, float(attended.weights[0]))
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
             answer["decoded"] = decode_value(self.store, self.options.value, vector)
-        return with_all_keys(answer)
+        return with_all_keys(answer, float(attended.weights[0]) if hard else None)
 
     @property
     def _type(self) -> ValueType:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attend.api.search import SearchOptions, SearchRequest
+from attend.api.search import SearchRequest
 from attend.search.attend import Attention
 from attend.search.listing import Listing, Match, explanations, highlights, matches
 from attend.search.queries import Search
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
 from attend.values import display_title, whole_text
-
-
-def shows_texts(options: SearchOptions) -> bool:
-    """Return true if the hits of a search need the texts of their documents."""
-    shown = options.title or options.highlight or options.explain
-    return shown or bool(options.include) or options.fields is not None
 
 
 def shown_columns(

@@ -38,7 +38,6 @@ from attend.values.blends import (
     ANSWER_KEYS,
     Blend,
     blend_for,
-    of_one_document,
     with_all_keys,
 )
 from attend.values.kinds import Kind, ValueType, infer, parse_type
@@ -57,7 +56,6 @@ __all__ = [
     "infer",
     "is_numbers",
     "nearest",
-    "of_one_document",
     "only",
     "parse_type",
     "select",

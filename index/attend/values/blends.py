@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -322,28 +322,24 @@ def blend_for(value_type: ValueType) -> Blend:
             return RetrievedBlend(value_type.kind)
 
 
-def with_all_keys(answer: Mapping[str, Json]) -> dict[str, Json]:
+def with_all_keys(answer: Mapping[str, Any], one: float | None = None) -> dict[str, Any]:
     """Return an answer with the keys that every answer of a search has; those it lacks are null.
 
-    >>> with_all_keys({"type": "vector", "vector": [0.5], "coverage": 1.0})["mean"] is None
-    True
+    Args:
+        one: the weight of the document where the answer is that of a single one (hard). Nothing
+            was blended then: a distribution, a probability or a standard deviation would say that
+            the document is all there is, whatever its weight.
+
+    >>> hard = with_all_keys({"type": "category", "value": "a", "distribution": {"a": 1.0}}, 0.76)
+    >>> hard["value"], hard["distribution"], hard["mean"]
+    ('a', None, None)
     """
-    return {**answer, **dict.fromkeys(name for name in ANSWER_KEYS if name not in answer)}
-
-
-def of_one_document(answer: Mapping[str, Json], weight: float) -> dict[str, Json]:
-    """Return the blend of a single document as a hard answer, which has no spread.
-
-    Nothing was blended: a distribution, a probability or a standard deviation would say that the
-    document is all there is, whatever its weight.
-
-    >>> of_one_document({"type": "category", "value": "a", "distribution": {"a": 1.0}}, 0.76)
-    {'type': 'category', 'value': 'a', 'distribution': None}
-    """
-    hard = {name: None if name in SPREAD else part for name, part in answer.items()}
-    if isinstance(answer.get("values"), list):
-        hard["values"] = [{**item, "weight": weight} for item in answer["values"]]
-    if isinstance(answer.get("fields"), dict):
+    complete = {**answer, **dict.fromkeys(name for name in ANSWER_KEYS if name not in answer)}
+    if answer.get("fields"):
         fields = answer["fields"].items()
-        hard["fields"] = {name: of_one_document(part, weight) for name, part in fields}
-    return hard
+        complete["fields"] = {name: with_all_keys(part, one) for name, part in fields}
+    if one is None:
+        return complete
+    if answer.get("values"):
+        complete["values"] = [{**item, "weight": one} for item in answer["values"]]
+    return complete | dict.fromkeys(SPREAD)
