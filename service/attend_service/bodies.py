@@ -32,7 +32,7 @@ def read_body(model: type[Model], bare: str | None = None, *, single: bool = Fal
     content = _json_body()
     if isinstance(content, list) and bare is not None:
         content = {bare: content}
-    elif single and isinstance(content, dict) and bare not in content:
+    elif single and isinstance(content, dict) and bare not in content and not _has_items(content):
         content = {bare: [content]}
     if not isinstance(content, dict):
         raise InvalidRequest(
@@ -80,6 +80,14 @@ def _is_structured(schema: Mapping[str, Any]) -> bool:
     return bool(kinds & {"object", "array"}) and "string" not in kinds
 
 
+def _has_items(content: Mapping[str, object]) -> bool:
+    """Return true if an object holds a list of objects: it is no item, but has them, misnamed."""
+    return any(
+        isinstance(part, list) and bool(part) and isinstance(part[0], dict)
+        for part in content.values()
+    )
+
+
 def _json_body() -> object:
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise UnsupportedMediaType("The body is compressed; send it as it is.")
@@ -96,9 +104,23 @@ def _json_body() -> object:
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not JSON: {_place(error)}.") from None
+        raise BadRequest(f"The body is not JSON: {_fault(raw) or _place(error)}.") from None
     check_depth(content, raw)
     return content
+
+
+def _fault(raw: bytes) -> str | None:
+    """Return where a body is not UTF-8, which the parser does not say; None if it is."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        return (
+            f"the byte 0x{raw[error.start]:02x} at line {line}, byte {column} is not UTF-8; encode "
+            f"the body as UTF-8"
+        )
+    return None
 
 
 def _from_text(name: str, text: str) -> object:

@@ -150,6 +150,9 @@ class Answer(Reply):
     took_ms: float
     next: str | None
     """The `cursor` of the hits that follow; null on the last page."""
+    hints: Sequence[str] | None = None
+    """Why there may be no documents: fields of the filter that no document has; present where there
+    are any."""
     facets: Facets | None = None
     """The most frequent values by field, over all documents that pass filter and mask; present if
     requested."""

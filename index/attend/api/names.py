@@ -100,7 +100,10 @@ def suggestion(
 
 
 def remedy(
-    name: str, names: Collection[str], other: Mapping[str, Sequence[str]] = OTHER_NAMES
+    name: str,
+    names: Collection[str],
+    other: Mapping[str, Sequence[str]] = OTHER_NAMES,
+    listed: int = MAX_LISTED,
 ) -> str:
     """Return what to do about an unknown name, as the end of a sentence.
 
@@ -112,7 +115,7 @@ def remedy(
     meant = suggestion(name, names, other)
     if meant is not None:
         return f"did you mean {meant!r}?"
-    if not 0 < len(names) <= MAX_LISTED:
+    if not 0 < len(names) <= listed:
         return "remove it or correct its name"
     *first, last = names
     return f"known are {', '.join(first)} and {last}" if first else f"known is {last}"

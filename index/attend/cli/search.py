@@ -109,6 +109,7 @@ def _text(answer: Answer, mode: str) -> str:
     lines = [_line(rank, hit) for rank, hit in enumerate(answer.hits, start=1)]
     if not answer.attended:
         lines.append("No documents: none passes the filter, or the collection is empty.")
+        lines += answer.hints or ()
     elif not answer.answered:
         confidence = "" if answer.confidence is None else f" (confidence {answer.confidence:.3f})"
         lines.append(f"No answer: nothing here answers that{confidence}.")

@@ -24,6 +24,7 @@ from attend.search.values import (
     ValueTypes,
     check_path,
     decode_value,
+    filter_hints,
     values_of,
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
@@ -137,11 +138,17 @@ class Answering:
                 projection=view.version.number,
                 next=self.listings[query].next,
                 facets=facets,
+                hints=None if len(attended.documents) else self._hints,
                 weighing=self._weighing(query) if self.options.explain else None,
                 took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
             )
             answers.append(Answered(answer, self.attention, query))
         return answers
+
+    @property
+    def _hints(self) -> Sequence[str] | None:
+        """Say which fields of the filter no document has."""
+        return filter_hints(self.store, self.options.filter)
 
     def _hits(self, query: int, listing: Listing) -> list[Hit]:
         attended, options = self.attention.attended[query], self.options

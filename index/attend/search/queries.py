@@ -180,8 +180,15 @@ class QueryEncoder:
             embeddings[list(ids)] = self.embed_documents(np.array(list(ids.values())))
         for place, part in enumerate(parts):
             if part.vector is not None:
-                embeddings[place] = as_embedding(part.vector, self._settings)
+                embeddings[place] = self._as_embedding(part.vector)
         return embeddings
+
+    def _as_embedding(self, vector: Sequence[float]) -> Float32:
+        try:
+            return as_embedding(vector, self._settings)
+        except InvalidRequest as error:
+            error.field = "query"  # the vector of a document has another place
+            raise
 
     def _blend(self, embeddings: Float32, parts: Sequence[QueryPart]) -> Float32:
         """Return the weighted mean (d,), at length one where embeddings have it."""

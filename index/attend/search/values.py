@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from attend.api.names import remedy, suggestion
 from attend.deadline import check_deadline
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
 from attend.settings import Settings
-from attend.store import CollectionStore, StoredDocument
+from attend.store import CollectionStore, StoredDocument, compile_filter
+from attend.store.filters import leaves_of
 from attend.types import Float64, Json
 from attend.values import (
     ValueType,
@@ -160,15 +162,45 @@ def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
         return
     if any(value_of(document, path) is not None for document in sample):
         return
-    names: dict[str, None] = {}
-    for document in sample:
-        tree: Mapping[str, Json] = document.value if isinstance(document.value, Mapping) else {}
-        names |= dict.fromkeys([*tree, *document.payload, *document.fields])
+    names = field_names(sample)
+    meant = suggestion(str(path), names)
+    question = "" if meant is None else f" Did you mean {meant!r}?"
     raise UnknownField(
         f"No document looked at has a value {path!r}; there are {', '.join(names) or 'none'}, "
-        f"@id and {KEY}.",
+        f"@id and {KEY}.{question}",
         field="value",
     )
+
+
+def field_names(documents: Sequence[StoredDocument]) -> list[str]:
+    """Return the names of the fields that any of some documents has, in value, payload or texts."""
+    names: dict[str, None] = {}
+    for document in documents:
+        tree: Mapping[str, Json] = document.value if isinstance(document.value, Mapping) else {}
+        names |= dict.fromkeys([*tree, *document.payload, *document.fields])
+    return list(names)
+
+
+def filter_hints(store: CollectionStore, filter: Mapping[str, Json] | None) -> list[str] | None:
+    """Return a sentence for each field of a filter that no document of a sample has; or None.
+
+    For a search without documents: the filter may be right, and name what nothing has.
+    """
+    leaves = leaves_of(compile_filter(filter or {}).node)
+    fields = dict.fromkeys(leaf.field for leaf in leaves if not leaf.field.startswith("@"))
+    sample = store.sample(TYPE_SAMPLE) if fields else []
+    unknown = [
+        field
+        for field in fields
+        if sample and all(value_of(document, field) is None for document in sample)
+    ]
+    names = field_names(sample)
+    sentences = [
+        f"No document looked at ({len(sample):,}) has the field {field!r} of the filter; "
+        f"{remedy(field, names)}"
+        for field in unknown
+    ]
+    return [text if text.endswith("?") else f"{text}." for text in sentences] or None
 
 
 class HeadBlend:

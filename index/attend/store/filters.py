@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from attend.api.names import OPERATORS, remedy
 from attend.errors import InvalidRequest
 from attend.store.words import TOKENIZER
 from attend.types import Json
@@ -152,20 +153,29 @@ def _condition(name: str, operand: Json, depth: int) -> Node:
         return All(parts) if name == "$and" else Some(parts)
     if name == "$not":
         return Not(_all_of(operand, depth + 1))
-    if name.startswith("$"):
-        raise _rejected(f"{name!r} is not known; use $and, $or or $not")
+    if name.startswith("$") or _is_list_of_filters(operand):
+        raise _rejected(
+            f"{name!r} is not known; {remedy(name, ('$and', '$or', '$not'), OPERATORS)}"
+        )
     return _field_condition(name, operand)
+
+
+def _is_list_of_filters(operand: Json) -> bool:
+    return isinstance(operand, list) and any(isinstance(part, Mapping) for part in operand)
 
 
 def _field_condition(name: str, operand: Json) -> Node:
     check_name(name)
     operators = operand if isinstance(operand, Mapping) else {"eq": operand}
-    unknown = sorted(set(operators) - set(_OPERATORS) - set(_SIGNS))
-    if unknown or not operators:
+    names = [*_OPERATORS, *_SIGNS]
+    unknown = sorted(set(operators) - set(names))
+    if unknown:
         raise _rejected(
-            f"the condition on {name!r} has the operator {', '.join(unknown) or '(none)'}; "
-            f"known are {', '.join([*_OPERATORS, *_SIGNS])}"
+            f"the condition on {name!r} has the operator {unknown[0]!r}, which is not known; "
+            f"{remedy(unknown[0], names, OPERATORS, listed=len(names))}"
         )
+    if not operators:
+        raise _rejected(f"the condition on {name!r} is empty; known are {', '.join(names)}")
     if name == TEXT and set(operators) != {"match"}:
         raise _rejected(f"{TEXT} stands for all texts of a document and takes 'match' only")
     parts = [_OPERATORS[key](name, operators[key]) for key in operators if key in _OPERATORS]
@@ -265,7 +275,8 @@ def _shown(operand: Json) -> str:
 
 
 def _rejected(reason: str) -> InvalidRequest:
-    return InvalidRequest(f"The filter cannot be used: {reason}.", field="filter")
+    end = "" if reason.endswith("?") else "."
+    return InvalidRequest(f"The filter cannot be used: {reason}{end}", field="filter")
 
 
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}

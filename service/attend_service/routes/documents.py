@@ -53,6 +53,7 @@ EXAMPLE = {
     ALL,
     body=UpsertRequest,
     bare="documents",
+    single=True,
     body_limit=None,
     returns={200: Written},
     example=EXAMPLE,
@@ -62,7 +63,8 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     """Insert or replace documents, all or none.
 
     A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
-    is not encoded again. The next search finds what was written. A bare list is taken too.
+    is not encoded again. The next search finds what was written. A bare list is taken too, and so
+    is a single document.
     """
     written = collection_of(collection).upsert([item.document() for item in body.documents])
     return reply(written)

@@ -198,7 +198,7 @@ def test_vectors_beside_an_encoder_have_length_one(collection):
         ({"query": "", "id": "d0"}, "query"),
         ({"query": "  ", "id": "d0"}, "the query is empty"),
         ({"query": {"id": "d1"}, "id": "d0"}, "a document's id is no question"),
-        ({"query": "q"}, "Field required"),
+        ({"query": "q"}, "id: it is required"),
         ({"query": "q", "id": "d0", "label": "yes"}, "a label is a number, true or false"),
         ({"query": "q", "id": "d0", "label": float("nan")}, "finite number"),
         ({"query": "q", "id": "d0", "label": 1e300}, "less than or equal to"),
