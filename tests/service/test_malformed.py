@@ -95,7 +95,7 @@ MALFORMED = [
     search("query", "2 dimensions, but this collection's have 3. Send 3 numbers", query=[1, 0]),
     search("min_confidence", "Train first", min_confidence=0.9),
     search("mode", "'hard' or 'soft'", mode="loud"),
-    documents("documents", "it is required, but was not sent", {}) ,
+    documents("documents.0.id", "it is required, but was not sent", {}) ,
     documents("documents.0", "exactly one of", {"id": "a"}),
     documents("documents.0.vector", "Send 3 numbers", {"id": "a", "vector": [1, 0]}),
     # Requests as a whole.

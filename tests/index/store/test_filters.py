@@ -187,7 +187,7 @@ def test_any_number_meets_its_own_bounds(store, number):
         ({"a\x00": 1}, "quotation marks"),
         ({"$nor": []}, "'$nor'"),
         ({"a": {"like": "%"}}, "like"),
-        ({"a": {}}, "(none)"),
+        ({"a": {}}, "is empty"),
         ({"a": {"in": "text"}}, '"text"'),
         ({"a": {"in": [[1]]}}, "text, numbers, booleans"),
         ({"a": [1, 2]}, "text, numbers, booleans"),
