@@ -11,9 +11,9 @@ import click
 from pydantic import BeforeValidator, Field
 from tqdm import tqdm
 
-from attend.api.base import Request
 from attend.api.documents import CollectionSettings
 from attend.build import Built, Mapped, Shard, build, check_ids
+from attend.cli.formats import FormatOptions
 from attend.cli.options import (
     Bar,
     Column,
@@ -26,12 +26,12 @@ from attend.cli.options import (
 )
 from attend.collection import Collection
 from attend.errors import SourceError
-from attend.source import Row, describe, guess, open_source, sample
+from attend.source import Row, Source, describe, guess, open_source, sample
 from attend.source.cells import as_vector
 from attend.source.rows import LOOKAHEAD_ROWS
 
 
-class BuildOptions(Request):
+class BuildOptions(FormatOptions):
     """The options of a build, but for settings of a collection."""
 
     id: Column = None
@@ -71,6 +71,7 @@ class BuildOptions(Request):
 )
 @model_options(BuildOptions, "overlap", "normalize")
 @model_options(CollectionSettings, "scorer", "scale")
+@model_options(BuildOptions, "delimiter", "encoding", "no_header")
 @model_options(BuildOptions, "recall", "exact_below", "sync", "shard", "strict")
 def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
@@ -85,7 +86,7 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
       attend build books.csv --data library --text title --text blurb --value price
     """
     selection = take(BuildOptions, options)
-    mapped = [_mapped(name, selection) for name in sources]
+    mapped = [_mapped(open_source(name, selection.format()), selection) for name in sources]
     check_ids(mapped)
     settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
@@ -132,12 +133,11 @@ def _build(
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
-def _mapped(name: str, selection: BuildOptions) -> Mapped:
-    source = open_source(name)
+def _mapped(source: Source, selection: BuildOptions) -> Mapped:
     rows = sample(source)
     fields = selection.model_dump(include={"id", "text", "vector", "value"})
     map = guess(rows, source=source, **fields)
-    click.echo(f"{source.name}: {describe(map, rows)}", err=True)
+    click.echo(f"{source.name}: {describe(map, rows, source)}", err=True)
     return Mapped(source, map)
 
 

@@ -133,7 +133,8 @@ def evaluate_command(target: Target, **options: Any) -> None:
     if interactions:
         result, text = _evaluate_recommendations(collection, interactions, files, options)
     else:
-        result, text = _evaluate_rankings(collection, files, versions, options)
+        encoding = interactions.encoding
+        result, text = _evaluate_rankings(collection, files, versions, encoding, options)
     target.show(result, text)
 
 
@@ -166,12 +167,14 @@ def _evaluate_rankings(
     collection: Collection,
     files: EvaluationFiles,
     versions: tuple[VersionName, VersionName] | None,
+    encoding: str | None,
     options: dict[str, Any],
 ) -> tuple[dict[str, Any], str]:
     """Rank the judged queries, with both versions if two are named; return measures and text."""
     assert files.queries is not None and files.qrels is not None  # noqa: PT018 # as was checked
-    queries = read_queries(files.queries, vectors=collection.settings.encoder is None)
-    qrels = read_qrels(files.qrels)
+    vectors = collection.settings.encoder is None
+    queries = read_queries(files.queries, vectors=vectors, encoding=encoding)
+    qrels = read_qrels(files.qrels, encoding)
     judged = judged_queries(queries, qrels)
     if versions is not None:
         return _compare(collection, judged, qrels, versions, files, options)

@@ -10,6 +10,7 @@ import click
 from pydantic import model_validator
 
 from attend.api.base import Request
+from attend.cli.formats import FormatOptions
 from attend.cli.options import (
     Bar,
     Column,
@@ -34,8 +35,9 @@ from attend.feedback.reading import (
     read_interactions,
     read_labels,
 )
-from attend.source import RowItem, RowProblem, Source, open_source
-from attend.source.columns import Columns, guess_columns
+from attend.source import RowItem, RowProblem, Source, TableFormat, open_source
+from attend.source.columns import Columns, guess_columns, with_format
+from attend.source.decoding import DETECTED
 from attend.store import Interaction
 from attend.types import Example
 
@@ -87,22 +89,26 @@ class LabelFiles(Request):
     def __bool__(self) -> bool:
         return any(file is not None for file in (self.queries, self.examples, self.clicks))
 
-    def read(self, vectors: bool) -> Iterator[RowItem[Example] | RowProblem]:
+    def read(
+        self, vectors: bool, format: TableFormat = DETECTED
+    ) -> Iterator[RowItem[Example] | RowProblem]:
         """Yield all rows of all files, as examples or problems."""
         if self.queries is not None and self.qrels is not None:
-            yield from read_judgements(self.queries, self.qrels, vectors=vectors)
+            yield from read_judgements(
+                self.queries, self.qrels, vectors=vectors, encoding=format.encoding
+            )
         roles = {
             "query": self.query_column,
             "document": self.document_column,
             "position": self.position_column,
         }
         if self.examples is not None:
-            source = open_source(self.examples)
+            source = open_source(self.examples, format)
             roles_with_label = roles | {"label": self.label_column}
             columns = label_columns(source, LABELS, vectors=vectors, **roles_with_label)
             yield from read_labels(source, _shown(source, columns), vectors=vectors)
         if self.clicks is not None:
-            source = open_source(self.clicks)
+            source = open_source(self.clicks, format)
             roles_with_click = roles | {"clicked": self.clicked_column}
             columns = label_columns(source, CLICKS, vectors=vectors, **roles_with_click)
             yield from read_clicks(
@@ -115,8 +121,8 @@ class LabelFiles(Request):
             )
 
 
-class InteractionFile(Request):
-    """A file of interactions, and the columns that the caller names."""
+class InteractionFile(FormatOptions):
+    """A file of interactions, the columns that the caller names, and the format of text files."""
 
     interactions: Annotated[str | None, "FILE"] = None
     """A table with a row for each user and item: CSV, TSV, JSONL, Parquet or SQLite."""
@@ -131,7 +137,7 @@ class InteractionFile(Request):
 
     @model_validator(mode="after")
     def _columns_of_a_file(self) -> InteractionFile:
-        flags = [f"--{name}" for name in type(self).model_fields if name in self.model_fields_set]
+        flags = [f"--{name}" for name in INTERACTIONS.names if name in self.model_fields_set]
         if flags and self.interactions is None:
             raise click.UsageError(
                 f"{', '.join(flags)}: a column of --interactions; give that file, too."
@@ -145,8 +151,9 @@ class InteractionFile(Request):
         self, collection: Collection, path: str | None = None, *, strict: bool = False
     ) -> Gathered[Interaction]:
         """Read what the collection takes of the file, or of another with the same columns."""
-        source = open_source(path or self.interactions or "")
-        columns = guess_columns(source, INTERACTIONS, **self.model_dump(exclude={"interactions"}))
+        source = open_source(path or self.interactions or "", self.format())
+        names = self.model_dump(include=set(INTERACTIONS.names))
+        columns = guess_columns(source, INTERACTIONS, **names)
         return _gathered(collection, read_interactions(source, _shown(source, columns)), strict)
 
 
@@ -166,6 +173,8 @@ def teach_command(target: Target, **options: Any) -> None:
       attend teach --data library --queries queries.jsonl --qrels qrels.tsv
       attend teach --data library --clicks clicks.csv
       attend teach --data library --interactions ratings.tsv
+      attend teach --data library --interactions u.data --no-header \\
+        --user column_1 --item column_2 --value column_3 --time column_4
     """
     interactions = take(InteractionFile, options)
     labels = take(LabelFiles, options)
@@ -197,7 +206,9 @@ def add_files(
         before = collection.store.interaction_counts()[0]
         counts = add_interactions(collection, rows.entries, delete_stored=delete).json()
     else:
-        rows = _gathered(collection, labels.read(collection.settings.encoder is None), strict)
+        vectors = collection.settings.encoder is None
+        examples = labels.read(vectors, interactions.format())
+        rows = _gathered(collection, examples, strict)
         before = collection.store.example_count()
         with Bar() as bar:
             added = add_feedback(collection, rows.entries, progress=bar, delete_stored=delete)
@@ -236,5 +247,5 @@ def _gathered(
 
 
 def _shown(source: Source, columns: Columns) -> Columns:
-    click.echo(f"{source.name}: {columns.describe()}", err=True)
+    click.echo(f"{source.name}: {with_format(columns.describe(), source)}", err=True)
     return columns

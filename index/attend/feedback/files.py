@@ -35,9 +35,10 @@ from attend.feedback.reading import (
 from attend.source import Row, RowItem, RowProblem, Source, open_source
 from attend.source.cells import document_id, is_unicode, number_of
 from attend.source.columns import Columns, matching
+from attend.source.decoding import SAVE_AS, TableFormat, open_text
 from attend.source.files import JsonLinesFile
 from attend.source.opening import READERS
-from attend.source.rows import Unusable, open_text, read_rows
+from attend.source.rows import Unusable, read_rows
 from attend.types import Example, Json, QueryInput, same_question
 
 QUERY_ID_NAMES = ("query_id", "qid", "question_id")
@@ -65,7 +66,7 @@ class Judgement(NamedTuple):
 
 
 def read_judgements(
-    queries: Path, qrels: Path, *, vectors: bool = False
+    queries: Path, qrels: Path, *, vectors: bool = False, encoding: str | None = None
 ) -> Iterator[RowItem[Example] | RowProblem]:
     """Read judgements and the queries that they name.
 
@@ -77,12 +78,13 @@ def read_judgements(
         qrels: query id, document id, grade, with BEIR's header or without; TREC's four columns;
             or a table with such columns.
         vectors: queries are vectors, even if they are written as texts.
+        encoding: of both files, where it is not to be detected.
 
     Raises:
         SourceError: a file cannot be read, or no query can be used.
     """
     by_id: dict[str, QueryInput] = {}
-    for item in read_queries(queries, vectors=vectors):
+    for item in read_queries(queries, vectors=vectors, encoding=encoding):
         if isinstance(item, RowProblem):
             yield item
             continue
@@ -94,7 +96,7 @@ def read_judgements(
     if not by_id:
         raise SourceError(f"{queries} has no usable query: expected _id and text in each row.")
 
-    for judgement in read_qrels(qrels, by_id):
+    for judgement in read_qrels(qrels, by_id, encoding):
         if isinstance(judgement, RowProblem):
             yield judgement
             continue
@@ -106,11 +108,11 @@ def read_judgements(
 
 
 def read_queries(
-    path: Path, *, vectors: bool = False
+    path: Path, *, vectors: bool = False, encoding: str | None = None
 ) -> Iterator[RowItem[tuple[str, QueryInput]] | RowProblem]:
     """Read the id of each query and the query itself."""
-    is_table = path.suffix.lower() in READERS
-    source = open_source(str(path)) if is_table else JsonLinesFile(path)
+    is_table, format = path.suffix.lower() in READERS, TableFormat(encoding=encoding)
+    source = open_source(str(path), format) if is_table else JsonLinesFile(path, format=format)
 
     def named_query_of(row: Row) -> tuple[str, QueryInput]:
         ids = matching(row.cells, ("_id", *QUERY_ID_NAMES, "id"))
@@ -128,7 +130,7 @@ def read_queries(
 
 
 def read_qrels(
-    path: Path, queries: Container[str] = ()
+    path: Path, queries: Container[str] = (), encoding: str | None = None
 ) -> Iterator[RowItem[Judgement] | RowProblem]:
     """Read judgements without their queries.
 
@@ -139,9 +141,9 @@ def read_qrels(
         SourceError: the file cannot be read.
     """
     if path.suffix.lower() in QRELS_SUFFIXES:
-        rows = _lines(path, queries)
+        rows = _lines(path, queries, encoding)
     else:
-        rows = map(_renamed, open_source(str(path)).rows())
+        rows = map(_renamed, open_source(str(path), TableFormat(encoding=encoding)).rows())
     return read_rows(rows, _judgement_of)
 
 
@@ -167,9 +169,9 @@ def _renamed(row: Row | RowProblem) -> Row | RowProblem:
     return Row(row.place, dict(zip(COLUMNS, (row.cells[c] for (c,) in columns), strict=True)))
 
 
-def _lines(path: Path, queries: Container[str]) -> Iterator[Row | RowProblem]:
+def _lines(path: Path, queries: Container[str], encoding: str | None) -> Iterator[Row | RowProblem]:
     """Read lines of three cells, or of TREC's four: the second, the iteration, has no use."""
-    with open_text(path) as file:
+    with open_text(path, encoding) as file:
         for number, line in enumerate(file, start=1):
             place = f"{path.name}:{number}"
             cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
@@ -182,9 +184,7 @@ def _lines(path: Path, queries: Container[str]) -> Iterator[Row | RowProblem]:
                     f"expected, separated by tabs.",
                 )
             elif not is_unicode(line):
-                yield RowProblem(
-                    place, "The row holds bytes that are not UTF-8. Save the file as UTF-8."
-                )
+                yield RowProblem(place, f"The row holds bytes that are not UTF-8. {SAVE_AS}")
             # A header has no number for a grade, and is about no query.
             elif number > 1 or number_of(cells[-1]) is not None or cells[0] in queries:
                 yield Row(place, dict(zip(COLUMNS, (cells[0], *cells[-2:]), strict=True)))

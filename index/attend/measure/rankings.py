@@ -186,17 +186,22 @@ def measure(
     return Evaluation(means, by_query, len(by_query), unknown)
 
 
-def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
+def read_queries(
+    path: Path, *, vectors: bool = False, encoding: str | None = None
+) -> dict[str, QueryInput]:
     """Read queries as `teach` does: a table such as JSON lines with `_id` and `text` or `vector`.
 
     Args:
         vectors: queries are vectors, also where they are written as texts.
+        encoding: of the file, where it is not to be detected.
 
     Raises:
         SourceError: a row is not a query, or repeats an id.
     """
     queries: dict[str, QueryInput] = {}
-    for place, (id, query) in _usable(path, files.read_queries(path, vectors=vectors)):
+    for place, (id, query) in _usable(
+        path, files.read_queries(path, vectors=vectors, encoding=encoding)
+    ):
         if id in queries:
             raise SourceError(f"{place} has the id {id!r} again; give each query its own.")
         queries[id] = query
@@ -205,14 +210,14 @@ def read_queries(path: Path, *, vectors: bool = False) -> dict[str, QueryInput]:
     return queries
 
 
-def read_qrels(path: Path) -> dict[str, dict[str, float]]:
+def read_qrels(path: Path, encoding: str | None = None) -> dict[str, dict[str, float]]:
     """Read judgements as `teach` does: `query document grade` (BEIR, with a header) or TREC's.
 
     Raises:
         SourceError: a row is not a judgement.
     """
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
-    for _, (query, document, grade) in _usable(path, files.read_qrels(path)):
+    for _, (query, document, grade) in _usable(path, files.read_qrels(path, encoding=encoding)):
         qrels[query][document] = int(grade) if grade.is_integer() else grade
     if not qrels:
         raise SourceError(f"{path} has no judgements.")

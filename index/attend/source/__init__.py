@@ -10,6 +10,7 @@ for item in documents(source, fields):  # RowItem(place, document) | RowProblem(
 """
 
 from attend.source.columns import FieldMap, describe, guess
+from attend.source.decoding import TableFormat
 from attend.source.mapping import documents
 from attend.source.opening import open_source
 from attend.source.rows import Row, RowItem, RowProblem, Source, sample
@@ -20,6 +21,7 @@ __all__ = [
     "RowItem",
     "RowProblem",
     "Source",
+    "TableFormat",
     "describe",
     "documents",
     "guess",

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TypeVar
 
 from attend.errors import SourceError
-from attend.source.cells import as_vector, is_scalar_column
+from attend.source.cells import as_vector, is_scalar_column, scalar, shown
+from attend.source.files import headless
 from attend.source.rows import LOOKAHEAD_ROWS, Row, Source, column_names, listed, sample
 from attend.types import Json
 
@@ -73,6 +74,7 @@ def all_columns(names: Sequence[str], rows: Sequence[Row], source: Source | None
             raise SourceError(
                 f"{'The source' if source is None else source.name} has no column {name!r} in its "
                 f"first {count} rows. They have {listed(tuple(present), limit=40)}."
+                f"{headless(present)}"
             )
     return tuple(present)
 
@@ -170,7 +172,7 @@ def _texts(sample: Sequence[Row], used: set[str | None], id: str | None) -> tupl
     if not free:
         raise SourceError(
             f"No field looks like text or a vector. Choose with --text F or --vector F among "
-            f"{listed(names, limit=40)}."
+            f"{listed(names, limit=40)}.{headless(names)}"
         )
     lengths = {name: sum(len(str(row.cells.get(name) or "")) for row in sample) for name in free}
     return tuple(matching(free, TEXT_NAMES)) or (max(free, key=lengths.__getitem__),)
@@ -185,17 +187,68 @@ def _is_vector(cell: Json) -> bool:
 
 
 def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> bool:
-    """Return whether nine in ten of a column's cells that are not empty pass the test."""
+    """Return whether nine in ten of a column's cells that are not empty pass the test.
+
+    In a short table one cell may fail, as long as another one passes.
+    """
     cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
-    return bool(cells) and sum(map(test, cells)) >= MAJORITY * len(cells)
+    passing = sum(map(test, cells))
+    return passing > 0 and len(cells) - passing <= max(1, (1 - MAJORITY) * len(cells))
 
 
-def describe(map: FieldMap, sample: Sequence[Row]) -> str:
-    """Describe the choice in one line, and in a second one the guesses with their options."""
+def describe(map: FieldMap, sample: Sequence[Row], source: Source | None = None) -> str:
+    """Describe the choice in one line, and in more lines what was guessed or detected.
+
+    `source` adds the types of its columns and what was detected of its format.
+    """
+    untyped = source is not None and source.untyped
     payload = [name for name in column_names(sample) if name not in map.taken()]
-    roles = {"id": [map.id or "the row number"], "text": map.text}
-    roles |= {"vector": [map.vector] if map.vector else [], "value": map.value, "payload": payload}
-    return _description(roles, map.guessed)
+    text = list(map.text)
+    if source is not None and source.text_note and map.text == source.natural_text:
+        text[-1] += f" ({source.text_note})"
+    types = {name: column_type(sample, name, untyped) for name in (*map.value, *payload)}
+    roles = {
+        "id": [map.id or "the row number"],
+        "text": text,
+        "vector": [map.vector] if map.vector else [],
+        "value": [name + (f" ({types[name]})" if types[name] else "") for name in map.value],
+        # Of payload, only the columns that are not what they seem.
+        "payload": [name + (f" ({types[name]})" if " " in types[name] else "") for name in payload],
+    }
+    return with_format(_description(roles, map.guessed), source)
+
+
+def with_format(description: str, source: Source | None) -> str:
+    """Add the line that says what was detected of the source's format, if anything was."""
+    detected = "" if source is None else source.detected()
+    return f"{description}\ndetected: {detected}" if detected else description
+
+
+def column_type(sample: Sequence[Row], name: str, untyped: bool) -> str:
+    """Describe the type of a column of numbers, or with the first cell that makes it none.
+
+    Args:
+        untyped: the cells are texts; the column has numbers only if all of its cells read as them.
+
+    >>> rows = [Row("a.csv:2", {"price": "3"}), Row("a.csv:3", {"price": "n/a"})]
+    >>> column_type(rows[:1], "price", untyped=True), column_type(rows, "price", untyped=True)
+    ('number', "text, because of 'n/a' in line 3")
+    """
+    cells = [(row, cell) for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+    parsed = [scalar(str(cell)) if untyped else cell for _, cell in cells]
+    numbers = sum(isinstance(cell, int | float) for cell in parsed)
+    odd = [
+        entry
+        for entry, cell in zip(cells, parsed, strict=True)
+        if not isinstance(cell, int | float) and isinstance(entry[1], str)
+    ]
+    is_pure = numbers + len(odd) == len(cells) and not any(isinstance(c, bool) for c in parsed)
+    if not is_pure or numbers < max(1, len(odd)):
+        return ""
+    if not odd:
+        return "number"
+    (row, cell), kind, unit = odd[0], *(("text", "line") if untyped else ("mixed", "row"))
+    return f"{kind}, because of {shown(cell)} in {unit} {row.place.rpartition(':')[2]}"
 
 
 # -- tables of a fixed layout ---------------------------------------------------------------------
@@ -266,5 +319,6 @@ def guess_columns(source: Source, layout: Layout, **named: str | None) -> Column
             raise SourceError(
                 f"No column of {source.name} looks like the {role}. Choose with "
                 f"{layout.option.format(role)} among {listed(present, limit=40)}."
+                f"{headless(present)}"
             )
     return Columns(layout, taken, tuple(guessed))

@@ -1,4 +1,4 @@
-"""Files as rows: JSON, CSV and TSV."""
+"""Text files as rows: JSON, and tables with delimiters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from attend.errors import SourceError
-from attend.source.cells import is_unicode, kind
+from attend.source.cells import is_unicode, kind, scalar
+from attend.source.decoding import (
+    DETECTED,
+    SAVE_AS,
+    UTF_8,
+    Decoding,
+    TableFormat,
+    delimiter_of,
+    detect_delimiter,
+    detect_encoding,
+    first_records,
+    has_decimal_comma,
+    open_text,
+    read_head,
+    with_decimal_point,
+)
 from attend.source.rows import (
     LOOKAHEAD_ROWS,
     FileSource,
@@ -17,7 +35,6 @@ from attend.source.rows import (
     RowProblem,
     Source,
     listed,
-    open_text,
     unreadable,
 )
 
@@ -30,14 +47,42 @@ MAX_LINE_BYTES = 64 << 20
 MAX_ARRAY_BYTES = 256 << 20
 """A `.json` list has to be parsed in one piece, so its size is bounded."""
 
+DIALECT_CHARACTERS = 1 << 16
+"""Characters from which the delimiter is detected."""
+
+CLOSE_QUOTES = "Close the quote, and write a quote within a quoted cell twice."
+
 MAX_CELL_CHARACTERS = 64 << 20
 """A larger cell is an unclosed quote that swallows the file, not a text."""
 
 
-class JsonLinesFile(FileSource):
+class TextFile(FileSource):
+    """A text file whose format is named by the caller or detected."""
+
+    def __init__(self, path: Path, name: str | None = None, format: TableFormat = DETECTED) -> None:
+        super().__init__(path, name)
+        self.format = format
+
+    @cached_property
+    def decoding(self) -> Decoding:
+        """The encoding. Raises SourceError if the file is no text."""
+        return detect_encoding(read_head(self.path), self.path, self.format.encoding)
+
+    def detected(self) -> str:
+        if not self.decoding.guessed:
+            return ""
+        return f"read as {self.decoding.encoding} (say --encoding to choose)"
+
+
+class JsonLinesFile(TextFile):
     """A `.jsonl` or `.ndjson` file: one JSON object a line; blank lines are skipped."""
 
     def rows(self) -> Iterator[Row | RowProblem]:
+        if not self.decoding.is_utf8:
+            with open_text(self.path, self.decoding.encoding) as text:
+                lines = (line.encode("utf-8", "surrogatepass") for line in text)
+                yield from json_rows(lines, self.name)
+            return
         try:
             file = self.path.open("rb")
         except OSError as error:
@@ -74,7 +119,7 @@ class StandardInput(Source):
             yield row
 
 
-class JsonArray(FileSource):
+class JsonArray(TextFile):
     """A `.json` file that holds one list of objects; places count its items from 1."""
 
     def rows(self) -> Iterator[Row | RowProblem]:
@@ -84,7 +129,7 @@ class JsonArray(FileSource):
                     f"{self.path} is a JSON list of more than {MAX_ARRAY_BYTES >> 20} MiB. "
                     "Write it as JSONL, one object a line, which is read as a stream."
                 )
-            items = parse(self.path.read_bytes())
+            items = parse(self.path.read_bytes(), self.decoding.encoding)
         except (OSError, ValueError, RecursionError) as error:
             raise unreadable(self.path, error) from error
         if not isinstance(items, list):
@@ -113,22 +158,26 @@ def json_rows(lines: Iterable[bytes], name: str) -> Iterator[Row | RowProblem]:
 
 def _json_row(line: bytes, place: str) -> Row | RowProblem:
     if len(line) > MAX_LINE_BYTES:
-        return RowProblem(place, f"The line is longer than {MAX_LINE_BYTES >> 20} MiB.")
+        return RowProblem(
+            place, f"The line is longer than {MAX_LINE_BYTES >> 20} MiB. Write one object in each."
+        )
     try:
         return as_row(parse(line.rstrip(b"\r\n")), place)
     except UnicodeDecodeError as error:
-        return RowProblem(
-            place, f"Byte {error.start + 1} of the line is not UTF-8. Save the file as UTF-8."
-        )
+        return RowProblem(place, f"Byte {error.start + 1} of the line is not UTF-8. {SAVE_AS}")
     except json.JSONDecodeError as error:
-        return RowProblem(place, f"The JSON is broken at character {error.colno}: {error.msg}.")
+        return RowProblem(
+            place,
+            f"The JSON is broken at character {error.colno}: {error.msg}. Write one whole object "
+            f"in each line.",
+        )
     except (ValueError, RecursionError) as error:
         return RowProblem(place, f"The JSON cannot be read: {error}.")
 
 
-def parse(data: bytes) -> object:
-    """Parse strict JSON in UTF-8, with or without a byte order mark; raises ValueError."""
-    return json.loads(data.decode("utf-8-sig"), parse_constant=_reject_constant)
+def parse(data: bytes, encoding: str = UTF_8) -> object:
+    """Parse strict JSON, with or without a byte order mark; raises ValueError."""
+    return json.loads(data.decode(encoding), parse_constant=_reject_constant)
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -139,41 +188,75 @@ def as_row(item: object, place: str) -> Row | RowProblem:
     """Return a parsed object as a row, anything else as a problem."""
     if isinstance(item, dict):
         return Row(place, item)
-    return RowProblem(place, f"The row is {kind(item)}, but an object of fields is expected.")
+    return RowProblem(
+        place,
+        f'The row is {kind(item)}, but an object of fields is expected, such as {{"text": "…"}}.',
+    )
 
 
-class Delimited(FileSource):
-    """A file with a header line, cells separated by commas (or tabs) and quoted with `\"`.
+class Delimited(TextFile):
+    """A table with a line for each row, cells between delimiters and quoted with `\"`.
 
     Quoting is checked strictly: an unclosed quote would otherwise silently swallow the rows
     after it into one cell.
     """
 
     untyped = True
-    delimiter = ","
+    default = ","
+
+    @cached_property
+    def _start(self) -> str:
+        with open_text(self.path, self.decoding.encoding) as file:
+            return file.read(DIALECT_CHARACTERS)
+
+    @cached_property
+    def delimiter(self) -> str:
+        """The character between cells. Raises SourceError if it cannot be detected."""
+        delimiter = delimiter_of(self.format.delimiter)
+        return delimiter or detect_delimiter(self.path, self._start, self.default)
+
+    @cached_property
+    def _decimal_commas(self) -> list[int]:
+        """The positions of the columns of numbers with a decimal comma, as European Excel has."""
+        if self.delimiter != ";":
+            return []
+        rows = first_records(self._start, self.delimiter)[int(self.format.header) :]
+        columns = enumerate(zip_longest(*rows[:-1] or rows, fillvalue=""))
+        return [position for position, cells in columns if has_decimal_comma(cells)]
+
+    def detected(self) -> str:
+        notes = [super().detected()]
+        if self.format.delimiter is None and self.delimiter != self.default:
+            notes.append(f"cells are separated by {self.delimiter!r} (say --delimiter to choose)")
+        if self._decimal_commas:
+            notes.append("numbers have a decimal comma")
+        return ", ".join(filter(None, notes))
 
     def rows(self) -> Iterator[Row | RowProblem]:
         csv.field_size_limit(MAX_CELL_CHARACTERS)
-        with open_text(self.path) as file:
+        with open_text(self.path, self.decoding.encoding) as file:
             reader = csv.reader(file, delimiter=self.delimiter, strict=True)
-            header = self._header(reader)
-            yield from self._records(reader, header)
+            try:
+                yield from self._rows(reader)
+            except UnicodeDecodeError as error:
+                raise SourceError(
+                    f"{self.path} is not {self.decoding.encoding} after line {reader.line_num}: "
+                    f"{error.reason}. {SAVE_AS}"
+                ) from None
 
-    def _header(self, reader: Reader) -> list[str]:
+    def _rows(self, reader: Reader) -> Iterator[Row | RowProblem]:
+        """Yield the rows; without a header, the first line is one of them."""
         try:
-            header = next(reader, None)
+            cells = next(reader, None)
         except csv.Error as error:
-            raise SourceError(f"The header of {self.path} cannot be read: {error}.") from error
-        if not header:
+            raise SourceError(
+                f"The first line of {self.path} cannot be read: {error}. {CLOSE_QUOTES}"
+            ) from error
+        if not cells:
             raise SourceError(f"{self.path} has no header. Name the columns in its first line.")
-        if not is_unicode("".join(header)):
-            raise SourceError(f"The header of {self.path} is not UTF-8. Save the file as UTF-8.")
-        # Data frames write their index under an empty name.
-        names = [name.strip() or f"column_{i}" for i, name in enumerate(header, start=1)]
-        check_names(self, names)
-        return names
-
-    def _records(self, reader: Reader, header: list[str]) -> Iterator[Row | RowProblem]:
+        header = self._header(cells)
+        if not self.format.header:
+            yield self._record(f"{self.name}:1", header, cells)
         while True:
             place = f"{self.name}:{reader.line_num + 1}"  # where the record begins
             try:
@@ -181,26 +264,43 @@ class Delimited(FileSource):
             except StopIteration:
                 return
             except csv.Error as error:
-                yield RowProblem(place, f"The quotes of the row that begins here fail: {error}.")
+                yield RowProblem(
+                    place, f"The quotes of the row that begins here fail: {error}. {CLOSE_QUOTES}"
+                )
             else:
                 if cells:  # a blank line is no record
-                    yield _record(place, header, cells)
+                    yield self._record(place, header, cells)
+
+    def _header(self, cells: list[str]) -> list[str]:
+        if not self.format.header:
+            return [f"column_{number}" for number in range(1, len(cells) + 1)]
+        if not is_unicode("".join(cells)):
+            raise SourceError(f"The header of {self.path} is not UTF-8. {SAVE_AS}")
+        # Data frames write their index under an empty name.
+        names = [name.strip() or f"column_{i}" for i, name in enumerate(cells, start=1)]
+        check_names(self, names)
+        return names
+
+    def _record(self, place: str, header: list[str], cells: list[str]) -> Row | RowProblem:
+        if len(cells) != len(header):
+            first = "header names" if self.format.header else "first row has"
+            return RowProblem(
+                place,
+                f"The row has {len(cells)} cells, but the {first} {len(header)} columns. "
+                f"Quote cells that contain {self.delimiter!r}, or add the missing ones.",
+            )
+        if not is_unicode("".join(cells)):
+            encoding = "UTF-8" if self.decoding.is_utf8 else self.decoding.encoding
+            return RowProblem(place, f"The row holds bytes that are not {encoding}. {SAVE_AS}")
+        for position in self._decimal_commas:
+            cells[position] = with_decimal_point(cells[position])
+        return Row(place, dict(zip(header, cells, strict=True)))
 
 
 class TabDelimited(Delimited):
     """A `.tsv` file."""
 
-    delimiter = "\t"
-
-
-def _record(place: str, header: list[str], cells: list[str]) -> Row | RowProblem:
-    if len(cells) != len(header):
-        return RowProblem(
-            place, f"The row has {len(cells)} cells, but the header names {len(header)} columns."
-        )
-    if not is_unicode("".join(cells)):
-        return RowProblem(place, "The row holds bytes that are not UTF-8. Save the file as UTF-8.")
-    return Row(place, dict(zip(header, cells, strict=True)))
+    default = "\t"
 
 
 def check_names(source: FileSource, names: list[str]) -> None:
@@ -208,4 +308,16 @@ def check_names(source: FileSource, names: list[str]) -> None:
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SourceError(
             f"{source.path} has several columns named {listed(repeated)}. Give each its own name."
+            f"{headless(names)}"
         )
+
+
+def headless(columns: Iterable[str]) -> str:
+    """Return the advice for a table whose header looks like a row; or nothing.
+
+    >>> headless(["user", "item"]), headless(["196", "242"])
+    ('', ' Its header looks like a row: for a table without a header, give --no-header.')
+    """
+    if any(scalar(name) is not None for name in columns):
+        return " Its header looks like a row: for a table without a header, give --no-header."
+    return ""

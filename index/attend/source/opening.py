@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attend.errors import SourceError
-from attend.source.files import Delimited, JsonArray, JsonLinesFile, StandardInput, TabDelimited
+from attend.source.decoding import DETECTED, TableFormat
+from attend.source.files import (
+    Delimited,
+    JsonArray,
+    JsonLinesFile,
+    StandardInput,
+    TabDelimited,
+    TextFile,
+)
 from attend.source.rows import FileSource, Row, RowProblem, Source
 from attend.types import Json
 
@@ -40,21 +48,28 @@ def _table(path: Path, table: str = "") -> Source:
     return open_table(path, table)
 
 
-READERS: dict[str, Callable[[Path], Source]] = {
+TEXT_READERS: dict[str, type[TextFile]] = {
     ".jsonl": JsonLinesFile,
     ".ndjson": JsonLinesFile,
     ".json": JsonArray,
     ".csv": Delimited,
     ".tsv": TabDelimited,
+}
+READERS: dict[str, Callable[[Path], Source]] = {
+    **TEXT_READERS,
     ".parquet": _parquet,
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _table),
 }
 
 
-def open_source(spec: str) -> Source:
+def open_source(spec: str, format: TableFormat = DETECTED) -> Source:
     """Return the reader for a file, a folder, `file.db:table`, or `-` for standard input.
 
     Rows are read only later.
+
+    Args:
+        format: how text files are read, where it is not to be detected. With a delimiter, or
+            without a header, a file of any other ending is a table, too.
 
     Raises:
         SourceError: the path does not exist, its kind is not readable, a folder has nothing to
@@ -66,20 +81,35 @@ def open_source(spec: str) -> Source:
     if spec and path.is_dir():
         name = path.resolve().name
         corpus = path / BEIR_CORPUS
-        return BeirCorpus(corpus, f"{name}/{BEIR_CORPUS}") if corpus.is_file() else TextFolder(path)
+        if corpus.is_file():
+            return BeirCorpus(corpus, f"{name}/{BEIR_CORPUS}", format)
+        return TextFolder(path)
     if spec and path.exists():
-        return _file(path)
+        return _file(path, format)
     if (match := _TABLE.fullmatch(spec)) and Path(match["file"]).is_file():
         return _table(Path(match["file"]), match["table"])
     raise SourceError(f"There is no file or folder {spec!r}. {KINDS}")
 
 
-def _file(path: Path) -> Source:
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        ending = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
-        raise SourceError(f"{path} cannot be read: {ending} are not known. {KINDS}")
-    return reader(path)
+def _file(path: Path, format: TableFormat) -> Source:
+    ending = path.suffix.lower()
+    is_table = format.delimiter is not None or not format.header
+    if is_table and ending not in READERS:
+        return Delimited(path, format=format)
+    if (text_reader := TEXT_READERS.get(ending)) is not None:
+        if is_table and not issubclass(text_reader, Delimited):
+            raise SourceError(
+                f"{path} is JSON, which has neither a delimiter nor a header. Leave --delimiter "
+                f"and --no-header out."
+            )
+        return text_reader(path, format=format)
+    if (reader := READERS.get(ending)) is not None:
+        return reader(path)
+    kind = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
+    raise SourceError(
+        f"{path} cannot be read: {kind} are not known. {KINDS} For a table, give --delimiter or "
+        f"--no-header."
+    )
 
 
 class BeirCorpus(JsonLinesFile):
@@ -91,6 +121,7 @@ class BeirCorpus(JsonLinesFile):
 
     natural_id = "_id"
     natural_text = ("text",)
+    text_note = "title and text joined"
 
     def rows(self) -> Iterator[Row | RowProblem]:
         for row in super().rows():

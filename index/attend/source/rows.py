@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Generic, NamedTuple, TextIO, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from attend.errors import SourceError
 from attend.types import Json
@@ -30,12 +30,15 @@ class RowProblem:
     """A row, or a part of the source, that cannot be used.
 
     `place` is where to look (`books.csv:17`); `reason` is a sentence for the user. A notice
-    (`rejects` is false) loses no row: every row is read, without a part of it.
+    (`rejects` is false) loses no row: every row is read, without a part of it. A file of a folder
+    that is skipped (`skips`) is no row, unless it `rejects`: then it would be one if it could be
+    read.
     """
 
     place: str
     reason: str
     rejects: bool = True
+    skips: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
@@ -64,17 +67,23 @@ class Source(ABC):
         natural_id: the column that the format declares to be the id, such as a primary key.
         natural_text: the text columns that the layout prescribes; then neither text nor value is
             guessed.
+        text_note: how the format makes its text, for the line that describes the columns.
         untyped: every cell is text, since the format has no types (CSV, TSV).
     """
 
     name: str
     natural_id: str | None = None
     natural_text: tuple[str, ...] = ()
+    text_note: str = ""
     untyped: bool = False
 
     @abstractmethod
     def rows(self) -> Iterator[Row | RowProblem]:
         """Read from the beginning. Raises SourceError if the source as a whole is unreadable."""
+
+    def detected(self) -> str:
+        """Describe what was detected of the source's format, with options to choose; or nothing."""
+        return ""
 
 
 class FileSource(Source):
@@ -138,17 +147,6 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
     parts = [name if name.isprintable() else repr(name)[1:-1] for name in names[:limit]]
     line = ", ".join(parts)
     return line if len(names) <= limit else f"{line} and {len(names) - limit} more"
-
-
-def open_text(path: Path) -> TextIO:
-    """Open a file of UTF-8; raises SourceError with the system's reason.
-
-    Bytes that are not UTF-8 become surrogates: one is a problem of its row, not of the file.
-    """
-    try:
-        return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: Exception) -> SourceError:

@@ -16,6 +16,7 @@ from attend.errors import SourceError
 from attend.source import Row, RowProblem, open_source, sample
 from attend.source import files as files_module
 from attend.source import rows as rows_module
+from attend.source.decoding import SAVE_AS
 from attend.source.files import StandardInput, bounded_lines, json_rows
 from attend.source.rows import LOOKAHEAD_ROWS, SAMPLE_ROWS
 
@@ -91,7 +92,8 @@ def test_a_json_list_has_places_and_another_json_value_is_refused(tmp_path):
     first, second = read(write(tmp_path / "x.json", '[{"a": 1}, 2]'))
     assert first == Row("x.json:1", {"a": 1})
     assert second == RowProblem(
-        "x.json:2", "The row is a number, but an object of fields is expected."
+        "x.json:2",
+        'The row is a number, but an object of fields is expected, such as {"text": "…"}.',
     )
     for text, reason in {'{"a": 1}': "holds an object", "[1": "cannot be read"}.items():
         with pytest.raises(SourceError, match=reason):
@@ -104,7 +106,9 @@ def test_a_large_json_list_is_sent_to_jsonl(tmp_path, monkeypatch):
         read(write(tmp_path / "x.json", '[{"a": 1}]'))
 
 
-CELLS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+# A file with many control characters is binary.
+CONTROLS = "".join(map(chr, {*range(32), 127} - {9, 10, 13}))
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=CONTROLS), max_size=6)
 
 
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=6), st.sampled_from([",", "\t"]))
@@ -118,11 +122,12 @@ def test_delimited_text_is_read_as_the_csv_module_wrote_it(tmp_path_factory, rec
 
 def test_places_in_csv_are_the_line_where_a_record_begins(tmp_path):
     path = write(tmp_path / "x.csv", b'a,b\n1,"two\nlines"\n\n3\n4,5,6\n7,\xe9\n8,9\n')
+    remedy = "Quote cells that contain ',', or add the missing ones."
     assert read(path) == [
         Row("x.csv:2", {"a": "1", "b": "two\nlines"}),
-        RowProblem("x.csv:5", "The row has 1 cells, but the header names 2 columns."),
-        RowProblem("x.csv:6", "The row has 3 cells, but the header names 2 columns."),
-        RowProblem("x.csv:7", "The row holds bytes that are not UTF-8. Save the file as UTF-8."),
+        RowProblem("x.csv:5", f"The row has 1 cells, but the header names 2 columns. {remedy}"),
+        RowProblem("x.csv:6", f"The row has 3 cells, but the header names 2 columns. {remedy}"),
+        RowProblem("x.csv:7", f"The row holds bytes that are not UTF-8. {SAVE_AS}"),
         Row("x.csv:8", {"a": "8", "b": "9"}),
     ]
 

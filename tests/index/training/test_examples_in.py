@@ -18,6 +18,7 @@ from attend.feedback.adding import gather
 from attend.feedback.files import propensity, read_clicks, read_judgements
 from attend.feedback.reading import CLICKS, label_columns, read_labels
 from attend.source import RowItem, RowProblem, open_source
+from attend.source.decoding import SAVE_AS
 from attend.types import Example
 from tests.index.helpers import write_jsonl
 
@@ -136,9 +137,7 @@ def test_bytes_that_are_no_utf8_are_a_problem_of_their_line(tmp_path, queries):
     qrels = tmp_path / "qrels.tsv"
     qrels.write_bytes(b"q1\td1\t1\nq1\td\xff\t1\nq1\td2\t1\n")
     examples, [problem] = split(read_judgements(queries, qrels))
-    assert str(problem) == (
-        "qrels.tsv:2: The row holds bytes that are not UTF-8. Save the file as UTF-8."
-    )
+    assert str(problem) == (f"qrels.tsv:2: The row holds bytes that are not UTF-8. {SAVE_AS}")
     assert len(examples) == 2
 
 
