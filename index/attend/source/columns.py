@@ -193,7 +193,8 @@ def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> b
     """
     cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
     passing = sum(map(test, cells))
-    return passing > 0 and len(cells) - passing <= max(1, (1 - MAJORITY) * len(cells))
+    enough = passing >= MAJORITY * len(cells) or len(cells) - passing == 1
+    return passing > 0 and enough
 
 
 def describe(map: FieldMap, sample: Sequence[Row], source: Source | None = None) -> str:
