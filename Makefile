@@ -7,15 +7,17 @@ PORT   ?= 8000
 CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-cluster soak looks bench clean
+.PHONY: help install demo test check docs test-cluster soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+install: $(VENV)/installed  ## Install Attend and everything it needs into .venv
+
 demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
-test: $(VENV)/installed-tests check  ## Check the code and run every test
+test: $(VENV)/installed-tests check docs  ## Check the code, build the documentation and run every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/installed-tests  ## Lint, formatting and types
@@ -23,6 +25,9 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file benchmarks/mypy.ini
+
+docs: $(VENV)/installed-docs  ## Build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
 
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
@@ -39,7 +44,7 @@ bench: $(VENV)/installed-benchmarks  ## Measure beside the peers (QUICK=1 for tw
 	done
 
 clean:  ## Remove what was installed and built here
-	rm -rf $(VENV) $(CLUSTER) demo-data looks .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) demo-data looks docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps: an installation is repeated only when what it installs has changed.
 $(VENV)/bin/python:
@@ -54,6 +59,10 @@ $(VENV)/installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/installed-docs: docs/requirements.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	@touch $@
 
 $(VENV)/installed-benchmarks: benchmarks/requirements.txt $(VENV)/installed

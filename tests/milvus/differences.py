@@ -1,6 +1,6 @@
 """The differences of the engines, as the contract's tests hold them to what they declare.
 
-`python -m tests.milvus.differences` prints the table of docs/milvus.md.
+`python -m tests.milvus.differences` prints the table of docs/how-to/milvus.md.
 
 Each capability that is one or the other has a probe: what is done where it is declared, and is
 refused with `Unsupported` where it is not. Bounds have probes that exceed them.

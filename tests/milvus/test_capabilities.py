@@ -97,6 +97,6 @@ def test_info_says_which_engine_it_is(library: Data, filled: Collection) -> None
 
 def test_the_readme_has_the_differences() -> None:
     pytest.importorskip("pymilvus")
-    assert table(*both()) in (ROOT / "docs" / "milvus.md").read_text(), (
-        "docs/milvus.md has another table of engines; see 'python -m tests.milvus.differences'"
+    assert table(*both()) in (ROOT / "docs/how-to/milvus.md").read_text(), (
+        "docs/how-to/milvus.md has another table of engines; see 'python -m tests.milvus.differences'"
     )
