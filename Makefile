@@ -7,7 +7,7 @@ PORT   ?= 8000
 CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs test-cluster soak looks bench clean
+.PHONY: help install demo test check docs links test-cluster soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ install: $(VENV)/installed  ## Install Attend and everything it needs into .venv
 demo: $(VENV)/installed  ## Index Python's own documentation and serve it on 127.0.0.1:8000 (PORT=… for another)
 	@$(BIN)/python -m attend_service.demo --data demo-data --port $(PORT)
 
-test: $(VENV)/installed-tests check docs  ## Check the code, build the documentation and run every test
+test: $(VENV)/installed-tests $(VENV)/installed-docs check  ## Check the code, build the documentation and run every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/installed-tests  ## Lint, formatting and types
@@ -28,6 +28,9 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 
 docs: $(VENV)/installed-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+
+links: $(VENV)/installed-docs  ## Check the documentation's links to other sites, over the network
+	$(BIN)/python -m sphinx -b linkcheck --quiet docs docs/_build/links
 
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py

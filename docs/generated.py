@@ -65,7 +65,9 @@ def _parameters(operation: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _answer(status: str, reply: Mapping[str, Any]) -> str:
     if "$ref" in reply:
         return "a problem (RFC 9457): " + reply["$ref"].rsplit("/", 1)[1].replace("-", " ")
-    schemas = [f"`{media}` {_type(each['schema'])}" for media, each in reply.get("content", {}).items()]
+    schemas = [
+        f"`{media}` {_type(each['schema'])}" for media, each in reply.get("content", {}).items()
+    ]
     return "; ".join(schemas) or reply["description"]
 
 

@@ -19,7 +19,7 @@ from tests.docs.warm import write_programs
 from tests.places import PACKAGES, ROOT
 
 CONSOLE = Path(__file__).parent / "console.py"
-LIMIT = 60
+LIMIT = 300
 """Seconds that a block may take on a busy machine."""
 
 
@@ -34,7 +34,9 @@ class Session:
         self._scripts = folder.parent / f"{folder.name}-scripts"
         programs = self._scripts / "bin"
         write_programs(programs, warm)
-        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join(
+            [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         self._environment = os.environ | {
             "PATH": path,
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *PACKAGES))),

@@ -20,6 +20,8 @@ from tests.docs.blocks import (
     uses_library,
 )
 from tests.docs.session import Session
+from tests.docs.warm import write_programs
+from tests.places import ROOT
 
 RUN = [name for name, path in PAGES.items() if any(block.runs for block in blocks(read(path)))]
 
@@ -29,11 +31,23 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder that the blocks of a page begin in."""
     name = request.getfixturevalue("name")
     page = tmp_path / "page"
-    if uses_library(read(PAGES[name])):
+    if name == "README.md":
+        prepare_checkout(page, request.getfixturevalue("warm"))
+    elif uses_library(read(PAGES[name])):
         shutil.copytree(request.getfixturevalue("books"), page)
     else:
         page.mkdir()
     return page
+
+
+def prepare_checkout(folder: Path, warm: Path) -> None:
+    """Write what the README needs of a checkout in which `make install` has run before."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    write_programs(folder / ".venv" / "bin", warm)
+    (folder / ".venv" / "bin" / "activate").write_text('PATH="$PWD/.venv/bin:$PATH"\n')
+    (folder / ".venv" / "installed").touch()
 
 
 @pytest.mark.parametrize("name", RUN)

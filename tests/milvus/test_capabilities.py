@@ -98,5 +98,5 @@ def test_info_says_which_engine_it_is(library: Data, filled: Collection) -> None
 def test_the_readme_has_the_differences() -> None:
     pytest.importorskip("pymilvus")
     assert table(*both()) in (ROOT / "docs/how-to/milvus.md").read_text(), (
-        "docs/how-to/milvus.md has another table of engines; see 'python -m tests.milvus.differences'"
+        "docs/how-to/milvus.md has another table; see 'python -m tests.milvus.differences'"
     )
