@@ -90,7 +90,7 @@ def _has_items(content: Mapping[str, object]) -> bool:
 
 def _json_body() -> object:
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise UnsupportedMediaType("The body is compressed; send it as it is.")
+        raise UnsupportedMediaType("The body is compressed; send it uncompressed.")
     raw = request.get_data(cache=False)
     if not raw:
         raise BadRequest("The body is empty; send a JSON object, {} for defaults.")

@@ -86,7 +86,7 @@ Try, in another terminal or in a browser:
   The best documents:
   curl '{address}/search?q=parse+a+date&k=3'
 
-  The modules that speak to a question, by weight:
+  The modules that answer a question, by weight:
   curl {search} {HEADER} \\
     -d '{{"query": "compress a file", "mode": "soft", "value": "module", "k": 3}}'
 

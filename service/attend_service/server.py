@@ -176,7 +176,9 @@ def reserved_port(settings: ServerSettings, folder: Path) -> Iterator[tuple[str,
     try:
         addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise CannotServe(f"{settings.host!r} is no address of this machine ({error}).") from None
+        raise CannotServe(
+            f"{settings.host!r} is not an address of this machine ({error})."
+        ) from None
     family, _, _, _, address = addresses[0]
     host = str(address[0])
     check_reach(host, settings, folder)

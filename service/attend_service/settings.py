@@ -40,7 +40,7 @@ def check_origin(origin: str) -> str:
     """Return an origin. Raises ValueError for anything else, such as `*`."""
     if not re.fullmatch(r"https?://(\[[0-9a-f:]+\]|[a-z0-9.-]+)(:\d{1,5})?", origin):
         raise ValueError(
-            f"{origin!r} is no origin; give one as https://example.org or "
+            f"{origin!r} is not an origin; give one such as https://example.org or "
             f"http://localhost:3000, without a path. No origin stands for all."
         )
     return origin
@@ -100,7 +100,7 @@ class ServerSettings(BaseModel):
     """Let other machines do everything, where they can reach --host and there are no API keys."""
 
     require_keys: bool = False
-    """Ask for a key even while there are none, as behind a proxy."""
+    """Ask for a key even if none exists, as behind a proxy."""
 
     cors_origin: Origins = ()
     """An origin, https://example.org, whose pages may read and write."""

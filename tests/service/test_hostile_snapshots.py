@@ -274,7 +274,7 @@ HOSTILE = {
         of_sql("UPDATE documents SET id = CAST(x'c328' AS TEXT) WHERE row = 1"), "UTF-8",
     ),
     "a counter at its end": (
-        of_sql("UPDATE sqlite_sequence SET seq = 9223372036854775807"), "no number to count on",
+        of_sql("UPDATE sqlite_sequence SET seq = 9223372036854775807"), "not a valid counter",
     ),
 }  # fmt: skip
 

@@ -293,7 +293,7 @@ def test_a_listed_origin_may_read_and_write(tmp_path: Path) -> None:
      "https://u@a.example", "javascript:x", "https://a.example\n"],
 )  # fmt: skip
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ValueError, match="is no origin"):
+    with pytest.raises(ValueError, match="is not an origin"):
         check_origin(origin)
 
 

@@ -113,7 +113,7 @@ def test_headers_have_a_limit(tmp_path: Path) -> None:
 def test_what_is_no_origin_is_wrong_usage(tmp_path: Path) -> None:
     done = finished("--data", str(tmp_path), "--port", "0", "--cors-origin", "*")
     assert done.returncode == 2
-    assert "'*' is no origin" in done.stderr
+    assert "'*' is not an origin" in done.stderr
 
 
 # -- where it listens ---------------------------------------------------------------------------

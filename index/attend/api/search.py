@@ -62,7 +62,7 @@ LexicalWeight = Annotated[
 
 
 class Mask(Request):
-    """Document ids to leave out of the attended set, or the only ones to keep in it."""
+    """Document ids to leave out before the softmax, or the only ones to keep."""
 
     exclude: list[DocumentId] = Field(default_factory=list, max_length=MAX_ATTEND)
     only: list[DocumentId] | None = Field(default=None, max_length=MAX_ATTEND)
@@ -76,7 +76,7 @@ class SearchOptions(Request):
     offset: int = Field(0, ge=0, le=MAX_K)
     """The number of them to skip first."""
     attend: AttendSize = 100
-    """The size of the attended set, over which weights sum to one."""
+    """The number of top documents over which weights sum to one."""
     filter: dict[str, JsonValue] | None = None
     """Conditions on payload and value, such as {"year": {"gte": 2000}}."""
     mask: Mask | None = None

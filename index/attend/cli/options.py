@@ -82,7 +82,7 @@ def _check_engine(
     _context: click.Context, _option: click.Parameter, address: str | None
 ) -> str | None:
     if address is not None and not address.startswith(SCHEME):
-        raise click.BadParameter(f"{address!r} is no address such as {SCHEME}127.0.0.1:19530.")
+        raise click.BadParameter(f"{address!r} is not an address such as {SCHEME}127.0.0.1:19530.")
     return address
 
 

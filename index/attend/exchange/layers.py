@@ -210,7 +210,7 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             f"it before a softmax",
         ),
         MissingPart(
-            "null key",
+            "no-answer score",
             tuning.null is not None,
             f"{fitted(tuning.null)}; add it as one more logit to allow the answer 'no document'",
         ),

@@ -189,7 +189,7 @@ class Manifest:
             if content.get("format") != FORMAT:
                 raise ManifestMismatch(
                     f"{path} has format {content.get('format')!r}, but this program reads "
-                    f"{FORMAT}. Run 'attend verify --mend' to write it again."
+                    f"{FORMAT}. Run 'attend verify --repair' to write it again."
                 )
             return cls(**content)
         except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -213,21 +213,21 @@ class Manifest:
                 raise ManifestMismatch(
                     f"The index in {folder} was built for {name} {actual!r}, but the database "
                     f"says {value!r}. If the database is the right one, run "
-                    f"'attend verify --mend' to build the index from it again."
+                    f"'attend verify --repair' to build the index from it again."
                 )
         if self.last_key > database.last_key or self.last_removal > database.last_removal:
             raise ManifestMismatch(
                 f"The index in {folder} has seen key {self.last_key} and removal "
                 f"{self.last_removal}, but the database has come only to {database.last_key} and "
                 f"{database.last_removal}: it is an older copy. Put the newer database back, or "
-                f"run 'attend verify --mend' to build the index from this one."
+                f"run 'attend verify --repair' to build the index from this one."
             )
         if self.nonce not in database.published:
             raise ManifestMismatch(
                 f"The index in {folder} is publication {self.nonce}, of which the "
                 f"database knows nothing: the database is another copy, and its keys may be "
                 f"others under the same numbers. Put the other copy back, or run 'attend "
-                f"verify --mend' to build the index from this one."
+                f"verify --repair' to build the index from this one."
             )
         if self != self.sealed():
             raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")

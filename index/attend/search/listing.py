@@ -159,7 +159,7 @@ def place(cursor: str, request: str, length: int) -> list[float]:
     sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)
     if not isinstance(belongs_to, str) or len(numbers) != length or not sound:
         raise InvalidRequest(
-            f"{cursor[:40]!r} is no cursor; send `next` of the page before, as it is.",
+            f"{cursor[:40]!r} is not a cursor; send the `next` of the previous page unchanged.",
             field="cursor",
         )
     if belongs_to != request:

@@ -165,4 +165,4 @@ def type_problems(db: Database) -> Iterator[str]:
         [MAX_NUMBER],
     )
     for name, number in counters:
-        yield f"The counter of {name!r:.200} is {number!r:.80}, which is no number to count on."
+        yield f"The counter of {name!r:.200} is {number!r:.80}, which is not a valid counter."

@@ -44,7 +44,7 @@ def train(
     cancelled: Callable[[], bool] | None = None,
     **fields: Any,
 ) -> dict[str, Json]:
-    """Learn from what is stored, and answer by it from now on if that is better beyond doubt.
+    """Learn from what is stored, and answer by it from now on if that is significantly better.
 
     Nothing is changed before the end: a training that stops leaves everything as it was.
 

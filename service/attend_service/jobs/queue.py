@@ -80,7 +80,7 @@ class UnknownJob(NotFound):
 
     def __init__(self, id: int) -> None:
         super().__init__(
-            f"There is no job {id}: it never was, or is deleted. GET /v1/jobs lists all jobs.",
+            f"There is no job {id}; it may be deleted. GET /v1/jobs lists all jobs.",
             field="job",
         )
 

@@ -85,7 +85,7 @@ def give_feedback(collection: str, body: FeedbackRequest) -> Response:
 
     `label` is 1 for relevant (or more, by degree), 0 for not, below 0 for worse than not;
     `position` is the rank at which the document was shown, from 1. The same query and document
-    again replaces what was said. A bare list is taken too, and so is a single judgement.
+    again replaces the earlier label. A bare list is taken too, and so is a single judgement.
     """
     return reply(replace(add_feedback(collection_of(collection), body.items), questions=None))
 
@@ -132,7 +132,7 @@ def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
 def start_training(collection: str, body: TrainRequest) -> Response:
     """Train on the feedback, as a job; `Location` is its address.
 
-    Searches go on meanwhile. A version that is better beyond doubt on held-out data answers once
+    Searches go on meanwhile. A version that is significantly better on held-out data answers once
     the job is done; otherwise nothing changes, and the job's result says why.
     """
     jobs = context().jobs

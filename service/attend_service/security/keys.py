@@ -153,7 +153,7 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path, *, always: bool = False) -> None:
-        """`always` asks for a key even while there are none."""
+        """`always` asks for a key even if none exists."""
         self._file = KeyFile(folder)
         self._asks = always
         self._seen: tuple[_State, Mapping[str, ApiKey]] = (None, {})

@@ -331,7 +331,7 @@ def test_verify_exits_with_1_until_it_is_mended(tmp_path):
     assert "was built for uuid 'another'" in json.loads(found.stdout)["problems"][0]
     searched = invoke("search", "[1, 0]", "--data", tmp_path)
     assert searched.exit_code == 1
-    assert "verify --mend" in searched.stderr
+    assert "verify --repair" in searched.stderr
     mended = invoke("verify", "--data", tmp_path, "--mend")
     assert (mended.exit_code, mended.stdout.splitlines()[-1]) == (0, "The index was built again.")
     assert invoke("search", "[1, 0]", "--data", tmp_path).exit_code == 0

@@ -269,7 +269,7 @@ def test_what_cannot_travel_is_named_with_its_figures(
         "example keys": "2, at the factor 0.625",
         "lexical bias": "0.375",
         "scale": "17.5",
-        "null key": "-3.25",
+        "no-answer score": "-3.25",
     }
     card = (tmp_path / "pair" / "README.md").read_text()
     assert named.keys() == figures.keys()
@@ -646,7 +646,7 @@ def test_export_and_import_at_the_command_line(collection: Collection, tmp_path:
     assert told["projection"] == version
     assert told["difference"] < 1e-4
     whats = {each["what"] for each in told["cannot_travel"]}
-    assert {"key offsets", "example keys", "lexical bias", "scale", "null key"} <= whats
+    assert {"key offsets", "example keys", "lexical bias", "scale", "no-answer score"} <= whats
     done = invoke("export", "--data", data, "--projection", version, "--safetensors", file)
     assert done.exit_code == 0, done.stderr
     assert "lexical bias" in done.stdout

@@ -124,7 +124,7 @@ def test_one_flipped_bit_of_a_manifest_never_changes_an_answer(folder, seed):
     collection = reopened(folder)
     problems = verify(collection).problems
     if problems:  # the bit was in what the manifest says it is of
-        assert "verify --mend" in problems[0]
+        assert "verify --repair" in problems[0]
         assert verify(collection, mend=True).mended
     assert ranking(collection) == expected
 
@@ -165,7 +165,7 @@ def test_an_index_of_something_else_is_refused_by_both_names(folder, changes, sa
     with pytest.raises(ManifestMismatch) as refused:
         collection.search(QUERY)
     assert all(words in str(refused.value) for words in said)
-    assert "verify --mend" in str(refused.value)
+    assert "verify --repair" in str(refused.value)
     found = verify(collection)
     assert (found.problems, found.mended) == ([str(refused.value)], False)
     assert verify(collection, mend=True).mended

@@ -100,13 +100,13 @@ def test_a_cursor_is_of_one_question(many):
 @given(st.text(max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_what_is_no_cursor_is_refused_with_a_sentence(given_text):
-    with pytest.raises(InvalidRequest, match="is no cursor"):
+    with pytest.raises(InvalidRequest, match="is not a cursor"):
         place(given_text, "x", 2)
 
 
 @pytest.mark.parametrize("numbers", [[float("nan"), 1], [float("inf"), 1], [2**70, 1], [1], ["a"]])
 def test_a_forged_cursor_is_refused(numbers):
-    with pytest.raises(InvalidRequest, match="is no cursor"):
+    with pytest.raises(InvalidRequest, match="is not a cursor"):
         place(cursor("x", numbers), "x", 2)
 
 

@@ -121,6 +121,6 @@ _OPTIONS = {
 def _rejected(written: str, reason: str) -> InvalidRequest:
     shown = re.sub(r"//[^@/]*@", "//", written)[:200]
     return InvalidRequest(
-        f"{shown!r} is no address of a Milvus server: {reason}. Write it as {EXAMPLE}.",
+        f"{shown!r} is not the address of a Milvus server: {reason}. Write it as {EXAMPLE}.",
         field="engine",
     )

@@ -73,7 +73,7 @@ async function measure() {
   byId("measure").disabled = true;
   try {
     gains = await post(of(field("collection").value, "compare"), { before, after, ...(items.length ? { items } : {}) });
-    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the gate's report below is on questions that were held out.";
+    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the promotion test's report below uses held-out questions.";
     tell(byId("status"), null);
     paintGains();
   } catch (error) {
