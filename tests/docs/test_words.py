@@ -30,7 +30,7 @@ FORBIDDEN = re.compile(
             r"\bgone back to\b|\bas it is[.,;]|\bwas said of\b|\bwhat was said\b",
             # Names that the field does not use.
             r"\bnull key\b|\battended set\b|\bpromotion gate\b|\bthe gate\b|\bshared words\b",
-            r"\bunlike ones\b|\bto mend\b|\ba mend\b|\bmended\b|--mend\b|\brefused rows\b",
+            r"\bunlike ones\b|\bto mend\b|\ba mend\b|\bmended\b|\brefused rows\b",
             r"\bfresh keys\b|\bforget what\b",
         )
     ),

@@ -71,8 +71,8 @@ def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     """Say which users met which documents: all of it is taken, or none.
 
     It counts at once as the history of these users, and in a model from the next training on. The
-    same user and document again replaces the earlier interaction. A bare list is taken too, and so is a
-    single interaction.
+    same user and document again replaces the earlier interaction. A bare list is taken too, and so
+    is a single interaction.
     """
     return reply(feedback.add_interactions(collection_of(collection), body.items))
 
