@@ -83,7 +83,7 @@ def _label(_context: click.Context, _option: click.Parameter, text: str) -> str:
     "collections",
     multiple=True,
     callback=_names,
-    help="A collection that the key may access, which need not exist yet; repeatable. Default: all.",
+    help="A collection that the key may access, which need not exist yet. Default: all.",
 )
 @click.option("--expires", callback=_expiry, help="When it ends: 12h, 30d, 8w, or a date.")
 @as_json_option
