@@ -20,7 +20,6 @@ from attend_service.server import CannotServe, NotAllowed, check_reach
 from attend_service.settings import ServerSettings
 from tests.places import ROOT
 from tests.service.test_server import LIMIT, command, finished
-from tests.test_readme import blocks, run
 
 ELSEWHERE = "192.0.2.1"
 Place = tuple[str, int]
@@ -85,17 +84,6 @@ def test_keys_may_be_asked_for_before_there_are_any(tmp_path: Path) -> None:
         assert status(place, "/v1/collections")[0] == 401
         key = KeyFile(tmp_path).add()
         assert status(place, "/v1/collections", {"X-Api-Key": key.text})[0] == 200
-
-
-def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, (host, port)):
-        script = blocks("operation", "sh")[1].replace("library", str(tmp_path))
-        script = script.replace("localhost:8000/v1/collections/default", f"{host}:{port}/v1/jobs")
-        told = run(script, ROOT)
-    assert '{"jobs":[]}' in told
-    assert "write  all collections, until 20" in told
-    assert "Removed. No key is left" in told
-    assert KeyFile(tmp_path).all() == []
 
 
 def test_headers_have_a_limit(tmp_path: Path) -> None:
