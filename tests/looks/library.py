@@ -22,6 +22,7 @@ def prepare(folder: Path) -> None:
     data = Data(folder)
     docstrings = standard_library()
     demo.build(data, docstrings)
+    demo.teach(data.collection())
     if MODULES not in data.names() or len(data.collection(MODULES).projections()) == 1:
         learned(data, docstrings)
     data.close()

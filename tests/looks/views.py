@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 
 LOOKS = (
-    Look("start", "/", "#start"),
+    Look("start", "/", "#example .hits"),
     Look(
         "search", f"/search?q={quote('compress a file')}&mode=soft&value=module", "#filters button"
     ),
@@ -42,7 +42,9 @@ LOOKS = (
         f"/map?collection=modules&q={quote('Parse a document')}&before=1&projection=2&colour=size",
         "#picture circle",
     ),
-    Look("tsne", f"/map?q={quote('compress a file')}&method=tsne&colour=kind", "#picture circle"),
+    Look("tsne", f"/map?q={quote('compress a file')}", "#picture circle"),
+    Look("document", "/document?collection=default&id=gzip.compress", "#document > *"),
+    Look("nothing", f"/search?q={quote('who won the world cup in 1998')}", "#filters button"),
     Look("add", "/add", "#drop"),
     Look("operate", "/operate", "#collections tr"),
     Look("docs", "/docs", "h1"),

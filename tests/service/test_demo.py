@@ -15,7 +15,8 @@ import pytest
 from attend import Data
 from attend.encoder import SentenceEncoder
 from attend.source import documents
-from attend_service.demo import build
+from attend_service import demo
+from attend_service.demo import build, teach
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from tests.places import ROOT
 
@@ -104,4 +105,30 @@ def test_a_second_run_encodes_nothing_and_goes_on_where_the_first_stopped(
     fewer = build(data, some[:250])
     assert (fewer.unchanged, fewer.removed, fewer.encoded) == (250, 50, 0)
     assert data.collection().info().documents == 250
+    data.close()
+
+
+def test_the_questions_name_what_the_library_documents(library: list[Docstring]) -> None:
+    names = {docstring.name for docstring in library}
+    lines = demo.QUESTIONS.read_text().splitlines()
+    questions = [line.split("\t")[0] for line in lines]
+    assert len(set(questions)) == len(questions) > 250
+    assert all(names.intersection(line.split("\t")[1].split()) for line in lines)
+    # What is tried on the start page was not taught.
+    assert not {question.query for question in demo.START} & set(questions)
+
+
+def test_the_demo_is_taught_once_and_its_confidence_is_fitted(
+    library: list[Docstring], tmp_path: Path, tiny_encoder: SentenceEncoder
+) -> None:
+    answers = {name for line in demo.QUESTIONS.read_text().splitlines() for name in line.split()}
+    some = [docstring for docstring in library if docstring.name in answers]
+    data = Data(tmp_path, load_encoder=lambda _: tiny_encoder)
+    build(data, some)
+    report = teach(data.collection())
+    assert report is not None
+    assert data.collection().search("compress a file").calibrated
+    stored = data.collection().store.settings()["questions"]
+    assert [each["query"] for each in stored] == [each.query for each in demo.START]
+    assert teach(data.collection()) is None
     data.close()

@@ -1,12 +1,15 @@
 """A map of a collection: its keys in two dimensions, a query among them, and how far both moved.
 
 Principal components (Pearson 1901) take no time. t-SNE (van der Maaten and Hinton 2008), by
-scikit-learn, keeps neighbourhoods better, and takes seconds.
+scikit-learn, keeps neighbourhoods better, and takes seconds. A layout is fitted to a sample of the
+documents, whatever the query, and used again until a document or the version changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from attend.arrays import KeyTable
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.search.queries import QueryEncoder
-from attend.store import StoredDocument
+from attend.store import CollectionStore, StoredDocument
 from attend.types import Float64, Floats
 from attend.values import display_title, only
 from attend.versions import Version
@@ -35,8 +38,27 @@ NEIGHBOURS = 15
 MAX_NUMBERS = 4_000_000
 """Numbers in the keys of one map: a second of work for principal components."""
 
+FEWEST_FITTED = 200
+"""Documents that a layout is fitted to, however few are shown."""
+
+CACHED = 4
+"""Layouts of a collection that are used again."""
+
 Plane = Callable[[Floats], Float64]
 """From keys (n, d) to places (n, 2)."""
+
+
+class MapLayout(NamedTuple):
+    """A fitted layout; `explained` has the variance share of each axis of principal components."""
+
+    plane: Plane
+    explained: list[float] | None
+
+
+LayoutKey = tuple[int, int, str, int]
+"""Revision, version, method, and the number of documents it is fitted to."""
+
+_layouts: MutableMapping[CollectionStore, dict[LayoutKey, MapLayout]] = WeakKeyDictionary()
 
 
 def chart(collection: Collection, request: MapRequest) -> KeyMap:
@@ -54,11 +76,11 @@ def chart(collection: Collection, request: MapRequest) -> KeyMap:
     _check_widths(now, was)
     answer = _attended(collection, request)
     shown = _sample(collection, request, answer, now.width)
-    keys = store.own_keys(np.array([document.row for document in shown], dtype=np.int64))
-    means, rows = _means(now, keys), keys.rows.tolist()
     method = "pca" if request.method == "pca" else "tsne"
-    plane, explained = _principal(means) if method == "pca" else (_tsne(means), None)
-    places = dict(zip(rows, _pairs(plane(means)), strict=True))
+    plane, explained = _layout(store, now, method, request.limit)
+    keys = store.own_keys(np.array([document.row for document in shown], dtype=np.int64))
+    rows = keys.rows.tolist()
+    places = dict(zip(rows, _pairs(plane(_means(now, keys))), strict=True))
     before = {} if was is None else dict(zip(rows, _pairs(plane(_means(was, keys))), strict=True))
     weights = {} if answer is None else {hit.id: hit.weight for hit in answer.hits}
     points = [
@@ -125,6 +147,21 @@ def _means(version: Version, stored: KeyTable) -> Float64:
         return np.empty((0, version.width))
     keys = version.keys(stored)
     return np.asarray(keys.with_vectors(keys.vectors.astype(np.float64)).means(), np.float64)
+
+
+def _layout(store: CollectionStore, version: Version, method: str, limit: int) -> MapLayout:
+    """Return the layout of a sample of the documents, fitted once for a state of the collection."""
+    fitted_to = min(max(limit, FEWEST_FITTED), max(MAX_NUMBERS // version.width, FEWEST))
+    key = store.state().change, version.number, method, fitted_to
+    layouts = _layouts.setdefault(store, {})
+    if key not in layouts:
+        sample = np.array([document.row for document in store.sample(fitted_to)], dtype=np.int64)
+        means = _means(version, store.own_keys(sample))
+        layout = MapLayout(*_principal(means)) if method == "pca" else MapLayout(_tsne(means), None)
+        for outdated in list(layouts)[: len(layouts) - CACHED + 1]:
+            layouts.pop(outdated, None)
+        layouts[key] = layout
+    return layouts[key]
 
 
 def _principal(keys: Float64) -> tuple[Plane, list[float]]:

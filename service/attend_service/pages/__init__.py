@@ -14,6 +14,7 @@ from attend import DEFAULT_COLLECTION
 from attend.api.answers import Answer
 from attend.api.search import PlainSearch
 from attend_service.context import context
+from attend_service.pages.questions import start_page
 from attend_service.replies import HTML, base_url
 from attend_service.security.access import visible
 
@@ -31,12 +32,15 @@ VIEWS = (
     SEARCH,
     PageView("/attention", "Attention", "Which documents several queries attend to, head by head."),
     PageView("/compare", "Compare", "Compare two versions, rank by rank."),
-    PageView("/recommend", "Recommend", "Pick what you like; each recommendation has its reasons."),
+    PageView("/recommend", "Recommend", "Pick what you like. Every suggestion says why."),
     PageView("/teach", "Teach", "Label documents, train on the labels, promote or roll back."),
-    PageView("/map", "Map", "The keys in two dimensions, with the place of a query."),
+    PageView("/map", "Map", "The documents in two dimensions, with the place of a query."),
     PageView("/add", "Add data", "Drop a file, choose its fields, search it."),
     PageView("/operate", "Operate", "Collections, jobs, and latency."),
 )
+
+DOCUMENT = PageView("/document", "Document", "One document: its texts, its value and its payload.")
+"""A page that hits lead to; it is not in the menu."""
 
 
 def page(view: PageView) -> Response:
@@ -46,14 +50,15 @@ def page(view: PageView) -> Response:
 
 def search_page(query: PlainSearch, answer: Answer | None) -> Response:
     """Render the search page with its answer, so that it works without scripts."""
-    start = request.path == "/"
+    is_start = request.path == "/"
     return _rendered(
         "pages/search.html",
         SEARCH,
         query.collection,
         query=query,
         answer=answer,
-        start=start,
+        is_start=is_start,
+        start=start_page(query.collection) if is_start else None,
         base=base_url(),
     )
 

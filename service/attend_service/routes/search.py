@@ -139,6 +139,8 @@ def plain_search(query: PlainSearch) -> Response:
     Takes every option of a search; `filter`, `mask` and `heads` are written as JSON.
     """
     if wants_page():
+        if "mode" not in query.model_fields_set:  # a page begins with the blend, typed or linked to
+            query = query.model_copy(update={"mode": "soft"})
         return search_page(query, None if query.q is None else _plain_answer(query))
     if query.q is None:
         raise InvalidRequest("There is no query; add one, as in /search?q=whales.", field="q")

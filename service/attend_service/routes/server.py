@@ -23,7 +23,14 @@ from attend_service import openapi
 from attend_service.context import EXTENSION, context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
 from attend_service.operations import Operation, Operations
-from attend_service.pages import VIEWS, PageView, first_collection, page, search_page
+from attend_service.pages import (
+    DOCUMENT,
+    VIEWS,
+    PageView,
+    first_collection,
+    page,
+    search_page,
+)
 from attend_service.problems import KINDS
 from attend_service.replies import HTML, reply
 from attend_service.security.access import visible
@@ -175,7 +182,10 @@ def docs() -> Response:
 def home() -> Response:
     """Show where to begin."""
     names = visible(context().data.names())
-    return search_page(parse(PlainSearch, {"collection": first_collection(names)}), None)
+    named = request.args.get("collection")
+    name = named if named in names else first_collection(names)
+    query = parse(PlainSearch, {"collection": name, "mode": "soft"})
+    return search_page(query, None)
 
 
 def _show(view: PageView) -> None:
@@ -188,7 +198,7 @@ def _show(view: PageView) -> None:
     operations.add("GET", view.path, returns={200: None}, html=True, checks_collections=True)(show)
 
 
-for view in VIEWS[1:]:  # the first is a search's own page
+for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
     _show(view)
 
 

@@ -183,3 +183,26 @@ def test_tsne_takes_equal_documents(tmp_path: Path) -> None:
     collection = Data(tmp_path).create("equal", dimension=4)
     collection.upsert([{"id": str(i), "vector": [1, 0, 0, 0]} for i in range(9)])
     assert np.isfinite(places(charted(collection, method="tsne"))).all()
+
+
+def test_a_layout_stays_where_the_query_changes(clusters: Collection) -> None:
+    """It is fitted to a sample of the documents, and documents of the sample keep their places."""
+    plain = charted(clusters, method="tsne", limit=200)
+    asked = charted(clusters, method="tsne", limit=200, query={"id": "7"})
+    before = {point.id: point.place for point in plain.points}
+    shared = [point for point in asked.points if point.id in before]
+    assert 50 < len(shared) < 200
+    for point in shared:
+        assert point.place == pytest.approx(before[point.id], abs=1e-9)
+    for method in ("pca", "tsne"):
+        one, other = (charted(clusters, method=method, limit=limit) for limit in (5, 150))
+        places_there = {point.id: point.place for point in other.points}
+        same = [point for point in one.points if point.id in places_there]
+        assert same
+        assert all(point.place == pytest.approx(places_there[point.id]) for point in same)
+
+
+def test_a_layout_is_of_the_documents_there_are(points: Collection) -> None:
+    before = charted(points).explained
+    points.delete([str(at) for at in range(20)])
+    assert charted(points).explained != pytest.approx(before)

@@ -25,7 +25,8 @@ VIEWS = {
     "compare": "/compare?q=a+white+whale%0Aroses&collection={c}&before=1&after=2",
     "recommend": "/recommend?collection={c}&like=%5B%22sea-3%22%5D",
     "teach": "/teach?q=a+white+whale&collection={c}",
-    "map": "/map?q=a+white+whale&collection={c}&before=1&projection=2",
+    "map": "/map?q=a+white+whale&collection={c}&before=1&projection=2&method=pca",
+    "document": "/document?collection={c}&id=sea-3",
     "add": "/add",
     "operate": "/operate",
     "docs": "/docs",
@@ -37,6 +38,7 @@ READY = {
     "recommend": "#results > *",
     "teach": "#results .hits li",
     "map": "#picture circle",
+    "document": "#document > *",
     "operate": "#collections tr",
 }
 """What is there once a view is drawn."""

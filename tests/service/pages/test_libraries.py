@@ -70,7 +70,7 @@ def test_search(reader: Tab, collection: str) -> None:
     assert len(reader.requests) == asked
     reader.page.select_option("#attend", "all")
     total = reader.ask(f"/v1/collections/{collection}")["documents"]
-    reader.page.wait_for_selector(f"#status:has-text('{total:,} documents attended')")
+    reader.page.wait_for_selector(f"#status:has-text('{total:,} of {total:,} documents weighed')")
     sound(reader)
 
 
@@ -88,6 +88,7 @@ def test_attention(reader: Tab, collection: str) -> None:
     reader.open(address("attention", collection))
     reader.page.wait_for_selector("#picture [data-row='2']")
     best = found(reader, collection, QUERIES[collection][0])[0]
+    reader.page.hover("[data-row='0'][data-column='0']")
     assert reader.text("#readout").startswith(f"{QUERIES[collection][0]} → {best['title']}")
     sound(reader)
     reader.page.click("text=Lines")
@@ -146,7 +147,7 @@ def test_scifact_is_trained_promoted_and_rolled_back(reader: Tab) -> None:
     job = reader.ask("/v1/jobs")["jobs"][0]["id"]
     report = reader.ask(f"/v1/jobs/{job}")["result"]
     reader.page.wait_for_selector("#job table")
-    assert report["reason"] in reader.text("#job")
+    assert report["reason"].split(" (")[0] in reader.text("#job")
     version = max(each["version"] for each in reader.ask(f"{path}/projections")["projections"])
     mine = f"#versions li:has(strong:text-is('Version {version}'))"
     if reader.page.query_selector(f"{mine} button"):

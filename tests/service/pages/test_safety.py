@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.service.pages.world import IMAGE, LONG, RIGHT_TO_LEFT, SCRIPT
 from tests.service.test_server import running, wait_until_ready
 
 MAX_BYTES = 300_000
+NO_VALUE = re.compile(r"\b(null|undefined|NaN)\b|\[object ")
 
 
 def harmless(tab: Tab) -> None:
@@ -30,11 +32,19 @@ def test_hostile_documents_are_text(new_tab: Callable[..., Tab], view: str) -> N
     tab = new_tab(width=360)
     path = VIEWS[view].format(c="hostile").replace("&before=1&after=2", "")
     path = path.replace("&before=1&projection=2", "").replace("&like=%5B%22sea-3%22%5D", "")
+    path = path.replace("id=sea-3", f"id={quote(f'{SCRIPT}#0')}")
     tab.open(path)
     if view in READY:
         tab.page.wait_for_selector(READY[view], state="attached")
     assert tab.overflow() <= 0
     harmless(tab)
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "docs"])
+def test_no_view_prints_a_missing_value(tab: Tab, view: str) -> None:
+    tab.open(view)
+    tab.page.wait_for_load_state("load" if view == "operate" else "networkidle")
+    assert NO_VALUE.search(tab.text("body")) is None
 
 
 @pytest.mark.parametrize("query", [SCRIPT, IMAGE, RIGHT_TO_LEFT, LONG])

@@ -74,8 +74,8 @@ def test_the_page_weighs_as_the_server_does(
     told = still.ask(SEARCH, asked | {"temperature": temperature})
     weights = [told["hits"][at]["weight"] for at in range(len(told["hits"]))]
     assert [found["weights"][at] for at in found["order"]] == pytest.approx(weights, abs=1e-9)
-    confidence = 1.0 if told["confidence"] is None else told["confidence"]  # without a null key
-    assert found["nothing"] == pytest.approx(1 - confidence, abs=1e-9)
+    sure = 1.0 if told["confidence"] is None else told["confidence"]
+    assert found["nothing"] == pytest.approx(1 - sure, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "image"])
@@ -112,7 +112,7 @@ def test_sliders_repaint_without_a_request(tab: Tab) -> None:
     assert len(titles(tab)) == 25
     assert tab.text("#results .share span") != before
     assert tab.text("#results .big") != mean
-    tab.page.click("text=Hard")
+    tab.page.click("label:has-text('Best')")
     assert "best document" in tab.text("#results .answer h2")
     assert len(tab.requests) == asked
     told = tab.ask(SEARCH, {"query": "a white whale", "temperature": 10, "value": "price"})
@@ -123,13 +123,13 @@ def test_sliders_repaint_without_a_request(tab: Tab) -> None:
 
 def test_sliders_weigh_all_documents_where_all_are_attended(tab: Tab) -> None:
     tab.open("search", "many", value="n", attend="all", k="5")
-    tab.page.wait_for_selector("#status:has-text('150 documents attended')")
+    tab.page.wait_for_selector("#status:has-text('150 of 150 documents weighed')")
     asked = {"query": "a white whale", "attend": "all", "value": "n", "mode": "soft", "k": 5}
     requests = len(tab.requests)
     slide(tab, "#heat", 1.0)
     told = tab.ask("/v1/collections/many/search", asked | {"temperature": 10})
     rest = 1 - sum(hit["weight"] for hit in told["hits"])
-    assert f"145 more documents share {100 * rest:.0f} %" in tab.text("#results .tail")
+    assert f"145 more, {100 * rest:.0f} % together" in tab.text("#results .tail")
     assert "when the slider rests" in tab.text("#results .answer")
     assert len(tab.requests) == requests
     tab.page.eval_on_selector("#heat", "each => each.dispatchEvent(new Event('change'))")
@@ -170,7 +170,7 @@ def test_the_address_restores_what_it_shows(tab: Tab, new_tab: Callable[..., Tab
     again.page.wait_for_selector("#filters button[aria-pressed=true]")
     assert titles(again) == titles(tab)
     assert again.text("#results .answer") == tab.text("#results .answer")
-    assert again.text("#temperature-said") == tab.text("#temperature-said") == "× 0.32"
+    assert again.text("#temperature-said") == tab.text("#temperature-said") == "sharp, × 0.32"
 
 
 def test_a_temperature_of_the_address_is_taken_as_it_is(tab: Tab) -> None:
@@ -223,28 +223,46 @@ def test_nothing_here_answers_that(tab: Tab) -> None:
 
 def test_an_error_is_a_sentence(tab: Tab) -> None:
     tab.open("search")
-    tab.page.fill("#value", "prize")
-    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_selector("#filters button")
+    tab.in_page(
+        """() => {
+          const select = document.getElementById("value");
+          select.append(new Option("prize", "prize"));
+          select.value = "prize";
+          select.dispatchEvent(new Event("change"));
+        }"""
+    )
     tab.page.wait_for_selector("#status.problem")
     assert "prize" in tab.text("#status")
     assert "price" in tab.text("#status")
 
 
 def test_searching_by_keyboard_alone(tab: Tab) -> None:
+    active = "() => document.activeElement.id || document.activeElement.name"
     tab.open("/")
-    assert tab.in_page("() => document.activeElement.id") == "q"
+    assert tab.in_page(active) == "q"
     tab.page.keyboard.type("roses")
     tab.page.wait_for_selector("#results .hits li")
+    tab.page.keyboard.press("ArrowDown")
+    first = "#results .hits li:first-child h3 a"
+    assert tab.in_page(f"() => document.querySelector('{first}') === document.activeElement")
     seen = []
-    for _ in range(12):
+    for _ in range(30):
         tab.page.keyboard.press("Tab")
-        seen.append(tab.in_page("() => document.activeElement.id || document.activeElement.name"))
+        seen.append(tab.in_page(active))
     assert {"collection", "mode", "value", "heat", "k"} <= set(seen)
     tab.page.focus("#heat")
     before = tab.text("#results .share span")
     for _ in range(8):
         tab.page.keyboard.press("ArrowRight")
     assert tab.text("#results .share span") != before
+    tab.page.focus(first)
+    tab.page.keyboard.press("/")
+    assert tab.in_page(active) == "q"
+    assert tab.page.input_value("#q") == "roses"
+    tab.page.focus(first)
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_url("**/document?**")
 
 
 def test_searching_without_scripts(new_tab: Callable[..., Tab]) -> None:
@@ -270,3 +288,104 @@ def test_the_theme_stays_chosen(tab: Tab) -> None:
     assert tab.text("#theme") == "Theme: dark"
     tab.open("/operate")
     assert tab.in_page(paper) == shown["Theme: dark"]
+
+
+# -- what a reader sees first ---------------------------------------------------------------------
+
+
+def test_a_confidence_that_was_not_fitted_is_not_a_number(tab: Tab) -> None:
+    tab.open("search", projection="1")
+    assert "Confidence not fitted yet" in tab.text("#results .answer")
+    assert "confidence 1" not in tab.text("#results .answer").lower()
+    tab.page.click("#results .answer a:has-text('Teach it')")
+    tab.page.wait_for_url("**/teach?collection=books&q=a+white+whale")
+    tab.open("search", projection="4")
+    told = tab.ask(SEARCH, {"query": "a white whale", "projection": 4})
+    assert told["calibrated"]
+    sure = f"{100 * told['confidence']:.0f} % sure that something here answers"
+    assert sure in tab.text("#results .answer")
+
+
+def test_what_nothing_answers_shows_no_answer_first_and_what_was_needed(tab: Tab) -> None:
+    tab.open("search", projection="4")
+    tab.page.fill("#q", "zzz qqq xxx")
+    tab.page.wait_for_selector("#results .answer:has-text('60 % needed')")
+    first = "() => document.querySelector('#results .hits > li').className"
+    assert tab.in_page(first) == "null"
+    assert "Nearest all the same" in tab.text("#results")
+
+
+def test_a_document_has_one_weight_on_the_page(tab: Tab) -> None:
+    """Of a category the card has the shares of the list, no answer taken into account."""
+    tab.open("search", projection="4", value="shelf")
+    answer = tab.ask(SEARCH, WHOLE | {"query": "a white whale", "projection": 4, "value": "shelf"})
+    shares: dict[str, float] = {}
+    for hit in answer["hits"]:
+        shares[hit["value"]] = shares.get(hit["value"], 0) + hit["weight"]
+    drawn = tab.in_page(
+        """() => Object.fromEntries([...document.querySelectorAll("#results .answer .shares li")]
+             .map(each => [each.querySelector(".name").innerText,
+                           each.querySelector(".bar i").style.getPropertyValue("--share")]))"""
+    )
+    assert {name: float(share) for name, share in drawn.items()} == pytest.approx(shares)
+    assert sum(shares.values()) == pytest.approx(answer["confidence"])
+
+
+def test_the_query_goes_along_to_other_views(tab: Tab) -> None:
+    tab.open("search")
+    for view in ("attention", "map", "compare", "teach"):
+        assert "q=a+white+whale" in str(tab.page.get_attribute(f"nav a[href^='/{view}']", "href"))
+    tab.page.click("#results .next a:has-text('On the map')")
+    tab.page.wait_for_selector("#picture circle", state="attached")
+    assert tab.page.input_value("[name=q]") == "a white whale"
+
+
+def test_facets_count_what_the_other_filters_let_pass(tab: Tab) -> None:
+    tab.open("search")
+    tab.page.click("#filters [aria-label=shelf] button:has-text('garden')")
+    tab.page.wait_for_selector("#filtered button:has-text('shelf: garden')")
+    total = tab.ask(
+        "/v1/collections/books/documents/facets",
+        {"fields": ["tags"], "filter": {"shelf": {"in": ["garden"]}}},
+    )["facets"]["tags"]["values"]
+    counts = {each["value"]: each["documents"] for each in total}
+    told = "#filters [aria-label=tags] button:has-text('garden') .count"
+    if tab.page.query_selector(told):
+        tab.page.wait_for_selector(f"{told}:text-is('{counts['garden']}')", state="attached")
+    # Other values of the same field are counted without its own filter.
+    tab.page.wait_for_selector("#filters [aria-label=shelf] button:has-text('sea 20')")
+    tab.page.fill("[aria-label='year from']", "2100")
+    tab.page.wait_for_selector("#results .answer:has-text('No document passes these filters')")
+    tab.page.click("#results button:has-text('Clear them')")
+    tab.page.wait_for_function("() => !new URLSearchParams(location.search).has('filter')")
+    tab.page.wait_for_selector("#results .hits li")
+    assert tab.page.query_selector("#filtered button") is None
+
+
+def test_an_answer_that_is_late_is_dimmed(tab: Tab) -> None:
+    tab.open("search")
+    tab.page.route("**/search", lambda route: None)  # it never comes
+    tab.page.fill("#q", "roses")
+    tab.page.wait_for_selector("#results.late[aria-busy=true]")
+    tab.page.unroute("**/search")
+    tab.page.route("**/search", lambda route: route.abort())
+    tab.page.reload()
+    tab.page.wait_for_selector("#status.problem")
+    tab.errors.clear()  # the browser reports the request that was cut
+
+
+def test_an_address_without_a_mode_is_a_blend(tab: Tab) -> None:
+    tab.open("/search?collection=books&q=a+white+whale")
+    tab.page.wait_for_selector("#results .answer h2:has-text('blended from')")
+
+
+def test_the_start_page_offers_questions_and_answers_the_first(tab: Tab) -> None:
+    tab.open("/?collection=books")
+    links = tab.page.query_selector_all("#questions a")
+    assert len(links) >= 2
+    tab.page.wait_for_selector("#example .answer")
+    first = links[0].inner_text()
+    assert first in tab.text("#example h2")
+    links[0].click()
+    tab.page.wait_for_selector("#results .hits li")
+    assert tab.page.input_value("#q") == first

@@ -25,28 +25,64 @@ def count(tab: Tab, selector: str) -> int:
 
 def test_cells_are_the_matrix(tab: Tab) -> None:
     tab.open("attention")
-    queries = ["a white whale", "roses"]
-    searches = [{"query": query, "k": 5} for query in queries]
-    answers = tab.ask(f"{BOOKS}/search/batch", {"searches": searches})["answers"]
-    only = list(dict.fromkeys(hit["id"] for answer in answers for hit in answer["hits"]))
-    searches = [{"query": query, "k": 1, "mask": {"only": only}} for query in queries]
-    matrix = tab.ask(f"{BOOKS}/search/batch", {"searches": searches, "matrix": True})["matrix"]
-    assert count(tab, "#picture [data-row]") == 2 * len(only)
-    for row, line in enumerate(matrix["weights"]):
-        for column, id in enumerate(only):
-            weight = line[matrix["documents"].index(id)]
-            drawn = tab.page.get_attribute(
-                f"[data-row='{row}'][data-column='{column}'] rect >> nth=1", "fill-opacity"
-            )
-            assert float(drawn or 0) == pytest.approx(weight**0.5, abs=6e-4)
+    answers = attention(tab, 1)
+    only = list(dict.fromkeys(hit["id"] for answer in answers for hit in answer["hits"][:5]))
+    assert count(tab, "#picture [data-row]") == 2 * (len(only) + 1)
+    for row, answer in enumerate(answers):
+        weights = {hit["id"]: hit["weight"] for hit in answer["hits"]}
+        expected = [weights.get(id, 0.0) for id in only]
+        expected.append(1 - sum(expected))  # "others"
+        assert drawn(tab, row, len(expected)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_row_has_the_weights_of_a_search_and_that_of_no_answer(tab: Tab) -> None:
+    tab.ask(f"{BOOKS}/projections/4/activate", {})
+    try:
+        tab.open("/attention?collection=books&q=a+white+whale%0Azzz+qqq+xxx")
+        tab.page.wait_for_selector("#picture [data-row='1']")
+        answer, nothing = attention(tab, 4, "zzz qqq xxx")
+        columns = count(tab, "#picture [data-row='0']")
+        weights = drawn(tab, 0, columns)
+        assert weights[0] == pytest.approx(answer["hits"][0]["weight"], abs=1e-3)
+        assert weights[-1] == pytest.approx(1 - answer["confidence"], abs=1e-3)
+        assert sum(weights) == pytest.approx(1, abs=5e-3)
+        assert drawn(tab, 1, columns)[-1] == pytest.approx(1 - nothing["confidence"], abs=1e-3)
+        assert not nothing["answered"]
+        assert "zzz qqq xxx (no answer)" in tab.text("#table")
+        assert {"others", "no answer"} <= set(tab.text("#table thead").split("\t"))
+    finally:
+        tab.ask(f"{BOOKS}/projections/1/activate", {})
+
+
+def attention(tab: Tab, version: int, other: str = "roses") -> list[dict[str, Any]]:
+    """The answers of the API to two queries, with all that they attend to."""
+    asked = {"k": 100, "projection": version, "mode": "soft"}
+    searches = [{"query": query, **asked} for query in ("a white whale", other)]
+    answers: list[dict[str, Any]] = tab.ask(f"{BOOKS}/search/batch", {"searches": searches})[
+        "answers"
+    ]
+    return answers
+
+
+def drawn(tab: Tab, row: int, columns: int) -> list[float]:
+    """The weights of a row of cells, from their shades."""
+    shades = [
+        tab.page.get_attribute(
+            f"[data-row='{row}'][data-column='{column}'] rect >> nth=1", "fill-opacity"
+        )
+        for column in range(columns)
+    ]
+    return [float(shade or 0) ** 2 for shade in shades]
 
 
 def test_arrow_keys_go_from_cell_to_cell(tab: Tab) -> None:
     tab.open("attention")
     tab.page.focus("#picture")
+    assert "arrow keys" in tab.text("#readout")  # nothing is selected yet
+    tab.page.keyboard.press("ArrowRight")
     first = tab.text("#readout")
     assert first.startswith("a white whale →")
-    assert "logit" in first
+    assert "match" in first
     tab.page.keyboard.press("ArrowDown")
     assert tab.text("#readout").startswith("roses →")
     tab.page.keyboard.press("ArrowRight")
@@ -75,7 +111,8 @@ def test_heads_one_by_one_and_together(tab: Tab) -> None:
         assert [each.inner_text() for each in options] == ["All heads", "Head 1", "Head 2"]
         tab.page.select_option("[name=head]", "1")
         assert tab.page.inner_html("#picture") != together
-        assert "head 2: logit" in tab.text("#readout")
+        tab.page.hover("[data-row='0'][data-column='0']")
+        assert "head 2: match" in tab.text("#readout")
         url = tab.page.url.removeprefix(tab.base)
         alone = tab.page.inner_html("#picture")
         tab.open(url)
@@ -88,7 +125,8 @@ def test_heads_one_by_one_and_together(tab: Tab) -> None:
 def test_a_document_attends_to_its_neighbours_and_they_to_it(tab: Tab) -> None:
     tab.open("/attention?collection=books&of=documents&q=sea-3")
     tab.page.wait_for_selector("#picture [data-row]")
-    assert count(tab, "#picture [data-row]") == 25
+    assert count(tab, "#picture [data-row]") == 5 * 6
+    tab.page.hover("[data-row='0'][data-column='0']")
     assert "Sea" in tab.text("#readout")
 
 
@@ -184,8 +222,18 @@ def test_the_gate_is_told(tab: Tab) -> None:
         report,
     )
     told = tab.text("#report")
-    for part in ("Promoted.", "Random questions", "+0.100", "+0.050 to +0.150", "0.0100", "0.05"):
+    assert "Promoted. The gain is significant: 0.400 → 0.300, p 0.01." in told
+    for part in ("Questions not trained on", "+0.100", "+0.050 to +0.150", "0.0100", "0.05"):
         assert part in told
+
+
+def test_one_version_leads_to_teach_and_not_to_empty_panels(tab: Tab) -> None:
+    tab.open("/compare?collection=of-number")
+    tab.page.wait_for_selector("#alone:has-text('nothing to compare')")
+    assert tab.page.is_hidden("#measure")
+    assert tab.page.is_hidden("#picture")
+    tab.page.click("#alone a")
+    tab.page.wait_for_url("**/teach?collection=of-number")
 
 
 # -- recommend --------------------------------------------------------------------------------
@@ -215,6 +263,30 @@ def test_recommended_is_what_the_api_recommends_and_why(tab: Tab) -> None:
     assert tab.text("#results") == again
     tab.page.click("#disliked button")
     tab.page.wait_for_function("() => !new URLSearchParams(location.search).has('dislike')")
+
+
+def test_a_stored_user_is_recommended_to(tab: Tab) -> None:
+    met = [("ann", "garden-3", 5), ("ann", "garden-7", 4), ("bob", "space-1", 3)]
+    items = [{"user": user, "id": id, "value": value} for user, id, value in met]
+    tab.ask(f"{BOOKS}/interactions", {"items": items})
+    try:
+        tab.open("/recommend?collection=books")
+        tab.page.wait_for_selector("#as-user:has-text('2 users with 3 interactions')")
+        offered = "[...document.querySelectorAll('#users option')].map(each => each.value)"
+        assert tab.in_page(f"() => {offered}") == ["ann", "bob"]
+        tab.page.fill("[name=user]", "ann")
+        tab.page.keyboard.press("Tab")
+        tab.page.wait_for_selector("#history li:nth-child(2)")
+        titles = {id: tab.ask(f"{BOOKS}/documents/{id}")["payload"]["title"] for _, id, _ in met}
+        assert titles["garden-3"] in tab.text("#history")
+        assert titles["space-1"] not in tab.text("#history")
+        told = tab.ask(f"{BOOKS}/recommend", {"user": "ann", "k": 10})["hits"]
+        shown = "[...document.querySelectorAll('#results .hit h3')].map(each => each.innerText)"
+        titles_told = ",".join(hit["payload"]["title"] for hit in told)
+        tab.page.wait_for_function(f"wanted => {shown}.join() === wanted", arg=titles_told)
+        assert titles["garden-3"] in tab.text("#results .because >> nth=0")
+    finally:
+        tab.server.request("DELETE", f"{BOOKS}/interactions", {"all": True})
 
 
 def test_a_title_that_is_searched_is_a_title_too(tab: Tab) -> None:
@@ -264,7 +336,10 @@ def test_a_training_is_followed_to_its_end(tab: Tab) -> None:
     tab.page.click("#train")
     tab.page.wait_for_selector("#job [data-state=done]")
     assert "are the fewest from which a gain can be proved" in tab.text("#job")
+    assert tab.text("#job").count("are the fewest from which") == 1
     assert tab.page.is_enabled("#train")
+    tab.page.click("#job button:has-text('Label more queries')")
+    assert tab.in_page("() => document.activeElement.name") == "q"
 
 
 def test_promoting_and_rolling_back(tab: Tab) -> None:
@@ -301,13 +376,53 @@ def test_the_map_has_every_document_the_query_and_the_movement(tab: Tab) -> None
 def test_tsne_is_drawn_when_asked_for(tab: Tab) -> None:
     tab.open("map")
     tab.page.select_option("[name=method]", "tsne")
-    tab.page.wait_for_selector("#said:not(:has-text('axes'))")
+    tab.page.wait_for_selector("#said:has-text('lie together')")
     assert count(tab, "#picture circle") == 80
     told = tab.ask(f"{BOOKS}/map", {"method": "tsne", "query": "a white whale", "projection": 2})
     assert told["explained"] is None
     tab.open("map", collection="of-number")
     tab.page.select_option("[name=method]", "tsne")
     tab.page.wait_for_selector("#status:has-text('6 documents have none; it takes at least 8')")
+
+
+def test_the_map_opens_coloured_by_groups_and_a_value_has_one_colour(tab: Tab) -> None:
+    tab.open("/map?collection=books")
+    tab.page.wait_for_selector("#key li")
+    assert tab.page.input_value("[name=colour]") == "shelf"
+    assert tab.page.input_value("[name=method]") == "tsne"
+    colour = "each => [each.innerText, each.firstChild.style.background]"
+    legend = f"[...document.querySelectorAll('#key li')].map({colour})"
+    before = tab.in_page(f"() => {legend}")
+    assert {name for name, _ in before} == {"sea", "horror", "garden", "space"}
+    places = "[...document.querySelectorAll('#picture circle')].length"
+    assert tab.in_page(f"() => {places}") == 80
+    tab.page.fill("[name=q]", "roses")
+    tab.page.wait_for_selector("#attended li")
+    assert tab.in_page(f"() => {legend}") == before
+
+
+# -- document ---------------------------------------------------------------------------------
+
+
+def test_a_hit_leads_to_a_page_of_its_document(tab: Tab) -> None:
+    tab.open("search")
+    hit = tab.ask(f"{BOOKS}/search", {"query": "a white whale"})["hits"][0]
+    tab.page.click("#results .hit h3 a >> nth=0")
+    tab.page.wait_for_selector("#document .prose")
+    stored = tab.ask(f"{BOOKS}/documents/{hit['id']}")
+    assert tab.text("h1") == stored["payload"]["title"]
+    assert tab.text("#document .prose") == stored["fields"]["text"]
+    for part in (stored["id"], "year", str(stored["payload"]["year"]), stored["value"]["shelf"]):
+        assert part in tab.text("#document")
+    alike = tab.ask(f"{BOOKS}/search", {"query": {"id": hit["id"]}, "k": 8})["hits"]
+    shown = [each.inner_text() for each in tab.page.query_selector_all("#results .hit h3")]
+    assert shown == [each["payload"]["title"] for each in alike]
+    links = {each.inner_text(): each for each in tab.page.query_selector_all("#document .row a")}
+    assert {"Attend from here", "Recommend from this", "Teach", "JSON"} == set(links)
+    links["Attend from here"].click()
+    tab.page.wait_for_selector("#picture [data-row]")
+    tab.open("/document?collection=books&id=sea-nil")
+    tab.page.wait_for_selector("#status:has-text('has no document “sea-nil”')")
 
 
 # -- add --------------------------------------------------------------------------------------
@@ -328,8 +443,8 @@ def test_a_dropped_file_is_searched(tab: Tab, tmp_path: Path) -> None:
     tab.open("add")
     tab.page.set_input_files("#file", file)
     tab.page.wait_for_selector("#preview:not([hidden])")
-    assert "3 rows" in tab.text("#status")
-    assert "2 lines cannot be read: Row 3 has 2 cells" in tab.text("#status")
+    assert "3 rows; 2 cannot be read" in tab.text("#status")
+    assert "Row 3 has 2 cells, but there are 4 columns." in tab.text("#noted")
     assert tab.page.input_value("#name") == "my-things"
     parts = {
         name: tab.page.input_value(f"select[aria-label='Part of {name}']")
@@ -346,7 +461,10 @@ def test_a_dropped_file_is_searched(tab: Tab, tmp_path: Path) -> None:
     tab.page.click("#build")
     tab.page.wait_for_selector("#built a")
     assert "2 documents in my-things" in tab.text("#built")
-    assert "1 row had no text: 3" in tab.text("#built")
+    assert "of 5 rows" in tab.text("#built")
+    assert "3 left out: row 3, 4, 6" in tab.text("#built")
+    for reason in ("Row 3 has 2 cells", "Row 4 has 3 cells", "Row 6 has no text."):
+        assert reason in tab.text("#built")
     stored = tab.ask("/v1/collections/my-things/documents")["documents"]
     assert [(each["id"], each["value"]) for each in stored] == [("1", 3.5), ("3", 4.25)]
     assert stored[0]["fields"] == {"headline": 'A ship, "at sea"'}
@@ -364,9 +482,37 @@ def test_lines_of_json_with_vectors(tab: Tab, tmp_path: Path) -> None:
     tab.page.set_input_files("#file", file)
     tab.page.click("#build")
     tab.page.wait_for_selector("#built a")
-    assert "2 documents in points" in tab.text("#built")
+    assert "2 documents in points of 4 rows" in tab.text("#built")
+    assert "Line 3 is no object." in tab.text("#built")
+    assert "Line 4 is not JSON." in tab.text("#built")
     found = tab.ask("/v1/collections/points/search", {"query": [1, 0]})["hits"][0]
     assert (found["id"], found["value"]) == ("a", "x")
+
+
+def test_an_id_that_repeats_is_told_and_becomes_a_column(tab: Tab, tmp_path: Path) -> None:
+    file = tmp_path / "messy.csv"
+    file.write_text("id,text\n1,a ship\n1,a rose\n,a rocket\n")
+    tab.open("add")
+    tab.page.set_input_files("#file", file)
+    tab.page.wait_for_selector("#preview:not([hidden])")
+    sentence = "The column id repeats (“1” more than once) and is empty in 1 of 3 rows, so rows are"
+    assert sentence in tab.text("#noted")
+    tab.page.fill("#encoder", tab.ask(BOOKS)["encoder"])
+    tab.page.click("#build")
+    tab.page.wait_for_selector("#built a")
+    assert sentence in tab.text("#built")
+    tab.open("/search?collection=messy&q=a+ship")
+    tab.page.wait_for_selector("#results .hit:has-text('id (column): 1')")
+    tab.server.request("DELETE", "/v1/collections/messy")
+
+
+def test_a_file_that_is_no_text_is_refused(tab: Tab, tmp_path: Path) -> None:
+    file = tmp_path / "picture.csv"
+    file.write_bytes(bytes(range(256)) * 20)
+    tab.open("add")
+    tab.page.set_input_files("#file", file)
+    tab.page.wait_for_selector("#status:has-text('picture.csv is not a text file')")
+    assert tab.page.is_hidden("#preview")
 
 
 # -- operate ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // Bring your own: a file, its columns, a collection, and the first search.
 
 import { of, post, put } from "./api.js";
-import { columns, documents, guess, PARTS, wrong } from "./columns.js";
+import { columns, documents, guess, numbered, PARTS, wrong } from "./columns.js";
 import { bar, byId, h, tell } from "./dom.js";
 import { parse } from "./files.js";
 import { bytes, count, percent, plural, short } from "./format.js";
@@ -12,9 +12,12 @@ const BATCH = 128;
 const BATCH_CHARACTERS = 1e6;
 const PREVIEWED = 6;
 const TOLD = 20;
-const WORDS = { id: "id", text: "text to search", value: "value to return", payload: "payload", vector: "vector", nothing: "leave out" };
+const WORDS = { id: "id", text: "text to search", value: "value to return", payload: "shown and filtered", vector: "vector", nothing: "leave out" };
 
 let rows = [];
+let places = []; // of the rows in their file
+let unread = []; // {place, reason} of what is no row
+let unit = "row"; // how places of the file are called
 let parts = new Map();
 let stopped = false;
 
@@ -24,14 +27,19 @@ async function take(file) {
   if (file.size > MAX_BYTES) {
     return tell(byId("status"), new Error(`The file has ${bytes(file.size)}, and a page takes ${bytes(MAX_BYTES)} at most; use attend build.`));
   }
-  const found = parse(file.name, await file.text());
-  rows = found.rows;
+  try {
+    ({ rows, places, problems: unread } = parse(file.name, await file.text()));
+  } catch (error) {
+    byId("preview").hidden = true;
+    return tell(byId("status"), error);
+  }
+  unit = /\.(jsonl|ndjson)$/i.test(file.name) ? "line" : "row";
   byId("preview").hidden = !rows.length;
   if (!rows.length) return tell(byId("status"), new Error(`${file.name} has no rows. Send CSV with a header line, or JSON lines.`));
   parts = guess(rows);
   byId("name").value ||= nameOf(file.name);
   tell(byId("status"), null);
-  byId("status").textContent = `${file.name}: ${plural(rows.length, "row")}${found.problems.length ? `; ${plural(found.problems.length, "line")} cannot be read: ${found.problems[0]}` : ""}`;
+  byId("status").textContent = `${file.name}: ${plural(rows.length, "row")}${unread.length ? `; ${unread.length} cannot be read` : ""}`;
   preview();
 }
 
@@ -60,21 +68,23 @@ function change(name, part) {
 function check() {
   const reason = wrong(parts);
   byId("wrong").textContent = reason ?? "";
+  byId("noted").replaceChildren(...leftOut(unread), h("p", { class: "quiet" }, numbered(rows, parts) ?? ""));
   byId("build").disabled = reason !== null;
 }
 
 async function build(event) {
   event.preventDefault();
   const name = byId("name").value;
-  const { made, empty } = documents(rows, parts);
+  const { made, empty } = documents(rows, parts, places);
   byId("build").disabled = true;
   stopped = false;
   try {
-    const settings = made[0]?.vector ? { dimension: made[0].vector.length } : byId("encoder").value ? { encoder: byId("encoder").value } : {};
+    const settings = made[0]?.document.vector ? { dimension: made[0].document.vector.length } : byId("encoder").value ? { encoder: byId("encoder").value } : {};
     await put(of(name), settings);
     const done = await send(name, made);
     tell(byId("status"), null);
-    finished(name, done, empty);
+    const without = empty.map((place) => ({ place, reason: "has no text" }));
+    finished(name, done, [...unread, ...without, ...done.problems].sort((a, b) => a.place - b.place));
   } catch (error) {
     tell(byId("status"), error);
   } finally {
@@ -97,7 +107,7 @@ async function send(name, made) {
 function next(made, at) {
   let [count, size] = [0, 0];
   while (count < BATCH && at + count < made.length && size < BATCH_CHARACTERS) {
-    size += JSON.stringify(made[at + count]).length;
+    size += JSON.stringify(made[at + count].document).length;
     count++;
   }
   return made.slice(at, at + count);
@@ -106,11 +116,11 @@ function next(made, at) {
 /** A batch is taken whole or not at all; of one that is refused each document is tried alone. */
 async function write(name, batch, done) {
   try {
-    await post(of(name, "documents"), batch);
+    await post(of(name, "documents"), batch.map(({ document }) => document));
     done.written += batch.length;
   } catch (error) {
     if (error.status !== 422) throw error;
-    if (batch.length === 1) done.problems.push(`${batch[0].id}: ${error.message}`);
+    if (batch.length === 1) done.problems.push({ place: batch[0].place, reason: `was rejected: ${error.message}` });
     else for (const each of batch) await write(name, [each], done);
   }
 }
@@ -123,14 +133,25 @@ function progress(done, total, name) {
   );
 }
 
-function finished(name, done, empty) {
-  const problems = [...done.problems, ...(empty.length ? [`${plural(empty.length, "row")} had no text: ${empty.slice(0, 5).join(", ")}${empty.length > 5 ? " …" : ""}`] : [])];
+function finished(name, done, out) {
+  const total = rows.length + unread.length;
+  byId("noted").replaceChildren();
   byId("built").replaceChildren(
-    h("p", {}, h("strong", {}, `${plural(done.written, "document")} in ${name}. `), stopped ? "Stopped; add the same file again to resume." : ""),
+    h("p", {}, h("strong", {}, `${plural(done.written, "document")} in ${name}`), ` of ${plural(total, "row")}. `, stopped ? "Stopped; add the same file again to resume." : ""),
+    ...[numbered(rows, parts)].filter(Boolean).map((sentence) => h("p", {}, sentence)),
+    ...leftOut(out),
     h("p", {}, h("a", { class: "button main", href: `/search?collection=${encodeURIComponent(name)}` }, `Search ${name}`)),
-    problems.length ? h("ul", {}, problems.slice(0, TOLD).map((each) => h("li", { class: "bad" }, each))) : null,
   );
   byId("built").querySelector("a").focus();
+}
+
+/** The rows that are left out, each with its reason; an empty list where there are none. */
+function leftOut(out) {
+  if (!out.length) return [];
+  const numbers = out.slice(0, TOLD).map(({ place }) => place).join(", ");
+  const items = out.slice(0, TOLD).map(({ place, reason }) => h("li", {}, `${unit === "row" ? "Row" : "Line"} ${place} ${reason}.`));
+  const more = out.length > TOLD ? h("li", {}, `and ${count(out.length - TOLD)} more`) : null;
+  return [h("div", { class: "bad" }, h("p", {}, `${out.length} left out: ${unit} ${numbers}${more ? ", …" : ""}`), h("ul", {}, items, more))];
 }
 
 function start() {

@@ -5,15 +5,20 @@ import { number, percent } from "./format.js";
 import { shown, sparkline } from "./values.js";
 
 const SHARES = 8;
-const FEW = 4; // of a field among others
+const FEW = 3; // of a field among others
 
-/** The body of an answer of any type. */
-export function drawn(answer, spreadOf = null, most = SHARES) {
-  if (answer.type === "object" && answer.fields) return fields(answer.fields);
-  if (answer.type === "number") return mean(answer, spreadOf);
-  if (answer.distribution) return distribution(answer, most);
+/**
+ * The body of an answer of any type. `share` is the weight of all that answers, so that shares are
+ * those of the list; `spread` has values and weights for a picture of numbers, and `listed` the
+ * fields that are not drawn, as the list shows them.
+ */
+export function drawn(answer, { spread = null, share = 1, listed = new Set(), most = SHARES } = {}) {
+  const part = share * (answer.coverage ?? 1);
+  if (answer.type === "object" && answer.fields) return fields(answer.fields, share, listed);
+  if (answer.type === "number") return mean(answer, spread);
+  if (answer.distribution) return distribution(answer, part, most);
   if (answer.vector) return h("div", {}, sparkline(answer.vector), " ", size(answer.vector));
-  if (answer.values) return values(answer.values.slice(0, most));
+  if (answer.values) return values(answer.values.slice(0, most), part);
   return h("p", { class: "quiet" }, "These documents carry no value to answer with.");
 }
 
@@ -26,10 +31,10 @@ function big(said, beside = null, kind = "") {
   return h("p", { class: `big ${kind}` }, said, spread);
 }
 
-function mean(answer, spreadOf) {
-  if (answer.mean === null) return big("–", "no number here");
+function mean(answer, spread) {
+  if (answer.mean === null || answer.mean === undefined) return big("–", "no number here");
   const said = big(number(answer.mean), answer.std ? `± ${number(answer.std, 3)}` : null);
-  return spreadOf ? h("div", {}, said, strip(answer, spreadOf)) : said;
+  return spread ? h("div", {}, said, strip(answer, spread)) : said;
 }
 
 /** Where the attended numbers lie, by weight, with the mean and its spread. */
@@ -56,33 +61,36 @@ function strip(answer, { values, weights }) {
   return h("div", {}, picture, ends);
 }
 
-function distribution(answer, most) {
+function distribution(answer, part, most) {
   const ranked = answer.ranked ?? Object.entries(answer.distribution);
   const head = ranked.length > 1 ? null : big(ranked[0][0], null, "text");
   const rest = ranked.length - most;
   return h(
     "div",
     {},
-    head ?? shares(ranked.slice(0, most)),
+    head ?? shares(ranked.slice(0, most), part),
     rest > 0 ? h("p", { class: "quiet" }, `and ${rest} more`) : null,
   );
 }
 
-function values(listed) {
-  const [first, ...rest] = listed;
+function values(list, part) {
+  const [first, ...rest] = list;
   const best = h("div", { class: "big text" }, shown(first.value));
   if (!rest.length) return best;
-  return shares(listed.map((each) => [shown(each.value), each.weight]));
+  return shares(list.map((each) => [shown(each.value), each.weight]), part);
 }
 
-function shares(rows) {
+function shares(rows, part) {
   const line = ([name, share]) =>
-    h("li", {}, h("span", { class: "name", dir: "auto" }, name), bar(share), h("span", { class: "number" }, percent(share)));
+    h("li", {}, h("span", { class: "name", dir: "auto" }, name), bar(share * part), h("span", { class: "number" }, percent(share * part)));
   return h("ul", { class: "shares" }, rows.map(line));
 }
 
-function fields(parts) {
-  const rows = Object.entries(parts).flatMap(([name, part]) => [h("dt", {}, name), h("dd", {}, drawn(part, null, FEW))]);
+function fields(parts, share, listed) {
+  const names = Object.keys(parts).filter((name) => !listed.has(name));
+  const rows = (names.length ? names : Object.keys(parts)).map((name) =>
+    h("div", {}, h("dt", {}, name), h("dd", {}, drawn(parts[name], { share, most: FEW }))),
+  );
   return h("dl", {}, rows);
 }
 

@@ -10,11 +10,14 @@ import { read, reopenOnReturn, write } from "./state.js";
 
 const MOST_ROWS = 16;
 const MOST_COLUMNS = 40;
+const ATTENDED = 100; // documents that a query attends to, as on the search page
+const NARROW = 640; // pixels, below which lines are easier to read than cells
 const PADDING = 42; // of the picture's panel
 const form = byId("attention");
 const field = (name) => form.elements[name];
 
 let found = null;
+let standard = "cells"; // how this width is drawn where the address does not say
 
 const ask = latest(async () => {
   const said = field("q").value.split("\n").map((line) => line.trim()).filter(Boolean).slice(0, MOST_ROWS);
@@ -24,47 +27,86 @@ const ask = latest(async () => {
     show(await attended(field("collection").value, said, documents, Number(field("n").value)));
     tell(byId("status"), null);
   } catch (error) {
+    show(null); // the picture before is of something else
     tell(byId("status"), error);
   }
 });
 
-/** Rows, columns and the matrix between them, over the `n` best documents of each row. */
+/**
+ * Rows, columns and the weights between them, over the `n` best documents of each row. The weights
+ * are those of a search: what a row attends to besides is in the column "others", and the weight of
+ * no answer in the last one, where it was fitted.
+ */
 async function attended(collection, said, documents, n) {
-  let queries = await Promise.all(said.map((each) => (documents ? { id: each } : queryOf(collection, each))));
-  const names = new Map();
-  let listed = await best(collection, queries, n, names, said);
+  let queries = await Promise.all(said.map((line) => (documents ? { id: line } : queryOf(collection, line))));
+  let answers = await searched(collection, queries, said);
+  const titles = new Map(answers.flatMap(({ hits }) => hits.map((hit) => [hit.id, hit.title])));
   if (documents && said.length === 1) {
     // One document is shown among its neighbours, each of which attends too.
-    queries = [...listed[0].slice(0, MOST_ROWS)].map((id) => ({ id }));
-    listed = [listed[0]];
+    queries = answers[0].hits.slice(0, Math.min(n, MOST_ROWS)).map(({ id }) => ({ id }));
+    const columns = queries.map(({ id }) => id);
+    answers = await searched(collection, queries, columns);
+    return matrix(queries.map(({ id }) => titles.get(id) ?? id), columns, titles, answers);
   }
-  const only = [...new Set(listed.flat())].slice(0, MOST_COLUMNS);
-  const searches = queries.map((query) => ({ query, k: 1, fields: [], mask: { only } }));
-  const { matrix } = await batch(collection, searches, queries.map((query, at) => query.id ?? said[at]), { matrix: true });
-  const at = only.map((id) => matrix.documents.indexOf(id));
-  const pick = (list) => at.map((place) => list[place]);
+  const [columns, each] = together(answers, n);
+  const rows = queries.map((query, row) => (query.id ? (titles.get(query.id) ?? query.id) : said[row]));
+  return { ...matrix(rows, columns, titles, answers), cut: each < n ? each : null };
+}
+
+async function searched(collection, queries, said) {
+  const searches = queries.map((query) => ({ query, k: ATTENDED, attend: ATTENDED, exclude_self: false, fields: [], title: true, explain: true }));
+  return (await batch(collection, searches, said)).answers;
+}
+
+/** The ids of the best of all rows, of each as many as fit, and how many these are. */
+function together(answers, n) {
+  for (let each = n; ; each--) {
+    const ids = [...new Set(answers.flatMap(({ hits }) => hits.slice(0, each).map((hit) => hit.id)))];
+    if (ids.length <= MOST_COLUMNS || each === 1) return [ids.slice(0, MOST_COLUMNS), each];
+  }
+}
+
+function matrix(rows, columns, titles, answers) {
+  const calibrated = answers.some((answer) => answer.weighing.null);
+  const lines = answers.map((answer) => line(answer, columns, calibrated));
   return {
-    rows: queries.map((query, at) => (query.id ? (names.get(query.id) ?? query.id) : said[at])),
-    columns: only.map((id) => names.get(id) ?? id),
-    ids: only,
-    combined: matrix.weights.map(pick),
-    heads: matrix.head_weights.map((heads) => heads.map(pick)),
-    logits: matrix.logits.map((heads) => heads.map(pick)),
+    rows: rows.map((label, row) => (answers[row].answered || !calibrated ? label : `${label} (no answer)`)),
+    columns: [...columns.map((id) => titles.get(id) ?? id), "others", ...(calibrated ? ["no answer"] : [])],
+    documents: columns.length,
+    combined: lines.map((each) => each.combined),
+    heads: lines.map((each) => each.heads),
+    scores: lines.map((each) => each.scores),
   };
 }
 
-/** The ids that each query attends to most; `names` learns what they are called. */
-async function best(collection, queries, n, names, said) {
-  const searches = queries.map((query) => ({ query, k: n, exclude_self: false, fields: [], title: true }));
-  const { answers } = await batch(collection, searches, said);
-  for (const answer of answers) for (const hit of answer.hits) names.set(hit.id, hit.title);
-  return answers.map((answer) => answer.hits.map((hit) => hit.id));
+/** The weights of one row, mixed and of each head, and the scores of the heads by column. */
+function line({ hits, weighing }, columns, calibrated) {
+  const byId_ = new Map(hits.map((hit) => [hit.id, hit]));
+  const shown = columns.map((id) => byId_.get(id));
+  const heads = weighing.gates.map((_, head) => {
+    const of_ = (hit) => hit?.explanation.weights[head] ?? 0;
+    return withRest(shown.map(of_), sum(hits.map(of_)), calibrated);
+  });
+  const weight = (hit) => hit?.weight ?? 0;
+  return {
+    combined: withRest(shown.map(weight), sum(hits.map(weight)), calibrated),
+    heads,
+    scores: shown.map((hit) => hit?.explanation.logits ?? null),
+  };
 }
+
+/** Weights of columns with what other documents have, and with what no document has. */
+function withRest(weights, attended, calibrated) {
+  const others = Math.max(0, attended - sum(weights));
+  return [...weights, others, ...(calibrated ? [Math.max(0, 1 - attended)] : [])];
+}
+
+const sum = (list) => list.reduce((total, each) => total + each, 0);
 
 function show(next) {
   found = next;
   byId("tools").hidden = !found;
-  heads(found ? found.logits[0].length : 1);
+  heads(found ? found.heads[0].length : 1);
   paint();
 }
 
@@ -84,21 +126,29 @@ function paint() {
   const place = byId("picture");
   if (!found) return place.replaceChildren(h("p", { class: "quiet" }, "Write one query per line."));
   const draw = field("as").value === "lines" ? lines : cells;
-  place.replaceChildren(draw(found.rows, found.columns, weights(), place.clientWidth - PADDING));
+  place.replaceChildren(draw(found.rows, found.columns, weights(), place.clientWidth - PADDING, found.documents));
+  byId("cut").textContent = found.cut ? `${found.cut} of each row are shown: ${MOST_COLUMNS} columns at most.` : "";
   table();
-  point(0, 0);
+  delete place.dataset.at;
+  byId("readout").textContent = "Hover or use arrow keys for details.";
 }
 
 /** The numbers of one cell, below the picture. */
 function point(row, column) {
-  const heads = found.logits[row].map((logits, head) => {
-    const told = `logit ${number(logits[column], 4)}`;
-    return found.logits[row].length > 1 ? `head ${head + 1}: ${told}, ${percent(found.heads[row][head][column])}` : told;
-  });
-  byId("readout").textContent = `${found.rows[row]} → ${found.columns[column]}: ${percent(weights()[row][column])} (${heads.join("; ")})`;
-  for (const each of byId("picture").querySelectorAll(".at")) each.classList.remove("at");
+  byId("readout").textContent = `${found.rows[row]} → ${found.columns[column]}: ${percent(weights()[row][column])}${matches(row, column)}`;
+  const picture = byId("picture");
+  for (const each of picture.querySelectorAll(".at")) each.classList.remove("at");
   cellAt(row, column)?.classList.add("at");
-  byId("picture").dataset.at = `${row} ${column}`;
+  picture.dataset.at = `${row} ${column}`;
+}
+
+/** The match of a document with a query, by head where there are several. */
+function matches(row, column) {
+  if (column >= found.documents) return "";
+  const scores = found.scores[row][column];
+  if (scores === null) return ` (not among its ${ATTENDED} best)`;
+  const parts = scores.map((score, head) => (scores.length > 1 ? `head ${head + 1}: match ${number(score, 3)}, ${percent(found.heads[row][head][column])}` : `match ${number(score, 3)}`));
+  return ` (${parts.join("; ")})`;
 }
 
 const cellAt = (row, column) =>
@@ -115,6 +165,7 @@ function walk(event) {
   const step = STEPS[event.key];
   if (!step || !found) return;
   event.preventDefault();
+  if (!byId("picture").dataset.at) return point(0, 0);
   const [row, column] = byId("picture").dataset.at.split(" ").map(Number);
   const within = (at, count) => Math.max(0, Math.min(count - 1, at));
   point(within(row + step[0], found.rows.length), within(column + step[1], found.columns.length));
@@ -131,7 +182,7 @@ function table() {
 
 function remember() {
   const names = ["q", "collection", "of", "as", "n", "head"];
-  const defaults = { of: "queries", as: "cells", n: "5" };
+  const defaults = { of: "queries", as: standard, n: "5" };
   const parameters = names.map((name) => [name, field(name).value === defaults[name] ? "" : field(name).value]);
   write(Object.fromEntries(parameters));
 }
@@ -145,11 +196,13 @@ function restore() {
 
 function hint() {
   const documents = field("of").value === "documents";
-  if (documents) field("q").placeholder = "A document's id on each line";
+  if (documents) field("q").placeholder = "A document's id on each line: every hit of a search shows its id";
   else explain(field("q"), field("collection").value, "A query on each line");
 }
 
 function start() {
+  if (document.documentElement.clientWidth < NARROW) field("as").value = "lines";
+  standard = field("as").value;
   restore();
   const repaint = () => {
     paint();

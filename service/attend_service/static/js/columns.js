@@ -39,6 +39,19 @@ export function guess(rows) {
   return parts;
 }
 
+/** A sentence where rows are numbered although a column is called as ids are; null elsewhere. */
+export function numbered(rows, parts) {
+  if ([...parts.values()].includes("id")) return null;
+  const name = columns(rows).find((each) => IDS.includes(each.toLowerCase()));
+  if (!name) return null;
+  const cells = rows.map((row) => row[name]);
+  const filled = cells.filter((cell) => cell != null && cell !== "").map(String);
+  const twice = filled.find((cell, at) => filled.indexOf(cell) < at);
+  const missing = cells.length - filled.length;
+  const reasons = [twice === undefined ? null : `repeats (“${twice}” more than once)`, missing ? `is empty in ${missing} of ${cells.length} rows` : null].filter(Boolean);
+  return reasons.length ? `The column ${name} ${reasons.join(" and ")}, so rows are numbered.` : null;
+}
+
 /** Why a choice cannot be built, as a sentence; null where it can. */
 export function wrong(parts) {
   const count = (part) => [...parts.values()].filter((each) => each === part).length;
@@ -48,8 +61,11 @@ export function wrong(parts) {
   return count("vector") + count("text") ? null : "Choose at least one column as text.";
 }
 
-/** Rows as documents of the API; those without text or vector are told apart, by their number. */
-export function documents(rows, parts) {
+/**
+ * Rows as documents of the API: {made, empty}. `places` says where each row stands in its file, and
+ * `empty` has those places of rows without text or vector.
+ */
+export function documents(rows, parts, places = rows.map((_, at) => at + 1)) {
   const of = (part) => [...parts].filter(([, each]) => each === part).map(([name]) => name);
   const [[id], texts, values, rest, [vector]] = ["id", "text", "value", "payload", "vector"].map(of);
   const [made, empty] = [[], []];
@@ -57,11 +73,11 @@ export function documents(rows, parts) {
     const document = { id: id && row[id] != null ? String(row[id]) : String(at + 1) };
     if (vector) document.vector = row[vector];
     else document.fields = filled(row, texts);
-    if (vector ? !isVector(document.vector) : !Object.keys(document.fields).length) return empty.push(at + 1);
+    if (vector ? !isVector(document.vector) : !Object.keys(document.fields).length) return empty.push(places[at]);
     const value = values.length === 1 ? row[values[0]] : picked(row, values);
     if (values.length && value != null) document.value = value;
     document.payload = picked(row, rest);
-    made.push(document);
+    made.push({ document, place: places[at] });
   });
   return { made, empty };
 }

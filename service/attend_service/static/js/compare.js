@@ -8,9 +8,11 @@ import { drawGains } from "./gains.js";
 import { queryOf } from "./queries.js";
 import { drawReport } from "./report.js";
 import { slopes } from "./slope.js";
-import { read, reopenOnReturn, write } from "./state.js";
+import { addressOf, read, reopenOnReturn, write } from "./state.js";
+import { versionName } from "./versions.js";
 
 const MOST = 64;
+const SUGGESTED = 5;
 const PADDING = 42; // of the picture's panel
 const form = byId("compare");
 const field = (name) => form.elements[name];
@@ -28,15 +30,36 @@ async function open(given = {}) {
     const others = projections.filter((each) => each.version !== active);
     const start = { before: parent ?? others.at(-1)?.version ?? active, after: active };
     for (const name of ["before", "after"]) {
-      field(name).replaceChildren(...projections.map((each) => h("option", { value: String(each.version) }, label(each))));
+      field(name).replaceChildren(...projections.map((each) => h("option", { value: String(each.version) }, versionName(each))));
       field(name).value = String(given[name] ?? start[name]);
       if (!field(name).value) field(name).value = String(start[name]);
     }
     tell(byId("status"), null);
+    if (alone(projections)) return remember();
+    await suggest();
     changed();
   } catch (error) {
     tell(byId("status"), error);
   }
+}
+
+/** With one version there is nothing to compare: say what makes another one. */
+function alone(projections) {
+  const only = projections.length < 2;
+  for (const part of [...byId("compared").children, ...form.querySelectorAll(".several")]) part.hidden = only !== (part.id === "alone");
+  if (only) {
+    const link = h("a", { href: addressOf("/teach", { collection: field("collection").value }) }, "Label documents and train on the labels");
+    byId("alone").replaceChildren("There is one version so far, so there is nothing to compare. ", link, " to make another one.");
+  }
+  return only;
+}
+
+/** Queries that were taught, where the address names none: an empty box shows nothing. */
+async function suggest() {
+  if (field("q").value.trim()) return;
+  const { items } = await get(`${of(field("collection").value, "feedback")}?limit=100`);
+  const queries = new Set(items.filter((each) => each.query && each.label > 0).map((each) => each.query));
+  field("q").value = [...queries].slice(0, SUGGESTED).join("\n");
 }
 
 function changed() {
@@ -44,8 +67,6 @@ function changed() {
   showReport();
   ask();
 }
-
-const label = (each) => `${each.version} ${each.kind}${each.active ? ", active" : ""}`;
 
 const ask = latest(async () => {
   const said = lines().map(([query]) => query);
@@ -73,7 +94,7 @@ async function measure() {
   byId("measure").disabled = true;
   try {
     gains = await post(of(field("collection").value, "compare"), { before, after, ...(items.length ? { items } : {}) });
-    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the promotion test's report below uses held-out questions.";
+    byId("source").textContent = items.length ? "On the judgements in the list." : "On the newest examples gathered, which a version may have learned from: the promotion test above is on questions that were held out.";
     tell(byId("status"), null);
     paintGains();
   } catch (error) {

@@ -3,8 +3,12 @@
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
 const SNIFFED = [",", "\t", ";"];
 
-/** {rows, problems}: objects by field, and a sentence for each line that is none. */
+/**
+ * {rows, places, problems}: objects by field, the line or row of the file where each stands, and a
+ * {place, reason} for each line that is none.
+ */
 export function parse(name, text) {
+  if (isBinary(text)) throw new Error(`${name} is not a text file. Send CSV with a header line, or JSON lines.`);
   const plain = text.replace(/^\uFEFF/, "");
   if (/\.(jsonl|ndjson)$/i.test(name)) return jsonLines(plain);
   if (/\.json$/i.test(name)) return jsonList(plain);
@@ -12,48 +16,55 @@ export function parse(name, text) {
   return /^\s*[{[]/.test(plain) ? jsonLines(plain) : delimited(plain);
 }
 
+/** Whether a text is none: it has a NUL, or more than a few control characters. */
+function isBinary(text) {
+  const sample = text.slice(0, 10_000);
+  const controls = [...sample].filter((sign) => sign < " " && !"\t\n\r\f".includes(sign)).length;
+  return sample.includes("\0") || controls > sample.length / 20;
+}
+
+/** Rows of what `items` holds, each a {place, row}, or {place, reason} where it is no row. */
+function sorted(items) {
+  const good = items.filter((item) => item.row);
+  return { rows: good.map((item) => item.row), places: good.map((item) => item.place), problems: items.filter((item) => item.reason) };
+}
+
 function jsonLines(text) {
-  const [rows, problems] = [[], []];
-  text.split("\n").forEach((line, at) => {
-    if (!line.trim()) return;
-    try {
-      const row = JSON.parse(line);
-      if (isObject(row)) rows.push(row);
-      else problems.push(`Line ${at + 1} is no object.`);
-    } catch {
-      problems.push(`Line ${at + 1} is not JSON.`);
-    }
-  });
-  return { rows, problems };
+  const lines = text.split("\n").map((line, at) => ({ line, place: at + 1 })).filter(({ line }) => line.trim());
+  return sorted(
+    lines.map(({ line, place }) => {
+      try {
+        const row = JSON.parse(line);
+        return isObject(row) ? { place, row } : { place, reason: "is no object" };
+      } catch {
+        return { place, reason: "is not JSON" };
+      }
+    }),
+  );
 }
 
 function jsonList(text) {
-  let given;
+  let content;
   try {
-    given = JSON.parse(text);
+    content = JSON.parse(text);
   } catch {
     return jsonLines(text);
   }
-  if (!Array.isArray(given)) return { rows: isObject(given) ? [given] : [], problems: [] };
-  const problems = given.flatMap((row, at) => (isObject(row) ? [] : [`Item ${at + 1} is no object.`]));
-  return { rows: given.filter(isObject), problems };
+  const list = Array.isArray(content) ? content : [content];
+  return sorted(list.map((row, at) => (isObject(row) ? { place: at + 1, row } : { place: at + 1, reason: "is no object" })));
 }
 
 function delimited(text) {
   const [head, ...lines] = records(text, sniffed(text));
-  if (!head) return { rows: [], problems: [] };
+  if (!head) return sorted([]);
   const names = head.map((name, at) => name.trim() || `column ${at + 1}`);
-  const problems = [];
-  const kept = lines.filter((cells, at) => {
-    const fits = cells.length === names.length;
-    if (!fits) problems.push(`Row ${at + 2} has ${cells.length} cells, but there are ${names.length} columns.`);
-    return fits;
-  });
-  const kinds = names.map((_, column) => kindOf(kept.map((cells) => cells[column])));
-  const rows = kept.map((cells) =>
-    Object.fromEntries(cells.map((cell, column) => [names[column], typed(cell, kinds[column])])),
-  );
-  return { rows, problems };
+  const fits = (cells) => cells.length === names.length;
+  const good = lines.filter(fits);
+  const kinds = names.map((_, column) => kindOf(good.map((cells) => cells[column])));
+  const row = (cells) => Object.fromEntries(cells.map((cell, column) => [names[column], typed(cell, kinds[column])]));
+  const wrong = (cells) => `has ${cells.length} cells, but there are ${names.length} columns`;
+  // The header is the first row of the file.
+  return sorted(lines.map((cells, at) => (fits(cells) ? { place: at + 2, row: row(cells) } : { place: at + 2, reason: wrong(cells) })));
 }
 
 function sniffed(text) {

@@ -16,9 +16,9 @@ const shade = (weight) => Math.sqrt(Math.max(0, Math.min(1, weight)));
 
 /**
  * Cells: `rows` and `columns` are labels, `weights` (rows × columns), `room` the pixels to fit into
- * where that can be. Each cell has its place in `data-row` and `data-column`.
+ * where that can be. Columns from `documents` on stand for no document. Each cell has its place in `data-row` and `data-column`.
  */
-export function cells(rows, columns, weights, room) {
+export function cells(rows, columns, weights, room, documents = columns.length) {
   const c = colours();
   const left = labelWidth(rows, Math.min(210, Math.max(110, room / 3)));
   const size = Math.max(CELL[0], Math.min(CELL[1], (room - left - BEYOND) / columns.length));
@@ -29,12 +29,12 @@ export function cells(rows, columns, weights, room) {
     frame(width, height, `Attention of ${rows.length} queries over ${columns.length} documents`),
     columns.map((label, at) => heading(label, left + (at + 0.5) * size, c)),
     rows.map((label, at) => rowLabel(label, left, TOP + (at + 0.5) * ROW, c)),
-    weights.map((line, row) => line.map((weight, column) => cell(row, column, weight, [left + column * size, TOP + row * ROW], size, c))),
+    weights.map((line, row) => line.map((weight, column) => cell(row, column, weight, [left + column * size, TOP + row * ROW], size, column < documents ? c.accent : c.edge, c))),
   );
 }
 
 /** The same as lines, whose strength is the weight. */
-export function lines(rows, columns, weights, room) {
+export function lines(rows, columns, weights, room, documents = columns.length) {
   const c = colours();
   const left = labelWidth(rows, Math.min(230, room * 0.34));
   const right = labelWidth(columns, Math.min(280, room * 0.4));
@@ -42,7 +42,7 @@ export function lines(rows, columns, weights, room) {
   const height = Math.max(rows.length, columns.length) * ROW + 24;
   const y = (at, count) => ((at + 0.5) * height) / count;
   const links = weights.flatMap((line, row) =>
-    line.map((weight, column) => ({ row, column, weight })),
+    line.map((weight, column) => ({ row, column, weight, colour: column < documents ? c.accent : c.edge })),
   );
   links.sort((a, b) => a.weight - b.weight); // the strong ones on top
   return s(
@@ -54,7 +54,7 @@ export function lines(rows, columns, weights, room) {
   );
 }
 
-function cell(row, column, weight, [x, y], size, c) {
+function cell(row, column, weight, [x, y], size, colour, c) {
   const dark = shade(weight);
   const box = { x: x + 1, y: y + 1, width: size - 2, height: ROW - 2, rx: 4 };
   const number = Math.round(weight * 100);
@@ -62,7 +62,7 @@ function cell(row, column, weight, [x, y], size, c) {
     "g",
     { "data-row": row, "data-column": column },
     s("rect", { ...box, fill: c.sunk, "fill-opacity": 0.7 }),
-    s("rect", { ...box, fill: c.accent, "fill-opacity": dark.toFixed(3) }),
+    s("rect", { ...box, fill: colour, "fill-opacity": dark.toFixed(3) }),
     number < 1
       ? null
       : s("text", { x: x + size / 2, y: y + ROW / 2 + 4, "text-anchor": "middle", "font-size": 11.5, fill: dark > 0.72 ? c["on-accent"] : c.ink }, String(number)),
@@ -70,14 +70,14 @@ function cell(row, column, weight, [x, y], size, c) {
   );
 }
 
-function link({ row, column, weight }, left, middle, from, to, c) {
+function link({ row, column, weight, colour }, left, middle, from, to, c) {
   const bend = middle / 2;
   const path = `M${left},${from} C${left + bend},${from} ${left + bend},${to} ${left + middle},${to}`;
   const dark = shade(weight);
   return s(
     "g",
     { "data-row": row, "data-column": column },
-    s("path", { d: path, fill: "none", stroke: c.accent, "stroke-width": (0.6 + 6 * dark).toFixed(2), "stroke-opacity": Math.max(0.03, dark).toFixed(3), "stroke-linecap": "round" }),
+    s("path", { d: path, fill: "none", stroke: colour, "stroke-width": (0.6 + 6 * dark).toFixed(2), "stroke-opacity": Math.max(0.03, dark).toFixed(3), "stroke-linecap": "round" }),
     s("title", {}, percent(weight)),
   );
 }

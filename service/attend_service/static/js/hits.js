@@ -1,8 +1,8 @@
 // The documents, each with its share of the attention as a bar.
 
-import { of } from "./api.js";
 import { bar, h } from "./dom.js";
 import { number, percent, short } from "./format.js";
+import { addressOf } from "./state.js";
 import { isRecord, isShown, plain, shown } from "./values.js";
 
 const META = 6;
@@ -14,19 +14,18 @@ export function fullBar(weights) {
   return STEPS.find((each) => each >= most) ?? 1;
 }
 
-/** One hit as a list item; `extra` goes below it. */
-export function drawHit(collection, hit, weight, rank, full, extra = null) {
+/** One hit as a list item; `full` is the share of a full bar, and `extra` goes below the hit. */
+export function drawHit(collection, hit, weight, rank, { full = 1, extra = null } = {}) {
   const { title } = hit;
-  const link = h("a", { href: of(collection, "documents", hit.id) }, short(title, 140));
+  const link = h("a", { href: addressOf("/document", { collection, id: hit.id }) }, short(title, 140));
   return h(
     "li",
     { "data-id": hit.id },
     h(
       "div",
       { class: "weight" },
-      h("div", { class: "share" }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
+      h("div", { class: "share", title: matched(hit) }, h("span", {}, percent(weight)), h("span", { class: "rank" }, String(rank))),
       bar(weight / full),
-      h("div", { class: "score", }, `${scored(hit)} ${number(hit.score, 4)}`),
     ),
     h(
       "div",
@@ -48,10 +47,10 @@ function value(given, title) {
   return h("div", { class: "value" }, name, shown(given, title));
 }
 
-/** What a score is: with several heads there is no one logit, and elsewhere it is not told. */
-function scored(hit) {
-  const heads = hit.explanation?.logits?.length;
-  return heads === 1 ? "logit" : heads ? "log weight" : "score";
+/** The score in words: with several heads it is the log of the weight. */
+function matched(hit) {
+  const heads = hit.explanation?.logits?.length ?? 1;
+  return `${heads > 1 ? "log weight" : "match"} ${number(hit.score, 3)}`;
 }
 
 /** The passage that matched, without the title where it begins with that. */
@@ -84,7 +83,9 @@ function cover(hit) {
 function meta(hit, title) {
   const is = (name, value) => [null, title, hit.value, hit.value?.[name]].includes(value);
   const told = Object.entries(hit.payload ?? {}).filter(([name, value]) => !is(name, value));
-  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, plain(value))));
+  // A column of the source may be called as the id is.
+  const named = (name) => (name === "id" ? "id (column)" : name);
+  const rows = told.filter(([, value]) => !isShown(value)).slice(0, META).map(([name, value]) => h("div", {}, h("dt", {}, named(name)), h("dd", {}, plain(value))));
   if (title !== hit.id) rows.unshift(h("div", {}, h("dt", {}, "id"), h("dd", {}, hit.id)));
   return rows.length ? h("dl", { class: "meta" }, rows) : null;
 }

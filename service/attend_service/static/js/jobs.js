@@ -5,6 +5,15 @@ import { bar, h } from "./dom.js";
 import { percent } from "./format.js";
 
 const EVERY = 700;
+const STAGES = {
+  reading: "Reading what was taught",
+  trying: "Trying ways to answer",
+  judging: "Testing what was tried",
+  fitting: "Learning from everything",
+  calibrating: "Fitting the confidence",
+  storing: "Storing the version",
+  activating: "Switching to the version",
+};
 const OVER = new Set(["done", "failed", "cancelled"]);
 
 export const isOver = (job) => OVER.has(job.state);
@@ -21,14 +30,16 @@ export async function follow(id, onChange) {
 
 /** A job in a line or two, with its progress, and a way to stop it. */
 export function drawJob(job, onError) {
-  const { fraction, message } = job.progress;
+  const { stage, fraction, message } = job.progress;
+  const running = job.state === "running" && STAGES[stage] ? `${STAGES[stage]} · ${percent(fraction)}` : message;
   const cancel = () => del(`/v1/jobs/${job.id}`).catch(onError);
   return h(
     "div",
     { class: "job", "data-state": job.state },
     h("div", { class: "field" }, h("strong", {}, `Job ${job.id} on ${job.collection}`), h("span", { class: "chip" }, job.state)),
     isOver(job) ? null : h("div", { role: "progressbar", "aria-valuenow": Math.round(fraction * 100), "aria-valuemin": 0, "aria-valuemax": 100, "aria-label": `Job ${job.id}` }, bar(fraction)),
-    h("p", { class: "quiet" }, isOver(job) ? message : `${percent(fraction)}. ${message}`),
-    isOver(job) ? null : h("button", { type: "button", on: { click: cancel } }, "Cancel"),
+    // A job with its result has a report below it, which says the same.
+    job.result?.reason ? null : h("p", { class: "quiet" }, running),
+    isOver(job) ? null : h("div", { class: "row" }, h("button", { type: "button", on: { click: cancel } }, "Cancel")),
   );
 }

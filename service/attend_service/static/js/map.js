@@ -2,26 +2,31 @@
 
 import { get, latest, of, post } from "./api.js";
 import { bar, byId, h, tell } from "./dom.js";
-import { fieldsOf } from "./filters.js";
+import { facetsOf, fieldsOf } from "./filters.js";
 import { count, percent, plural, short } from "./format.js";
 import { KINDS, onTheme, savePng, saveSvg } from "./pictures.js";
 import { scatter } from "./scatter.js";
 import { explain, queryOf } from "./queries.js";
-import { read, reopenOnReturn, write } from "./state.js";
+import { versionName } from "./versions.js";
+import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { plain } from "./values.js";
 
 const LISTED = 10;
+const [FEW, MANY] = [2, 12]; // different values, between which a field is likely to colour groups
+const FEWEST = 8; // documents that t-SNE takes
 const form = byId("map");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let map = null;
 let rank = -1; // of the document that the keyboard is at
+let facets = {}; // of the fields that may colour
+let standard = { method: "tsne", limit: "1000", colour: "" }; // where the address does not say
 
 function remember() {
   const given = Object.entries(Object.fromEntries(new FormData(form)));
-  const defaults = { method: "pca", limit: "1000" };
-  write(Object.fromEntries(given.map(([name, value]) => [name, value === defaults[name] ? "" : value])));
+  const parameter = ([name, value]) => [name, value === standard[name] ? "" : name === "colour" ? value || "none" : value];
+  write(Object.fromEntries(given.map(parameter)));
 }
 
 const changed = () => {
@@ -34,6 +39,8 @@ const ask = latest(async () => {
   const body = { limit: Number(given.limit) || 1000, method: given.method, fields: given.colour ? [given.colour] : [] };
   if (given.projection) body.projection = Number(given.projection);
   if (given.before) body.before = Number(given.before);
+  byId("status").className = "status";
+  byId("status").textContent = `Laying out ${count(body.limit)} documents at most…`;
   try {
     if (given.q.trim()) body.query = await queryOf(given.collection, given.q.trim());
     map = await post(path("map"), body);
@@ -45,23 +52,22 @@ const ask = latest(async () => {
   }
 });
 
-/** A number for each of the most frequent values of the field that colours, null for others. */
+/**
+ * A number for each of the most frequent values of the field that colours, null for others. The
+ * order is that of the whole collection, so that a value has one colour in every picture.
+ */
 function kinds() {
   const name = field("colour").value;
-  if (!name) return { of: new Map(), names: [] };
-  const values = map.points.map((each) => [each.id, each.payload[name] ?? null]);
-  const tallies = new Map();
-  // What the query attends to has the first say in what is told apart.
-  const heft = new Map(map.points.map((each) => [each.id, 1 + map.points.length * (each.weight ?? 0)]));
-  for (const [id, value] of values) if (value !== null) tallies.set(plain(value), (tallies.get(plain(value)) ?? 0) + heft.get(id));
-  const names = [...tallies].sort((a, b) => b[1] - a[1]).slice(0, KINDS.length - 1).map(([value]) => value);
-  const kindOf = (value) => (value === null || !names.includes(plain(value)) ? null : names.indexOf(plain(value)));
-  return { of: new Map(values.map(([id, value]) => [id, kindOf(value)])), names };
+  if (!name) return { of: new Map(), names: [], others: 0 };
+  const names = (facets[name]?.values ?? []).map(({ value }) => plain(value)).slice(0, KINDS.length - 1);
+  const kindOf = ({ payload }) => (payload[name] == null || !names.includes(plain(payload[name])) ? null : names.indexOf(plain(payload[name])));
+  const of_ = new Map(map.points.map((point) => [point.id, kindOf(point)]));
+  return { of: of_, names, others: [...of_.values()].filter((kind) => kind === null).length };
 }
 
 function paint() {
   if (!map) return;
-  const { of: kind, names } = kinds();
+  const { of: kind, names, others } = kinds();
   const place = byId("picture");
   place.replaceChildren(scatter(map, kind, Math.max(280, place.clientWidth - 42)));
   const keys = names.map((name, at) => {
@@ -69,7 +75,8 @@ function paint() {
     mark.style.background = KINDS[at];
     return h("li", {}, mark, name);
   });
-  byId("key").replaceChildren(...keys);
+  const other = h("li", {}, h("i", { class: "stayed" }), `other (${count(others)})`);
+  byId("key").replaceChildren(...keys, ...(others ? [other] : []));
   byId("said").textContent = told();
   byId("tools").hidden = false;
   list();
@@ -77,19 +84,18 @@ function paint() {
 
 function told() {
   const shown = `${plural(map.points.length, "document")} of ${count(map.documents)} shown`;
-  const axes = map.explained ? `; the axes show ${percent(map.explained[0])} and ${percent(map.explained[1])} of the variance of the keys` : "";
-  const moved = map.before ? `; lines begin at the places of version ${map.before}` : "";
+  const axes = map.explained ? `; a flat view: it keeps ${percent(map.explained[0] + map.explained[1])} of the differences` : "; documents that are alike lie together";
+  const moved = map.before ? `; lines begin where version ${map.before} had the documents` : "";
   return `${shown}${axes}${moved}.`;
 }
 
 /** What the query attends to, in words: the picture's other half. */
 function list() {
   const attended = map.points.filter((each) => each.weight !== null).sort((a, b) => b.weight - a.weight);
-  const most = attended[0]?.weight ?? 1;
   const items = attended.slice(0, LISTED).map((each) =>
-    h("li", {}, h("span", { class: "name", dir: "auto" }, short(each.title, 60)), bar(each.weight / most), h("span", { class: "number" }, percent(each.weight))),
+    h("li", {}, h("a", { class: "name", dir: "auto", href: addressOf("/document", { collection: field("collection").value, id: each.id }) }, short(each.title, 60)), bar(each.weight), h("span", { class: "number" }, percent(each.weight))),
   );
-  byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "Attended documents"), h("ol", { class: "shares" }, items)] : []));
+  byId("attended").replaceChildren(...(items.length ? [h("h2", { class: "label" }, "What the query attends to"), h("ol", { class: "shares" }, items)] : []));
 }
 
 function hover(event) {
@@ -121,23 +127,36 @@ function point(at) {
 }
 
 async function open(given = {}) {
+  const collection = field("collection").value;
   try {
-    const [fields, { active, projections }] = await Promise.all([fieldsOf(field("collection").value), get(path("projections"))]);
-    explain(field("q"), field("collection").value, "Where does it fall?");
-    const versions = projections.map((each) => h("option", { value: String(each.version) }, `${each.version} · ${each.kind}`));
-    field("projection").replaceChildren(h("option", { value: "" }, `active (${active})`), ...versions);
-    field("before").replaceChildren(h("option", { value: "" }, "none"), ...versions.map((each) => each.cloneNode(true)));
-    field("colour").replaceChildren(h("option", { value: "" }, "nothing"), ...fields.filter((each) => each.kind !== "number").map((each) => h("option", {}, each.name)));
-    for (const name of ["projection", "before", "colour"]) field(name).value = given[name] ?? "";
+    const [{ fields, total }, { active, projections }] = await Promise.all([fieldsOf(collection), get(path("projections"))]);
+    explain(field("q"), collection, "Where does it fall?");
+    const names = fields.filter((each) => each.kind !== "number").map((each) => each.name);
+    ({ facets } = await facetsOf(collection, names.slice(0, 16)));
+    const options = projections.map((each) => h("option", { value: String(each.version) }, versionName(each)));
+    field("projection").replaceChildren(h("option", { value: "" }, `in use (${active})`), ...options);
+    field("before").replaceChildren(h("option", { value: "" }, "none"), ...options.map((each) => each.cloneNode(true)));
+    field("colour").replaceChildren(h("option", { value: "" }, "nothing"), ...names.map((name) => h("option", {}, name)));
+    standard = { ...standard, method: total < FEWEST ? "pca" : "tsne", colour: groups(names, total) };
+    for (const name of ["projection", "before"]) field(name).value = given[name] ?? "";
+    field("method").value = given.method ?? standard.method;
+    field("colour").value = given.colour === "none" ? "" : (given.colour ?? standard.colour);
     changed();
   } catch (error) {
     tell(byId("status"), error);
   }
 }
 
+/** The field that colours unless the reader chooses: the one with the fewest values, of a few. */
+function groups(names, total) {
+  const distinct = (name) => facets[name]?.distinct ?? 0;
+  const few = names.filter((name) => distinct(name) >= FEW && distinct(name) <= Math.min(MANY, total / 2));
+  return few.sort((a, b) => distinct(a) - distinct(b))[0] ?? "";
+}
+
 function start() {
   const given = read();
-  for (const name of ["q", "collection", "limit", "method"]) if (given[name]) field(name).value = given[name];
+  for (const name of ["q", "collection", "limit"]) if (given[name]) field(name).value = given[name];
   for (const name of ["q", "limit"]) field(name).addEventListener("input", changed);
   for (const name of ["projection", "before", "colour", "method"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => open());

@@ -3,50 +3,71 @@
 import { drawn, nothing } from "./answer.js";
 import { blend, hardAnswer } from "./blend.js";
 import { bar, h } from "./dom.js";
-import { percent, plural } from "./format.js";
+import { count, percent } from "./format.js";
+import { addressOf } from "./state.js";
 import { isAnswered, weigh } from "./weigh.js";
 
+const NEXT = [["attention", "Weights side by side"], ["map", "On the map"], ["compare", "Compare versions"], ["teach", "Teach this"]];
+
 /**
- * The answer above the list. `found` is an answer of the API with `explain`, `weighed` its weights
- * at a temperature `heat`, and `served` what the server says at that one, if it was asked.
+ * The answer above the list. `result` is an answer of the API with `explain`, `weighed` its weights
+ * at a temperature `heat`, and `served` what the server says at that one, if it was asked. `context`
+ * has the collection and the query, for links, and `clear`, which removes the filters.
  */
-export function panel(found, weighed, heat, hard, served) {
-  const answered = isAnswered(found, weighed.nothing, heat);
+export function panel(result, weighed, heat, hard, served, context) {
+  const answered = isAnswered(result, weighed.nothing, heat);
   return h(
     "section",
     { class: "answer", "aria-label": "Answer" },
-    h("h2", {}, hard ? "Answer of the best document" : "Blended answer"),
-    answered ? body(found, weighed, heat, hard, served) : nothing(found.attended ? "Nothing here answers that." : "No document passes these filters."),
-    facts(found, heat, weighed.nothing),
+    h("h2", {}, hard ? "Answer of the best document" : `Answer, blended from ${count(result.attended)} documents`),
+    answered ? body(result, weighed, heat, hard, served) : unanswered(result, context.clear),
+    facts(result, heat, weighed.nothing, context),
+    answered ? next(context) : null,
   );
 }
 
 /** Whether what they say together takes the server: it was not asked at this temperature yet. */
-export function takesServer(found, heat) {
-  return heat !== 1 && !isOurs(found);
+export function takesServer(result, heat) {
+  return heat !== 1 && !isOurs(result);
 }
 
-function body(found, { weights, order }, heat, hard, served) {
-  const values = found.hits.map((hit) => hit.value);
-  const ids = found.hits.map((hit) => hit.id);
-  if (hard) return drawn(hardAnswer(found.answer, values, order, ids));
+function unanswered(result, clear) {
+  if (result.attended) return nothing("Nothing here answers that.");
+  if (!result.asked?.filter) return nothing("This collection has no documents.");
+  const button = h("button", { type: "button", class: "plain", on: { click: clear } }, "Clear them");
+  return h("div", {}, nothing("No document passes these filters."), button);
+}
+
+function body(result, { weights, order, nothing: none }, heat, hard, served) {
+  const values = result.hits.map((hit) => hit.value);
+  const ids = result.hits.map((hit) => hit.id);
+  if (hard) return drawn(hardAnswer(result.answer, values, order, ids));
   const list = [...weights.slice(0, values.length)];
-  const spread = { values, weights: list };
-  if (isOurs(found)) return drawn(blend(found.answer, values, list, ids), spread);
-  if (heat === 1) return drawn(found.answer, spread);
-  return served ? drawn(served, spread) : h("p", { class: "quiet" }, "The server blends this when the slider rests.");
+  // The weights of the list, so that a document has one share on all of the page.
+  const looks = { spread: { values, weights: list }, share: 1 - none, listed: allDifferent(values) };
+  if (isOurs(result)) return drawn(blend(result.answer, values, list, ids), looks);
+  if (heat === 1) return drawn(result.answer, looks);
+  return served ? drawn(served, looks) : h("p", { class: "quiet" }, "The server blends this when the slider rests.");
+}
+
+/** The fields of records whose texts are all different: the list below shows them already. */
+function allDifferent(values) {
+  const records = values.filter((value) => value !== null && typeof value === "object");
+  const names = Object.keys(records[0] ?? {});
+  const isListed = (name) => records.length > 1 && records.every((each) => typeof each[name] === "string") && new Set(records.map((each) => each[name])).size === records.length;
+  return new Set(names.filter(isListed));
 }
 
 /** Whether the page blends as the server did: W_V and W_O, or more attended than listed, it cannot. */
-function isOurs(found) {
-  if (found.attended > found.hits.length) return false;
-  if (found.ours === undefined) {
-    const values = found.hits.map((hit) => hit.value);
-    const ids = found.hits.map((hit) => hit.id);
-    const own = blend(found.answer, values, [...weigh(found, 1).weights], ids);
-    found.ours = isNear(own, found.answer);
+function isOurs(result) {
+  if (result.attended > result.hits.length) return false;
+  if (result.ours === undefined) {
+    const values = result.hits.map((hit) => hit.value);
+    const ids = result.hits.map((hit) => hit.id);
+    const own = blend(result.answer, values, [...weigh(result, 1).weights], ids);
+    result.ours = isNear(own, result.answer);
   }
-  return found.ours;
+  return result.ours;
 }
 
 function isNear(own, theirs) {
@@ -54,29 +75,42 @@ function isNear(own, theirs) {
   return theirs.vector.every((each, at) => Math.abs(each - own.vector[at]) < 1e-6 * (1 + Math.abs(each)));
 }
 
-function facts(found, heat, none) {
-  const calibrated = found.calibrated && heat === 1;
-  const told = [
-    found.answer.type === "nothing" ? null : found.answer.type,
-    calibrated ? `confidence ${percent(found.attended ? 1 - none : 0)}` : "confidence not fitted yet",
-    found.exact ? "exact" : "approximate",
-    `projection ${found.projection}`,
-  ];
-  return h("p", { class: "quiet" }, told.filter(Boolean).join(" · "));
+function facts(result, heat, none, context) {
+  const parts = [confidence(result, heat, none, context), result.exact ? null : "approximate", `version ${result.projection}`];
+  const separated = parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
+  return h("p", { class: "quiet" }, separated);
 }
 
-/** Below the list: the null key, and what `rest` of the attended share. */
-export function tail(found, { weights, nothing: none }, rest, full) {
+/** The confidence in words: a number only where it was fitted for what is shown. */
+function confidence(result, heat, none, context) {
+  if (!result.attended) return null;
+  if (!result.calibrated) return ["Confidence not fitted yet. ", h("a", { href: addressOf("/teach", context) }, "Teach it")];
+  if (heat !== 1) return "the confidence is fitted for the focus as fitted";
+  const sure = `${percent(1 - none)} sure that something here answers`;
+  const { threshold } = result.weighing;
+  return threshold !== null && 1 - none < threshold ? `${sure}, ${percent(threshold)} needed` : sure;
+}
+
+function next(context) {
+  const links = NEXT.map(([view, word]) => h("li", {}, h("a", { href: addressOf(`/${view}`, context) }, word)));
+  return h("ul", { class: "chips next", "aria-label": "Look further" }, links);
+}
+
+/** The weight of the no-answer score as a row of the list; null where none was fitted. */
+export function noAnswer(result, none) {
+  if (!result.weighing.null) return null;
+  return h(
+    "li",
+    { class: "null" },
+    h("div", { class: "weight" }, h("div", { class: "share" }, percent(none)), bar(none, "null")),
+    h("div", { class: "hit quiet" }, "No answer"),
+  );
+}
+
+/** Below the list: what `rest` of the attended share, and `more`, which shows some of them. */
+export function tail(weights, rest, listable, more) {
+  if (!rest.length) return null;
   const share = rest.reduce((sum, at) => sum + weights[at], 0);
-  const lines = [];
-  if (found.weighing.null) {
-    lines.push(
-      h("li", { class: "null" },
-        h("div", { class: "weight" }, h("div", { class: "share" }, percent(none)), bar(none / full, "null")),
-        h("div", { class: "hit quiet" }, "No answer.")),
-    );
-  }
-  const said = rest.length ? `${plural(rest.length, "more document")} share ${percent(share)}. ` : "";
-  const scale = `A full bar is ${percent(full)} of the attention.`;
-  return h("div", {}, lines.length ? h("ul", { class: "hits" }, lines) : null, h("p", { class: "tail" }, said + scale));
+  const button = listable ? h("button", { type: "button", class: "plain", on: { click: more } }, `Show ${Math.min(20, listable)} more`) : null;
+  return h("div", { class: "tail" }, `${count(rest.length)} more, ${percent(share)} together. `, button);
 }

@@ -1,21 +1,56 @@
 // Recommending: pick what is liked and what is not, and see which of it put each entry there.
 
-import { latest, of, post } from "./api.js";
+import { get, latest, of, post } from "./api.js";
 import { bar, byId, h, tell } from "./dom.js";
-import { number, percent, short } from "./format.js";
+import { number, percent, plural, short } from "./format.js";
 import { drawHit, fullBar } from "./hits.js";
 import { queryOf } from "./queries.js";
-import { read, reopenOnReturn, write } from "./state.js";
+import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { titlesOf } from "./titles.js";
+import { plain } from "./values.js";
 
 const FOUND = 8;
 const BECAUSE = 4;
+const LOOKED = 1000; // interactions whose users are offered
+const HISTORY = 60; // interactions of a user that are shown
 const form = byId("recommend");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
 
 let picked = new Map(); // id → true for liked, false for disliked
 const names = new Map();
+
+/** Offer the users whose interactions are stored, those with most first; none, no field. */
+async function offerUsers() {
+  byId("as-user").hidden = true;
+  byId("users").replaceChildren();
+  // Who the users are is for keys that may write; without one, documents are picked by hand.
+  const page = await get(`${path("interactions")}?limit=${LOOKED}`).catch(() => null);
+  if (!page?.interactions) return;
+  const counts = new Map();
+  for (const { user } of page.items) counts.set(user, (counts.get(user) ?? 0) + 1);
+  const users = [...counts].sort((a, b) => b[1] - a[1]);
+  byId("users").replaceChildren(...users.map(([user]) => h("option", { value: user })));
+  byId("users-said").textContent = `${plural(page.users, "user")} with ${plural(page.interactions, "interaction")}`;
+  byId("as-user").hidden = false;
+}
+
+/** Show what the user interacted with, each with its value. */
+const showHistory = latest(async () => {
+  const user = field("user").value;
+  const place = byId("history");
+  if (!user) return place.replaceChildren();
+  await tried(async () => {
+    const { items } = await get(`${path("interactions")}?limit=${HISTORY + 1}&user=${encodeURIComponent(user)}`);
+    const shown = items.slice(0, HISTORY);
+    for (const [id, title] of await titlesOf(field("collection").value, shown.map(({ id }) => id))) names.set(id, title);
+    const chips = shown.map(({ id, value }) =>
+      h("li", {}, h("a", { href: addressOf("/document", { collection: field("collection").value, id }) }, h("span", { dir: "auto" }, short(nameOf(id), 40)), value === null ? null : h("span", { class: "count" }, plain(value)))),
+    );
+    const more = items.length > HISTORY ? h("li", { class: "quiet" }, "and more") : null;
+    place.replaceChildren(...(chips.length ? chips : [h("li", { class: "quiet" }, "no interactions are stored of this user")]), ...(more ? [more] : []));
+  });
+});
 
 const look = latest(async () => {
   const query = field("q").value.trim();
@@ -60,14 +95,22 @@ const those = (likes) => [...picked].filter(([, each]) => each === likes).map(([
 
 const ask = latest(async () => {
   byId("diversity-said").textContent = number(Number(field("diversity").value), 2);
-  if (!those(true).length) return byId("results").replaceChildren(h("p", { class: "quiet" }, "Like at least one document."));
+  const user = field("user").value;
+  if (!user && !those(true).length) return byId("results").replaceChildren(h("p", { class: "quiet" }, byId("as-user").hidden ? "Like at least one document." : "Choose a user, or like at least one document."));
   await tried(async () => {
     const body = { positive: those(true), negative: those(false), diversity: Number(field("diversity").value), k: Number(field("k").value) || 10, title: true, explain: true, on_missing: "skip" };
+    if (user) body.user = user;
     const { hits, missing } = await post(path("recommend"), body);
     const full = fullBar(hits.map((hit) => hit.weight));
-    const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, full, because(hit)));
-    byId("results").replaceChildren(h("ol", { class: "hits", "aria-label": "Recommended" }, items));
-    if (missing.length) throw new Error(`${missing.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document has this id; the list is made without.`);
+    const unnamed = hits.flatMap((hit) => (hit.because ?? []).slice(0, BECAUSE)).filter(({ id }) => id !== undefined && !names.has(id));
+    for (const [id, title] of await titlesOf(field("collection").value, unnamed.map(({ id }) => id))) names.set(id, title);
+    const items = hits.map((hit, rank) => drawHit(field("collection").value, hit, hit.weight, rank + 1, { full, extra: because(hit) }));
+    byId("results").replaceChildren(
+      h("p", { class: "quiet" }, `A full bar is ${percent(full)} of the weight.`),
+      h("ol", { class: "hits", "aria-label": "Recommended" }, items),
+    );
+    const lost = missing.filter(({ id }) => id !== undefined);
+    if (lost.length) throw new Error(`${lost.map(({ id }) => `“${short(id, 40)}”`).join(", ")}: no document has this id; the list is made without.`);
   });
 });
 
@@ -82,13 +125,13 @@ function because(hit) {
 function remember() {
   const list = (ids) => (ids.length ? JSON.stringify(ids) : "");
   const { diversity, k } = Object.fromEntries(new FormData(form));
-  write({ collection: field("collection").value, like: list(those(true)), dislike: list(those(false)), diversity: diversity === "0" ? "" : diversity, k: k === "10" ? "" : k });
+  write({ collection: field("collection").value, user: field("user").value, like: list(those(true)), dislike: list(those(false)), diversity: diversity === "0" ? "" : diversity, k: k === "10" ? "" : k });
 }
 
 /** What the address names is looked up, so that it has its titles again. */
 async function restore() {
   const given = read();
-  for (const name of ["collection", "diversity", "k"]) if (given[name]) field(name).value = given[name];
+  for (const name of ["collection", "user", "diversity", "k"]) if (given[name]) field(name).value = given[name];
   for (const [name, likes] of [["like", true], ["dislike", false]]) {
     for (const id of idsOf(given[name])) picked.set(id, likes);
   }
@@ -117,6 +160,12 @@ async function tried(work) {
 
 async function start() {
   await restore();
+  await offerUsers();
+  showHistory();
+  field("user").addEventListener("change", () => {
+    showHistory();
+    changed();
+  });
   field("q").addEventListener("input", look);
   for (const name of ["diversity", "k"]) {
     field(name).addEventListener("input", () => {
@@ -126,6 +175,9 @@ async function start() {
   }
   field("collection").addEventListener("change", () => {
     picked = new Map();
+    field("user").value = "";
+    offerUsers();
+    showHistory();
     look();
     changed();
   });

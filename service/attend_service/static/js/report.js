@@ -3,26 +3,36 @@
 import { h, s, scrolled } from "./dom.js";
 import { number, plural } from "./format.js";
 import { colours, frame } from "./pictures.js";
+import { versionName } from "./versions.js";
 
-const WORDS = { random: "Random questions", unseen: "Unseen documents", mix: "Mixed, as in use" };
-const [WIDTH, ROW, LEFT] = [620, 46, 170];
+const WORDS = { random: "Questions not trained on", unseen: "Documents not trained on", mix: "Both, as in use" };
+const ENOUGH = 200; // questions, from which most gains can be proved
+const [WIDTH, ROW, LEFT] = [620, 46, 190];
 const NARROW = 460; // names stand above their lines
 
 /** The whole report of a version, or a sentence where none was trained, in `room` pixels. */
 export function drawReport(projection, room = WIDTH) {
   const { report } = projection;
   if (!report?.reason) {
-    return h("p", { class: "quiet" }, `Version ${projection.version} (${projection.kind}) was not trained; it has no report.`);
+    return h("p", { class: "quiet" }, `${versionName(projection)}: it was not trained, so it has no report.`);
   }
   const views = Object.entries(report.views ?? {});
   return h(
     "div",
     {},
-    h("p", {}, h("strong", {}, report.promoted ? "Promoted. " : "Not promoted. "), report.reason),
+    h("p", {}, h("strong", {}, report.promoted ? "Promoted. " : "Not promoted. "), verdict(report)),
     views.length ? scrolled("Means before and after, drawn", gains(views, Math.max(220, Math.min(WIDTH, room)))) : null,
     views.length ? table(views) : null,
     calibration(report.calibration ?? {}),
   );
+}
+
+/** The reason in a sentence, with the means that it compares; the table has all the others. */
+function verdict({ reason, promoted, views }) {
+  const mix = views?.mix;
+  if (!mix) return reason;
+  const few = !promoted && mix.queries < ENOUGH ? ` ${plural(mix.queries, "question")} may be too few to be sure; a few hundred usually suffice.` : "";
+  return `${reason.split(" (")[0].replace(/\.$/, "")}: ${mix.before.toFixed(3)} → ${mix.after.toFixed(3)}, p ${number(mix.p, 2)}.${few}`;
 }
 
 /** Each view's means before and after, joined by an arrow. */
@@ -31,10 +41,12 @@ function gains(views, width) {
   const narrow = width < NARROW;
   const left = narrow ? 10 : LEFT;
   const ends = views.flatMap(([, each]) => [each.before, each.after]);
-  const [low, high] = [Math.max(0, Math.min(...ends) - 0.05), Math.min(1, Math.max(...ends) + 0.05)];
+  const step = [0.02, 0.05, 0.1, 0.2].find((each) => Math.max(...ends) - Math.min(...ends) + 0.1 <= 5 * each) ?? 0.25;
+  const low = Math.max(0, Math.floor((Math.min(...ends) - step / 4) / step) * step);
+  const high = Math.min(1, Math.ceil((Math.max(...ends) + step / 4) / step) * step);
   const x = (value) => left + ((value - low) / (high - low)) * (width - left - 40);
   const height = views.length * ROW + 40;
-  const ticks = [low, (low + high) / 2, high];
+  const ticks = Array.from({ length: Math.round((high - low) / step) + 1 }, (_, at) => low + at * step);
   return s(
     "svg",
     frame(width, height, "Means before and after, on what was held out"),

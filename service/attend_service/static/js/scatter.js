@@ -82,9 +82,9 @@ function star(query, to, c) {
   const [x, y] = to(query.place);
   const was = query.was && to(query.was);
   return [
-    was ? s("line", { x1: was[0], y1: was[1], x2: x, y2: y, stroke: c.warm, "stroke-dasharray": "4 3", "stroke-width": 1.5 }) : null,
-    s("path", { d: `M${x},${y - 9}l9,9l-9,9l-9,-9z`, fill: c.warm, stroke: c.panel, "stroke-width": 1.5 }),
-    s("text", { x: x + 13, y: y + 4, fill: c.warm, "font-weight": 600, "paint-order": "stroke", stroke: c.panel, "stroke-width": 3 }, "query"),
+    was ? s("line", { x1: was[0], y1: was[1], x2: x, y2: y, stroke: c.ink, "stroke-dasharray": "4 3", "stroke-width": 1.5 }) : null,
+    s("path", { d: `M${x},${y - 9}l9,9l-9,9l-9,-9z`, fill: c.ink, stroke: c.panel, "stroke-width": 2 }),
+    s("text", { x: x + 13, y: y + 4, fill: c.ink, "font-weight": 600, "paint-order": "stroke", stroke: c.panel, "stroke-width": 3 }, "query"),
   ];
 }
 

@@ -3,19 +3,22 @@
 import { latest, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { drawFilters } from "./filters.js";
-import { number, plural } from "./format.js";
-import { drawHit, fullBar } from "./hits.js";
-import { panel, tail, takesServer } from "./panel.js";
+import { count, number, plural } from "./format.js";
+import { drawHit } from "./hits.js";
+import { noAnswer, panel, tail, takesServer } from "./panel.js";
 import { explain, queryOf } from "./queries.js";
+import { example } from "./start.js";
 import { reopenOnReturn, write } from "./state.js";
-import { weigh } from "./weigh.js";
+import { isAnswered, weigh } from "./weigh.js";
 
 const LISTED = 100;
+const PATIENCE = 150; // milliseconds after which an answer is late enough to say so
 const form = byId("search");
 const results = byId("results");
 const status = byId("status");
 
 let answer = null;
+let total = null; // documents of the collection
 
 const field = (name) => form.elements[name];
 const temperature = () => Number(byId("temperature").value) || 1;
@@ -41,6 +44,7 @@ function request(query) {
 
 const ask = latest(async () => {
   if (!field("q").value.trim()) return clear();
+  const late = setTimeout(() => busy(true), PATIENCE);
   try {
     const began = performance.now();
     const collection = field("collection").value;
@@ -54,14 +58,27 @@ const ask = latest(async () => {
     byId("start")?.remove();
     form.querySelector("h1").className = "hidden";
     tell(status, null);
+    busy(false);
     paint();
     rest();
   } catch (error) {
+    busy(true); // what is shown answers something else
+    results.removeAttribute("aria-busy");
     tell(status, error);
+  } finally {
+    clearTimeout(late);
   }
 });
 
+/** Dim the answer before while another is awaited. */
+function busy(is) {
+  results.classList.toggle("late", is);
+  if (is) results.setAttribute("aria-busy", "true");
+  else results.removeAttribute("aria-busy");
+}
+
 function clear() {
+  busy(false);
   answer = null;
   results.replaceChildren();
   tell(status, null);
@@ -99,22 +116,37 @@ function paint() {
   const weighed = weigh(answer, heat);
   const order = weighed.order.filter((at) => at < answer.hits.length);
   const k = Math.min(Number(field("k").value), order.length);
-  const full = fullBar([weighed.nothing, ...order.map((at) => weighed.weights[at])]);
   const collection = field("collection").value;
-  const items = order.slice(0, k).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1, full));
+  const items = order.slice(0, k).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1));
   const listed = new Set(order.slice(0, k));
   const served = answer.served?.heat === heat ? answer.served.answer : null;
+  const answered = isAnswered(answer, weighed.nothing, heat);
+  const none = noAnswer(answer, weighed.nothing);
+  const nearest = answered || !items.length ? null : h("h2", { class: "label" }, "Nearest all the same");
   results.replaceChildren(
-    panel(answer, weighed, heat, field("mode").value === "hard", served),
-    h("ol", { class: "hits", "aria-label": "Documents" }, items),
-    tail(answer, weighed, weighed.order.filter((at) => !listed.has(at)), full),
+    panel(answer, weighed, heat, field("mode").value === "hard", served, { collection, q: field("q").value, clear: clearFilters }),
+    ...[
+      none && !answered ? h("ul", { class: "hits" }, none) : null,
+      nearest,
+      h("ol", { class: answered ? "hits" : "hits far", "aria-label": "Documents" }, items),
+      none && answered ? h("ul", { class: "hits" }, none) : null,
+      tail(weighed.weights, weighed.order.filter((at) => !listed.has(at)), order.length - k, more),
+    ].filter(Boolean),
   );
-  status.textContent = `${plural(answer.attended, "document")} attended · ${number(answer.took, 2)} ms`;
+  const weighedOf = total === null ? plural(answer.attended, "document") : `${count(answer.attended)} of ${plural(total, "document")}`;
+  status.textContent = `${weighedOf} weighed · ${number(answer.took, 2)} ms`;
+}
+
+function more() {
+  field("k").value = String(Number(field("k").value) + 20);
+  repaint();
 }
 
 function said() {
   const heat = temperature();
-  byId("temperature-said").textContent = heat === 1 ? "as fitted" : `× ${number(heat, 2)}`;
+  const focus = byId("temperature-said");
+  focus.textContent = heat === 1 ? "as fitted" : `${heat < 1 ? "sharp" : "broad"}, × ${number(heat, 2)}`;
+  focus.title = `Temperature × ${number(heat, 3)}`;
   byId("k-said").textContent = field("k").value;
 }
 
@@ -124,7 +156,7 @@ function remember() {
   const parameters = {
     q: field("q").value,
     collection: field("collection").value,
-    mode: field("mode").value === "hard" ? "" : "soft",
+    mode: field("mode").value === "hard" ? "hard" : "",
     value: field("value").value,
     k: field("k").value === "10" ? "" : field("k").value,
     attend: field("attend").value === "all" ? "all" : "",
@@ -138,17 +170,33 @@ function remember() {
 
 async function openCollection() {
   try {
-    const current = filter();
     explain(field("q"), field("collection").value, "Ask in your own words");
-    const fields = await drawFilters(byId("filters"), field("collection").value, current, (chosen) => {
+    const { fields, documents } = await drawFilters(byId("filters"), byId("filtered"), field("collection").value, filter(), (chosen) => {
       byId("filter").value = chosen ? JSON.stringify(chosen) : "";
       changed();
     });
-    const options = ["@id", "@key", ...fields.map((each) => each.name)];
-    byId("values").replaceChildren(...options.map((value) => h("option", { value })));
+    total = documents;
+    drawValues(fields.map((each) => each.name));
+    if (answer) paint();
   } catch (error) {
     tell(status, error);
   }
+}
+
+/** What an answer may be made of; what the address names stays, as the server says whether it is. */
+function drawValues(names) {
+  const select = byId("value");
+  const chosen = select.value;
+  const options = new Map([["", "All fields"], ...names.map((name) => [name, name]), ["@id", "Ids"], ["@key", "Embeddings"]]);
+  if (!options.has(chosen)) options.set(chosen, chosen);
+  select.replaceChildren(...[...options].map(([value, word]) => h("option", { value }, word)));
+  select.value = chosen;
+}
+
+function clearFilters() {
+  byId("filter").value = "";
+  openCollection();
+  changed();
 }
 
 function changed() {
@@ -162,9 +210,6 @@ function repaint() {
 }
 
 function start() {
-  const given = new URLSearchParams(location.search);
-  // Asked for with no mode in the address, a page of one's own begins with the blend.
-  if (!given.has("mode")) field("mode").value = given.has("q") ? "hard" : "soft";
   byId("heat").value = String(Math.log10(temperature()));
   byId("options").open = matchMedia("(min-width: 56rem)").matches;
   said();
@@ -175,9 +220,8 @@ function start() {
   field("q").addEventListener("input", changed);
   for (const name of ["value", "attend"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => {
-    byId("filter").value = "";
-    openCollection();
-    changed();
+    byId("value").value = "";
+    clearFilters();
   });
   byId("heat").addEventListener("input", (event) => {
     byId("temperature").value = String(Number((10 ** Number(event.target.value)).toPrecision(6)));
@@ -187,7 +231,19 @@ function start() {
   field("k").addEventListener("input", repaint);
   for (const each of field("mode")) each.addEventListener("change", repaint);
   if (field("collection").value && field("collection").options.length) openCollection();
+  document.addEventListener("keydown", onKey);
   if (field("q").value) changed();
+  else if (byId("start")) example(byId("example"));
+}
+
+/** "/" goes to the query, and ↓ from there to the first document. */
+function onKey(event) {
+  const typing = event.target.closest("input, select, textarea");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/" && !typing) field("q").focus();
+  else if (event.key === "ArrowDown" && event.target === field("q")) results.querySelector(".hit h3 a")?.focus();
+  else return;
+  event.preventDefault();
 }
 
 reopenOnReturn();

@@ -7,6 +7,8 @@ const TYPED = "input:not([type=radio], [type=checkbox], [type=file]), textarea";
 
 const LONGEST = 16_000; // characters; with more the server refuses the address
 
+const TAKES_QUERY = new Set(["/search", "/attention", "/compare", "/teach", "/map"]);
+
 let touched = false; // what a view writes before that is the address it was opened with, made plain
 let typing = false;
 let draft = false; // whether typing made the entry that is shown, and still goes on
@@ -41,15 +43,23 @@ export function write(parameters, path = location.pathname) {
     history[touched && !draft ? "pushState" : "replaceState"](null, "", address);
     draft = typing;
   }
-  keepCollection(parameters.collection);
+  keepContext(parameters);
 }
 
-/** The menu goes on with the collection that is looked at. */
-function keepCollection(name) {
-  if (!name) return;
+/** The address of a view; of a query its first line, and what is empty is left out. */
+export function addressOf(path, { collection, q = "", ...more }) {
+  const parameters = { collection, q: q.split("\n")[0], ...more };
+  const present = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
+  const query = new URLSearchParams(present).toString();
+  return query && query.length <= LONGEST ? `${path}?${query}` : path;
+}
+
+/** The menu goes on with the collection that is looked at, and with the query. */
+function keepContext({ collection, q }) {
+  if (!collection) return;
   for (const link of document.querySelectorAll(".top nav a:not([href^='/docs'])")) {
     const path = link.getAttribute("href").split("?")[0];
-    link.setAttribute("href", `${path}?collection=${encodeURIComponent(name)}`);
+    link.setAttribute("href", addressOf(path, TAKES_QUERY.has(path) ? { collection, q } : { collection }));
   }
 }
 

@@ -3,15 +3,17 @@
 import { del, get, latest, of, post } from "./api.js";
 import { byId, h, tell } from "./dom.js";
 import { number, plural, short } from "./format.js";
-import { drawHit, fullBar } from "./hits.js";
+import { drawHit } from "./hits.js";
 import { drawJob, follow, isOver } from "./jobs.js";
 import { drawReport } from "./report.js";
 import { explain, queryOf } from "./queries.js";
-import { read, reopenOnReturn, write } from "./state.js";
+import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { titlesOf } from "./titles.js";
+import { versionName } from "./versions.js";
 
 const K = 20;
 const PAGE = 30;
+const ENOUGH = 200; // queries
 const form = byId("teach");
 const field = (name) => form.elements[name];
 const path = (...parts) => of(field("collection").value, ...parts);
@@ -43,9 +45,8 @@ async function judged(query) {
 }
 
 function paint() {
-  const full = fullBar(answer.hits.map((hit) => hit.weight));
   const items = answer.hits.map((hit, rank) => {
-    const item = drawHit(field("collection").value, hit, hit.weight, rank + 1, full, marks(hit, rank));
+    const item = drawHit(field("collection").value, hit, hit.weight, rank + 1, { extra: marks(hit, rank) });
     item.tabIndex = rank === at ? 0 : -1;
     item.dataset.said = said.get(hit.id) ?? "";
     item.addEventListener("focus", () => move(rank, false));
@@ -119,7 +120,7 @@ async function examples(before = null) {
   await tried(async () => {
     const page = before === null ? "" : `&before=${before}`;
     const found = await get(`${path("feedback")}?limit=${PAGE}${page}`);
-    byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}`;
+    byId("count").textContent = `${plural(found.examples, "example")} of ${plural(found.questions, "query", "queries")}${found.questions < ENOUGH ? `; about ${ENOUGH} queries usually prove a gain` : ""}`;
     const titles = await titlesOf(field("collection").value, found.items.map((each) => each.document));
     const rows = found.items.map((each) => row(each, titles.get(each.document) ?? each.document));
     const body = byId("examples").querySelector("tbody");
@@ -160,7 +161,7 @@ function version(each, active) {
   return h(
     "li",
     {},
-    h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${each.kind}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
+    h("div", {}, h("strong", {}, `Version ${each.version}`), ` ${versionName(each).split(", ")[1]}`, h("br"), h("span", { class: "quiet" }, new Date(each.created).toLocaleString())),
     isActive ? h("span", { class: "chip" }, "in use") : h("button", { type: "button", on: { click: promote } }, "Promote"),
   );
 }
@@ -182,11 +183,21 @@ async function watch(id) {
   byId("train").disabled = true;
   try {
     const job = await follow(id, (now) => byId("job").replaceChildren(drawJob(now, (error) => tell(byId("status"), error))));
-    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }, byId("job").clientWidth));
+    if (job.result) byId("job").append(drawReport({ version: job.result.version ?? "", report: job.result }, byId("job").clientWidth), next(job.result));
     await change(async () => {});
   } finally {
     byId("train").disabled = false;
   }
+}
+
+/** What can be done after a training, so that its end is not the end. */
+function next({ promoted, version }) {
+  const collection = field("collection").value;
+  const label = h("button", { type: "button", on: { click: () => field("q").focus() } }, "Label more queries");
+  const compare = version === null ? null : h("a", { class: "button", href: addressOf("/compare", { collection, after: version }) }, "Compare the versions");
+  const search = promoted ? h("a", { class: "button", href: addressOf("/search", { collection, q: field("q").value }) }, "Search with it") : null;
+  const hint = promoted || version !== null ? null : h("p", { class: "quiet" }, "Searches answer as before. To look at what was learned all the same, train once more without the test above: the version is then stored, and you can compare it.");
+  return h("div", {}, hint, h("div", { class: "row" }, promoted ? null : label, search, compare));
 }
 
 /** A training that runs already is gone on with. */
