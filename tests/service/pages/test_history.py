@@ -84,7 +84,7 @@ def test_choices_are_entries_and_a_slide_is_one(tab: Tab) -> None:
     ("view", "choose", "chosen"),
     [
         ("attention", ("as", "lines"), "[data-row] path"),
-        ("map", ("colour", "shelf"), "#key li"),
+        ("map", ("projection", "3"), "[name=projection] option[value='3']:checked"),
         ("compare", ("after", "3"), "option[value='3']:checked"),
     ],
 )
