@@ -48,6 +48,7 @@ def test_a_row_has_the_weights_of_a_search_and_that_of_no_answer(tab: Tab) -> No
         assert sum(weights) == pytest.approx(1, abs=5e-3)
         assert drawn(tab, 1, columns)[-1] == pytest.approx(1 - nothing["confidence"], abs=1e-3)
         assert not nothing["answered"]
+        tab.page.click("summary:has-text('As a table')")
         assert "zzz qqq xxx (no answer)" in tab.text("#table")
         assert {"others", "no answer"} <= set(tab.text("#table thead").split("\t"))
     finally:

@@ -5,7 +5,7 @@ import { byId, h, tell } from "./dom.js";
 import { short } from "./format.js";
 import { drawHit } from "./hits.js";
 import { addressOf, read, reopenOnReturn } from "./state.js";
-import { isShown, shown } from "./values.js";
+import { isRecord, isShown, shown } from "./values.js";
 
 const ALIKE = 8;
 const { collection = "default", id = "" } = read();
@@ -31,12 +31,14 @@ function draw(stored, title) {
   document.querySelector("main h1").textContent = short(title, 200);
   document.querySelector("main .lead")?.remove();
   const texts = Object.entries(stored.fields ?? {}).filter(([, text]) => text !== title);
-  const payload = Object.entries(stored.payload ?? {}).filter(([, part]) => part !== null && part !== title);
+  const { value } = stored;
+  const isTold = ([name, part]) => part === null || part === title || part === value?.[name];
+  const payload = Object.entries(stored.payload ?? {}).filter((pair) => !isTold(pair));
   byId("document").replaceChildren(
     h("p", { class: "quiet" }, "id: ", h("span", { dir: "auto" }, id), " · ", collection),
     ...texts.map(([name, text]) => h("section", {}, h("h2", { class: "label" }, name), h("p", { class: "prose", dir: "auto" }, text))),
-    section("Value", stored.value == null ? null : shown(stored.value)),
-    section("Shown and filtered", payload.length ? h("dl", { class: "payload" }, payload.map(entry)) : null),
+    section("Value", value == null ? null : isRecord(value) ? list(Object.entries(value)) : shown(value)),
+    section("Shown and filtered", payload.length ? list(payload) : null),
     actions(title),
   );
 }
@@ -46,6 +48,8 @@ function section(title, content) {
   if (content === null) return document.createDocumentFragment();
   return h("section", {}, h("h2", { class: "label" }, title), content);
 }
+
+const list = (entries) => h("dl", { class: "payload" }, entries.map(entry));
 
 function entry([name, value]) {
   return h("div", {}, h("dt", {}, name), h("dd", { dir: "auto" }, isShown(value) ? h("div", { class: "cover" }, shown(value)) : shown(value)));

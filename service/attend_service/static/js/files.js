@@ -62,7 +62,7 @@ function delimited(text) {
   const good = lines.filter(fits);
   const kinds = names.map((_, column) => kindOf(good.map((cells) => cells[column])));
   const row = (cells) => Object.fromEntries(cells.map((cell, column) => [names[column], typed(cell, kinds[column])]));
-  const wrong = (cells) => `has ${cells.length} cells, but there are ${names.length} columns`;
+  const wrong = (cells) => `has ${cells.length} ${cells.length === 1 ? "cell" : "cells"}, but there are ${names.length} columns`;
   // The header is the first row of the file.
   return sorted(lines.map((cells, at) => (fits(cells) ? { place: at + 2, row: row(cells) } : { place: at + 2, reason: wrong(cells) })));
 }

@@ -3,10 +3,11 @@
 import { drawn, nothing } from "./answer.js";
 import { blend, hardAnswer } from "./blend.js";
 import { bar, h } from "./dom.js";
-import { count, percent } from "./format.js";
+import { count, percent, plural } from "./format.js";
 import { addressOf } from "./state.js";
 import { isAnswered, weigh } from "./weigh.js";
 
+const NEARLY_NONE = 0.005; // of no answer, which rounds to a certainty that nothing has
 const NEXT = [["attention", "Weights side by side"], ["map", "On the map"], ["compare", "Compare versions"], ["teach", "Teach this"]];
 
 /**
@@ -19,11 +20,16 @@ export function panel(result, weighed, heat, hard, served, context) {
   return h(
     "section",
     { class: "answer", "aria-label": "Answer" },
-    h("h2", {}, hard ? "Answer of the best document" : `Answer, blended from ${count(result.attended)} documents`),
+    h("h2", {}, heading(result, answered, hard)),
     answered ? body(result, weighed, heat, hard, served) : unanswered(result, context.clear),
     facts(result, heat, weighed.nothing, context),
     answered ? next(context) : null,
   );
+}
+
+function heading(result, answered, hard) {
+  if (!answered) return "Answer";
+  return hard ? "Answer of the best document" : `Answer, blended from ${plural(result.attended, "document")}`;
 }
 
 /** Whether what they say together takes the server: it was not asked at this temperature yet. */
@@ -86,7 +92,8 @@ function confidence(result, heat, none, context) {
   if (!result.attended) return null;
   if (!result.calibrated) return ["Confidence not fitted yet. ", h("a", { href: addressOf("/teach", context) }, "Teach it")];
   if (heat !== 1) return "the confidence is fitted for the focus as fitted";
-  const sure = `${percent(1 - none)} sure that something here answers`;
+  const share = none < NEARLY_NONE ? "More than 99 %" : percent(1 - none);
+  const sure = `${share} sure that something here answers`;
   const { threshold } = result.weighing;
   return threshold !== null && 1 - none < threshold ? `${sure}, ${percent(threshold)} needed` : sure;
 }

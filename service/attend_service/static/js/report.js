@@ -32,7 +32,7 @@ function verdict({ reason, promoted, views }) {
   const mix = views?.mix;
   if (!mix) return reason;
   const few = !promoted && mix.queries < ENOUGH ? ` ${plural(mix.queries, "question")} may be too few to be sure; a few hundred usually suffice.` : "";
-  return `${reason.split(" (")[0].replace(/\.$/, "")}: ${mix.before.toFixed(3)} → ${mix.after.toFixed(3)}, p ${number(mix.p, 2)}.${few}`;
+  return `${reason.split(" (")[0].replace(/\.$/, "")}: ${mix.before.toFixed(3)} → ${mix.after.toFixed(3)}, p ${mix.p < 0.001 ? "< 0.001" : number(mix.p, 2)}.${few}`;
 }
 
 /** Each view's means before and after, joined by an arrow. */
