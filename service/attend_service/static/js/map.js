@@ -12,7 +12,7 @@ import { addressOf, read, reopenOnReturn, write } from "./state.js";
 import { plain } from "./values.js";
 
 const LISTED = 10;
-const [FEW, MANY] = [2, 12]; // different values, between which a field is likely to colour groups
+const CANDIDATES = 6; // fields of which one is chosen to colour
 const FEWEST = 8; // documents that t-SNE takes
 const form = byId("map");
 const field = (name) => form.elements[name];
@@ -20,6 +20,7 @@ const path = (...parts) => of(field("collection").value, ...parts);
 
 let map = null;
 let rank = -1; // of the document that the keyboard is at
+let candidates = []; // fields of which one is to be chosen
 let facets = {}; // of the fields that may colour
 let standard = { method: "tsne", limit: "1000", colour: "" }; // where the address does not say
 
@@ -36,7 +37,7 @@ const changed = () => {
 
 const ask = latest(async () => {
   const given = Object.fromEntries(new FormData(form));
-  const body = { limit: Number(given.limit) || 1000, method: given.method, fields: given.colour ? [given.colour] : [] };
+  const body = { limit: Number(given.limit) || 1000, method: given.method, fields: given.colour ? [given.colour] : candidates };
   if (given.projection) body.projection = Number(given.projection);
   if (given.before) body.before = Number(given.before);
   byId("status").className = "status";
@@ -45,6 +46,7 @@ const ask = latest(async () => {
     if (given.q.trim()) body.query = await queryOf(given.collection, given.q.trim());
     map = await post(path("map"), body);
     rank = -1;
+    if (candidates.length) choose();
     tell(byId("status"), null);
     paint();
   } catch (error) {
@@ -59,11 +61,14 @@ const ask = latest(async () => {
 function kinds() {
   const name = field("colour").value;
   if (!name) return { of: new Map(), names: [], others: 0 };
-  const names = (facets[name]?.values ?? []).map(({ value }) => plain(value)).slice(0, KINDS.length - 1);
+  const names = colours(name);
   const kindOf = ({ payload }) => (payload[name] == null || !names.includes(plain(payload[name])) ? null : names.indexOf(plain(payload[name])));
   const of_ = new Map(map.points.map((point) => [point.id, kindOf(point)]));
   return { of: of_, names, others: [...of_.values()].filter((kind) => kind === null).length };
 }
+
+/** The values of a field that have a colour, the most frequent of the collection first. */
+const colours = (name) => (facets[name]?.values ?? []).map(({ value }) => plain(value)).slice(0, KINDS.length - 1);
 
 function paint() {
   if (!map) return;
@@ -137,7 +142,8 @@ async function open(given = {}) {
     field("projection").replaceChildren(h("option", { value: "" }, `in use (${active})`), ...options);
     field("before").replaceChildren(h("option", { value: "" }, "none"), ...options.map((each) => each.cloneNode(true)));
     field("colour").replaceChildren(h("option", { value: "" }, "nothing"), ...names.map((name) => h("option", {}, name)));
-    standard = { ...standard, method: total < FEWEST ? "pca" : "tsne", colour: groups(names, total) };
+    standard = { ...standard, method: total < FEWEST ? "pca" : "tsne", colour: "" };
+    candidates = given.colour === undefined ? groupings(names, total) : [];
     for (const name of ["projection", "before"]) field(name).value = given[name] ?? "";
     field("method").value = given.method ?? standard.method;
     field("colour").value = given.colour === "none" ? "" : (given.colour ?? standard.colour);
@@ -147,17 +153,47 @@ async function open(given = {}) {
   }
 }
 
-/** The field that colours unless the reader chooses: the one with the fewest values, of a few. */
-function groups(names, total) {
+/** The fields that may colour groups: those with neither one value nor nearly one for each document. */
+function groupings(names, total) {
   const distinct = (name) => facets[name]?.distinct ?? 0;
-  const few = names.filter((name) => distinct(name) >= FEW && distinct(name) <= Math.min(MANY, total / 2));
-  return few.sort((a, b) => distinct(a) - distinct(b))[0] ?? "";
+  return names.filter((name) => distinct(name) > 1 && distinct(name) <= Math.max(KINDS.length, total / 5)).slice(0, CANDIDATES);
+}
+
+/**
+ * How well the colours of a field would show groups: the share of points whose nearest one of any
+ * colour has the same, beyond chance, less where few points have a colour.
+ */
+function clarity(name) {
+  const names = new Set(colours(name));
+  const points = map.points.filter(({ payload }) => payload[name] != null && names.has(plain(payload[name])));
+  if (points.length < 3) return 0;
+  const kinds = points.map(({ payload }) => plain(payload[name]));
+  const same = points.filter(({ place: [x, y] }, at) => {
+    let [nearest, least] = [-1, Infinity];
+    points.forEach(({ place }, other) => {
+      const distance = (place[0] - x) ** 2 + (place[1] - y) ** 2;
+      if (other !== at && distance < least) [nearest, least] = [other, distance];
+    });
+    return kinds[nearest] === kinds[at];
+  }).length;
+  const chance = [...names].reduce((sum, kind) => sum + (kinds.filter((each) => each === kind).length / points.length) ** 2, 0);
+  if (chance === 1) return 0;
+  return ((same / points.length - chance) / (1 - chance)) * Math.sqrt(points.length / map.points.length);
+}
+
+/** Colour by the field whose groups are clearest, where the reader has not chosen. */
+function choose() {
+  const ranked = candidates.map((name) => [clarity(name), name]).sort((a, b) => b[0] - a[0]);
+  standard.colour = ranked.length && ranked[0][0] > 0 ? ranked[0][1] : "";
+  field("colour").value = standard.colour;
+  candidates = [];
 }
 
 function start() {
   const given = read();
   for (const name of ["q", "collection", "limit"]) if (given[name]) field(name).value = given[name];
   for (const name of ["q", "limit"]) field(name).addEventListener("input", changed);
+  field("colour").addEventListener("change", () => (candidates = []));
   for (const name of ["projection", "before", "colour", "method"]) field(name).addEventListener("change", changed);
   field("collection").addEventListener("change", () => open());
   form.addEventListener("submit", (event) => event.preventDefault());
