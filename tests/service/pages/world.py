@@ -133,7 +133,9 @@ def points(made: Collection) -> None:
 
 
 def hostile(made: Collection) -> None:
-    """Documents that try to be more than text, in every place that a page shows."""
+    """Documents that try to be more than text, in every place that a page shows; two versions."""
+    width = made.settings.dimension
+    made.add_projection(given(np.eye(width), np.eye(width), kind="given"))
     nasty = [
         SCRIPT,
         IMAGE,
