@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -31,9 +31,9 @@ class StartQuestion(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    query: str = Field(min_length=1, max_length=256)
-    value: str | None = Field(None, max_length=256)
-    remark: str | None = Field(None, max_length=80)
+    query: Annotated[str, Field(min_length=1, max_length=256)]
+    value: Annotated[str, Field(max_length=256)] | None = None
+    remark: Annotated[str, Field(max_length=80)] | None = None
 
 
 _stored = TypeAdapter(list[StartQuestion])
