@@ -25,6 +25,7 @@ from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_word
 from attend.search.scoring import AttentionOptions, Queries
 from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.values import ValueTypes
+from attend.settings import Settings
 from attend.stored import StoredCollection
 from attend.timings import collecting, tell, timed
 from attend.types import Consistency
@@ -52,9 +53,17 @@ class Collection(StoredCollection):
     ) -> None:
         super().__init__(name, opened, encoders)
         self._select = opened.select
+        self._coalescer = Coalescer(self._answer, _cost, TOGETHER)
+        self._compose()
+
+    def adopt(self, settings: Settings) -> None:
+        super().adopt(settings)
+        self._compose()
+
+    def _compose(self) -> None:
+        """Make the parts that work by the settings."""
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
         self._types = ValueTypes(self.store, self.settings)
-        self._coalescer = Coalescer(self._answer, _cost, TOGETHER)
         histories = Histories(self.store, self._queries)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
@@ -86,6 +95,8 @@ class Collection(StoredCollection):
                 f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken.",
                 field="searches",
             )
+        if self.settings.normalize is None:
+            self.refresh()
         started = time.perf_counter()
         searches = [Search(request, request.query.parts(), started) for request in requests]
         groups: dict[Hashable, list[int]] = {}
@@ -139,6 +150,7 @@ class Collection(StoredCollection):
             InvalidRequest: the requests differ in more than their queries.
             LimitExceeded: the matrix has more cells than are sent at once.
         """
+        self.refresh()
         options = matrix_options(requests)
         query = EncodedQuery.joined(self._queries.encode([request.query for request in requests]))
         view, rows, contents = self._select(options, ())
@@ -171,6 +183,7 @@ class Collection(StoredCollection):
 
     def recommended(self, request: RecommendRequest) -> Recommended | Predicted:
         """Answer a recommendation request that is validated already."""
+        self.refresh()
         if request.target is not None:
             return self._predictor.predict(request)
         return self._recommender.next_items(request)

@@ -140,8 +140,11 @@ class Data:
             if self._engine.identity(name) is None:
                 self._engine.make(name, full)
             collection = self.collection(name)
-        if collection.settings != full:
-            raise _differs(name, collection.settings, full)
+        has = collection.settings
+        if full.normalize is None:  # left to the first write, which may have been
+            full = replace(full, normalize=has.normalize)
+        if has != full:
+            raise _differs(name, has, full)
         return collection
 
     def ensure(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
@@ -292,6 +295,7 @@ class Data:
             parse_type(request.values, field="values")
         if request.dimension is not None:
             return Settings(encoder=None, dimension=request.dimension, **plain)
+        plain["normalize"] = bool(request.normalize)
         encoder = self.encoder(request.encoder or encoders.DEFAULT)
         if request.overlap is not None:
             encoder.passages([], request.overlap)  # refuses one that leaves a passage nothing new

@@ -5,7 +5,8 @@ AttendError
 ├── InvalidRequest        what was asked cannot be done as asked (a field, a value, a range)
 │   ├── UnknownField      a value, payload or text field that no document has
 │   ├── Unsupported       what another engine can do, but this one cannot
-│   └── DimensionMismatch a vector of another width than the collection's
+│   ├── DimensionMismatch a vector of another width than the collection's
+│   └── KeylessDocuments  a query by documents that have neither text nor a vector
 ├── NotFound
 │   ├── UnknownCollection
 │   ├── UnknownAlias
@@ -31,7 +32,7 @@ A message is one sentence or two: what was given, what was expected, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -69,14 +70,32 @@ class Unsupported(InvalidRequest):
 class DimensionMismatch(InvalidRequest):
     """A vector whose width is not the collection's."""
 
-    def __init__(self, *, expected: int, got: int, field: str = "vector") -> None:
+    def __init__(
+        self, *, expected: int, got: int, field: str = "vector", subject: str = "The vector"
+    ) -> None:
         super().__init__(
-            f"The vector has {got} dimensions, but this collection's have {expected}. "
+            f"{subject} has {got} dimensions, but this collection's have {expected}. "
             f"Send {expected} numbers.",
             field=field,
         )
         self.expected = expected
         self.got = got
+
+
+class KeylessDocuments(InvalidRequest):
+    """Documents without text and vector, with which nothing can be compared.
+
+    Args:
+        ids: the caller's ids by row.
+    """
+
+    def __init__(self, ids: Mapping[int, str]) -> None:
+        super().__init__(
+            f"The document {next(iter(ids.values()))!r} has neither text nor a vector, so that "
+            f"nothing can be compared with it; name another, or store a text or a vector for it.",
+            field="query",
+        )
+        self.rows = frozenset(ids)
 
 
 class NotFound(AttendError):

@@ -2,6 +2,14 @@
 
 The encoder runs before the write lock is taken, so that a batch holds the lock for the
 milliseconds of its transaction and not for the seconds of its encoding.
+
+A document's own vectors are its keys. Those of a field take the place of the keys that its text
+would have, those of the document as a whole of all; texts that are not encoded still serve words,
+highlights and titles.
+
+The first write of vectors decides the setting `normalize` where it is left open: vectors that have
+length one, but for rounding, are those of a model that gives them so, and their products are
+cosines. They are then scaled to exactly that, as all later ones are.
 """
 
 from __future__ import annotations
@@ -10,6 +18,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,39 +26,50 @@ import numpy as np
 from attend.api.base import MAX_DETAILS, MAX_TEXT
 from attend.api.documents import Written
 from attend.encoder import Encoder
-from attend.errors import DimensionMismatch, InvalidRequest
+from attend.errors import InvalidRequest
+from attend.own_vectors import own_vectors
 from attend.settings import Settings
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
-from attend.types import Document, Float32, Json, id_fault
+from attend.types import WHOLE, Document, Float32, Json, id_fault
 
 ATTEMPTS = 5
 """How often a batch is planned again when others change its documents meanwhile."""
 
 
-MAX_ABSOLUTE = 1e15
-"""Of a vector's numbers: squares of 1e15, summed over 65,536 dimensions, fit float32."""
+ROUNDING = 1e-3
+"""The most by which a length of one may be off: twice what rounding to float16 does at worst."""
 
 
 class Prepared(NamedTuple):
-    """A document that a collection takes, its vectors (d,) as stored, and its fingerprints."""
+    """A document that a collection takes, its vectors (n, d) as stored, and its fingerprints.
+
+    `hashes` is None while it is not decided whether vectors are scaled to length one.
+    """
 
     document: Document
     vectors: Mapping[str, Float32]
-    hashes: Hashes
+    hashes: Hashes | None
 
 
 class Ingest:
     """Turns documents into stored entries of one collection.
 
-    `encoder` is called at the first text that must be encoded: a batch without one needs no model.
+    Args:
+        encoder: called at the first text that must be encoded: a batch without one needs no model.
+        adopt: called with the settings that a write has decided, or found decided.
     """
 
     def __init__(
-        self, store: CollectionStore, settings: Settings, encoder: Callable[[], Encoder]
+        self,
+        store: CollectionStore,
+        settings: Settings,
+        encoder: Callable[[], Encoder],
+        adopt: Callable[[Settings], None] = lambda settings: None,
     ) -> None:
+        self.settings = settings
         self._store = store
-        self._settings = settings
         self._encoder = encoder
+        self._adopt = adopt
 
     def write(self, documents: Sequence[Document | Prepared]) -> Written:
         """Insert or replace documents, all or none.
@@ -58,13 +78,13 @@ class Ingest:
             InvalidRequest: documents that this collection cannot take, or two with one id; its
                 details name each of them.
         """
-        batch = self._prepared(documents)
         for _ in range(ATTEMPTS - 1):
             try:
-                return self._write_once(batch)
+                return self._write_once(documents)
             except StaleEntries:
-                continue
-        return self._write_once(batch)
+                if self.settings.normalize is None:  # others have decided it meanwhile
+                    self._adopt(Settings.of(self._store.settings()))
+        return self._write_once(documents)
 
     def prepare(self, document: Document) -> Prepared:
         """Check a document, and compute what is written beside its texts.
@@ -72,17 +92,14 @@ class Ingest:
         Raises:
             InvalidRequest: this collection cannot take the document.
         """
-        self._check(document)
-        vectors = {
-            name: as_embedding(vector, self._settings) for name, vector in document.vectors.items()
-        }
-        hashes = Hashes(
-            key_hash(document.fields, vectors, self._settings),
-            value_hash(document.value, document.payload),
-        )
-        return Prepared(document, vectors, hashes)
+        return _prepared(document, self.settings)
 
-    def _write_once(self, batch: Sequence[Prepared]) -> Written:
+    def _write_once(self, documents: Sequence[Document | Prepared]) -> Written:
+        settings = decided = self.settings
+        batch = self._prepared(documents, settings)
+        if settings.normalize is None and any(prepared.vectors for prepared in batch):
+            decided = replace(settings, normalize=_have_length_one(batch))
+            batch = [_settled(prepared, decided) for prepared in batch]
         stored = self._store.hashes([prepared.document.id for prepared in batch])
         plan = [
             (prepared, _verdict(stored.get(prepared.document.id), prepared.hashes))
@@ -93,19 +110,30 @@ class Ingest:
         entries = [
             Entry(document, hashes, keys.get(document.id))
             for (document, _, hashes), verdict in plan
-            if verdict != "unchanged"
+            if verdict != "unchanged" and hashes is not None  # None never comes so far
         ]
-        if entries:
+        if entries and decided is settings:
             self._store.write(entries)
+        elif entries:
+            self._store.write(entries, {"normalize": decided.normalize})
+            self._adopt(decided)
         return Written(**Counter(verdict for _, verdict in plan), encoded=encoded)
 
     def _keys(self, batch: Sequence[Prepared]) -> tuple[dict[str, list[KeyRow]], int]:
         """Return the keys of each document by its id, and the number of texts encoded for them."""
         keys = {
-            document.id: [KeyRow(field, 0, 0, vector) for field, vector in vectors.items()]
+            document.id: [
+                KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]
+            ]
             for document, vectors, _ in batch
         }
-        named = [(d.id, field, text) for d, _, _ in batch for field, text in d.fields.items()]
+        named = [
+            (document.id, field, text)
+            for document, vectors, _ in batch
+            if self.settings.encoder is not None and WHOLE not in vectors
+            for field, text in document.fields.items()
+            if field not in vectors
+        ]
         if not named:
             return keys, 0
         spans = self._spans([text for _, _, text in named])
@@ -120,35 +148,24 @@ class Ingest:
         return keys, len(parts)
 
     def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        if not self._settings.passages:
+        if not self.settings.passages:
             return [[(0, len(text))] if text.strip() else [] for text in texts]
-        by_text = self._encoder().passages(texts, self._settings.overlap)
+        by_text = self._encoder().passages(texts, self.settings.overlap)
         return [[(passage.start, passage.end) for passage in passages] for passages in by_text]
 
-    def _check(self, document: Document) -> None:
-        check_id(document.id)
-        _check_texts(document)
-        if document.fields and self._settings.encoder is None:
-            raise InvalidRequest(
-                f"The document {document.id!r} has text, but this collection was made for vectors "
-                f"of {self._settings.dimension} dimensions. Send a vector, or make a collection "
-                f"with an encoder.",
-                field="text",
-            )
-        if not any(text.strip() for text in document.fields.values()) and not document.vectors:
-            raise InvalidRequest(
-                f"The document {document.id!r} has neither text nor a vector; send one.",
-                field="text",
-            )
-
-    def _prepared(self, documents: Sequence[Document | Prepared]) -> list[Prepared]:
+    def _prepared(
+        self, documents: Sequence[Document | Prepared], settings: Settings
+    ) -> list[Prepared]:
         """Return all documents prepared; raise InvalidRequest, with details, if one is wrong."""
         batch: list[Prepared] = []
         wrong: list[tuple[str, InvalidRequest]] = []
         ids: set[str] = set()
         for place, document in enumerate(documents):
             try:
-                prepared = self.prepare(document) if isinstance(document, Document) else document
+                if isinstance(document, Document):
+                    prepared = _prepared(document, settings)
+                else:
+                    prepared = _settled(document, settings)
                 if prepared.document.id in ids:
                     raise InvalidRequest(
                         f"The id {prepared.document.id!r} occurs more than once in this batch; "
@@ -192,37 +209,48 @@ def _check_texts(document: Document) -> None:
             )
 
 
-def as_embedding(vector: Sequence[float], settings: Settings) -> Float32:
-    """Return a caller's vector as an embedding (d,), at length one if all others are.
+def _prepared(document: Document, settings: Settings) -> Prepared:
+    check_id(document.id)
+    _check_texts(document)
+    if document.fields and not document.vectors and settings.encoder is None:
+        raise InvalidRequest(
+            f"The document {document.id!r} has text and no vector, but this collection was made "
+            f"for vectors of {settings.dimension} dimensions. Send its vector too, or make a "
+            f"collection with an encoder.",
+            field="text",
+        )
+    is_blank = not any(map(str.strip, document.fields.values()))
+    if document.fields and not document.vectors and is_blank:
+        raise InvalidRequest(
+            f"The texts of the document {document.id!r} are empty; send a text, or leave them out.",
+            field="text",
+        )
+    vectors = {name: own_vectors(document, name, settings) for name in document.vectors}
+    hashes = None
+    if not vectors or settings.normalize is not None:
+        keys = key_hash(document.fields, vectors, settings)
+        hashes = Hashes(keys, value_hash(document.value, document.payload))
+    return Prepared(document, vectors, hashes)
 
-    Raises:
-        DimensionMismatch: it has another width than the collection.
-        InvalidRequest: it holds NaN or infinity, or has no direction where one is needed.
+
+def _settled(prepared: Prepared, settings: Settings) -> Prepared:
+    """Return a document as it is stored under settings that may be decided meanwhile."""
+    return prepared if prepared.hashes is not None else _prepared(prepared.document, settings)
+
+
+def _have_length_one(batch: Sequence[Prepared]) -> bool:
+    """Tell whether all vectors of documents have length one, but for rounding.
+
+    One of a single number that is not zero has it by chance: of these alone, nothing follows.
     """
-    with np.errstate(over="ignore"):  # what overflows is refused below
-        embedding = np.asarray(vector, dtype=np.float32)
-    if embedding.shape != (settings.dimension,):
-        raise DimensionMismatch(expected=settings.dimension, got=len(vector))
-    if not np.isfinite(embedding).all() or np.abs(embedding).max(initial=0) > MAX_ABSOLUTE:
-        raise InvalidRequest(
-            f"The vector holds NaN, infinity or a number beyond {MAX_ABSOLUTE:g} (products must "
-            f"fit 32 bits); send finite numbers, or scale them.",
-            field="vector",
-        )
-    if not settings.unit_embeddings:
-        return embedding
-    length = float(np.linalg.norm(embedding.astype(np.float64)))
-    if length == 0:
-        raise InvalidRequest(
-            "The vector is all zeros and cannot be scaled to length one, as this collection does; "
-            "send one with a direction.",
-            field="vector",
-        )
-    return (embedding.astype(np.float64) / length).astype(np.float32)
+    vectors = np.concatenate([v for prepared in batch for v in prepared.vectors.values()])
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    is_one = np.abs(lengths - 1) <= ROUNDING
+    return bool(is_one.all() and (np.count_nonzero(vectors, axis=1) > 1).any())
 
 
-def _verdict(stored: Hashes | None, new: Hashes) -> str:
-    if stored is None:
+def _verdict(stored: Hashes | None, new: Hashes | None) -> str:
+    if stored is None or new is None:
         return "added"
     if stored.keys != new.keys:
         return "updated"
@@ -232,10 +260,12 @@ def _verdict(stored: Hashes | None, new: Hashes) -> str:
 def key_hash(
     fields: Mapping[str, str], vectors: Mapping[str, Float32], settings: Settings
 ) -> bytes:
-    """A fingerprint of what a document's keys are made of; its vectors (d,) as they are stored."""
-    brought = {name: vector.tobytes().hex() for name, vector in vectors.items()}
+    """Return a hash of what a document's keys are made of; its vectors (n, d) as stored."""
+    numbers = {name: matrix.tobytes().hex() for name, matrix in vectors.items()}
     s = settings
-    return _digest([fields, brought, s.encoder, s.passages, s.overlap, s.normalize])
+    # Without text and vector it is the same before and after `normalize` is decided.
+    scaled = bool(s.normalize) and (bool(vectors) or s.encoder is not None)
+    return _digest([fields, numbers, s.encoder, s.passages, s.overlap, scaled])
 
 
 def value_hash(value: Json, payload: Mapping[str, Json]) -> bytes:

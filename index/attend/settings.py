@@ -30,7 +30,9 @@ class Settings:
     Attributes:
         encoder: name or folder of the model; None where documents bring their vectors.
         dimension: width of every embedding.
-        normalize: vectors that callers bring are scaled to length one.
+        normalize: vectors that callers bring are scaled to length one; None until the first write
+            of vectors decides it (`attend.ingest`). False with an encoder, whose embeddings have
+            length one anyway.
         scorer, scale: the default comparison and the factor on it (None: by the scorer).
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
@@ -39,7 +41,7 @@ class Settings:
 
     encoder: str | None
     dimension: int
-    normalize: bool = False
+    normalize: bool | None = False
     scorer: Literal["dot", "cosine", "laplace"] = "dot"
     scale: float | None = None
     passages: bool = True
@@ -51,7 +53,7 @@ class Settings:
     @property
     def unit_embeddings(self) -> bool:
         """True where stored embeddings have length one."""
-        return self.encoder is not None or self.normalize
+        return self.encoder is not None or bool(self.normalize)
 
     def stored(self) -> dict[str, Json]:
         return asdict(self)

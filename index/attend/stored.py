@@ -12,10 +12,11 @@ from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import (
     CollectionInfo,
     CollectionSettings,
-    DocumentRequest,
     UpdateRequest,
     Written,
 )
+from attend.api.upsert import parse_documents
+from attend.attention import default_scale
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
@@ -24,8 +25,10 @@ from attend.keys import IndexTarget
 from attend.projection import Projection, lsi, pca
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
+from attend.settings import Settings
 from attend.store import Role, StoredDocument, StoredProjection, compile_filter
 from attend.types import Document, Json, OnStage
+from attend.values import merged
 
 log = logging.getLogger("attend")
 
@@ -50,10 +53,21 @@ class StoredCollection:
         self.capabilities = opened.capabilities
         self.checks = opened.checks
         self._encoders = encoders
-        self._ingest = Ingest(self.store, self.settings, self.encoder)
+        self._ingest = Ingest(self.store, self.settings, self.encoder, self.adopt)
 
     def close(self) -> None:
         self.store.close()
+
+    def adopt(self, settings: Settings) -> None:
+        """Work by settings as they are stored by now."""
+        self.settings = self._ingest.settings = settings
+
+    def refresh(self) -> None:
+        """Adopt the settings that the first write of vectors, of any process, has decided."""
+        if self.settings.normalize is None:
+            settings = Settings.of(self.store.settings())
+            if settings != self.settings:
+                self.adopt(settings)
 
     # -- documents --------------------------------------------------------------------------
 
@@ -62,10 +76,7 @@ class StoredCollection:
 
         A document whose texts are as stored is not encoded again.
         """
-        parsed = [
-            item if isinstance(item, Document) else parse(DocumentRequest, item).document()
-            for item in documents
-        ]
+        parsed = parse_documents(documents)
         if len(parsed) > MAX_DOCUMENTS:
             raise InvalidRequest(
                 f"{len(parsed)} documents were sent at once; at most {MAX_DOCUMENTS} are taken.",
@@ -276,7 +287,7 @@ class StoredCollection:
         if changed == self.settings:
             return False
         self.store.put_settings(changes)
-        self.settings = changed
+        self.adopt(changed)
         self.views.target = IndexTarget(changed.recall, changed.exact_below)
         return True
 
@@ -308,6 +319,7 @@ class StoredCollection:
 
     def info(self) -> CollectionInfo:
         """Return the figures of the collection."""
+        self.refresh()
         documents, keys = self.store.counts()
         view = self.views.current()
         interactions, users = self.store.interaction_counts()
@@ -321,6 +333,10 @@ class StoredCollection:
             users=users,
             dimension=self.settings.dimension,
             encoder=self.settings.encoder,
+            scale=self.settings.scale
+            or default_scale(
+                self.settings.scorer, self.settings.unit_embeddings, self.settings.dimension
+            ),
             projection=view.version.number,
             generation=view.change,
             index=view.index_stats,
@@ -330,20 +346,3 @@ class StoredCollection:
 
     def _unknown(self, id: str) -> UnknownDocument:
         return UnknownDocument(f"The collection {self.name!r} has no document {id!r}.", field="id")
-
-
-def merged(target: Json, patch: Mapping[str, Json]) -> dict[str, Json]:
-    """Apply a JSON merge patch (RFC 7396) to an object, and return the result; `target` stays.
-
-    >>> merged({"year": 1851, "shelf": {"room": 2, "row": 7}}, {"shelf": {"row": None}, "new": 1})
-    {'year': 1851, 'shelf': {'room': 2}, 'new': 1}
-    """
-    result = dict(target) if isinstance(target, Mapping) else {}
-    for name, change in patch.items():
-        if change is None:
-            result.pop(name, None)
-        elif isinstance(change, Mapping):
-            result[name] = merged(result.get(name), change)
-        else:
-            result[name] = change
-    return result

@@ -33,18 +33,26 @@ MISSING_VALUE: None = None
 """A document without a value: left out of a blend, and reported as coverage."""
 
 
+Vectors: TypeAlias = Sequence[float] | Sequence[Sequence[float]] | Float32
+"""One vector (d,), or several (n, d)."""
+
+WHOLE = "vector"
+"""The name of vectors that stand for a document as a whole, and not for one of its texts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A document as a caller stores it.
 
-    `fields` maps a key field's name to its text; each field becomes one or more keys.
-    `vectors` maps a key field's name to a vector of the collection's width, for
-    documents that bring their own embeddings. A document has one or the other.
+    `fields` maps a field's name to its text. `vectors` maps a name to one vector of the
+    collection's width, or to several; each is a key. The vectors of a field are its keys, and its
+    text is not encoded; those of `WHOLE` are the keys of the whole document, and none of its texts
+    is encoded. A document without texts and vectors has no key: filters find it, searches do not.
     """
 
     id: str
     fields: Mapping[str, str] = field(default_factory=dict)
-    vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    vectors: Mapping[str, Vectors] = field(default_factory=dict)
     value: Json = MISSING_VALUE
     payload: Mapping[str, Json] = field(default_factory=dict)
 

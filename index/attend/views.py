@@ -195,7 +195,8 @@ class Views:
         with self._centring:
             centre, living = self._centre, raw.keys.documents
             if centre is None or not centre.documents <= living * 2 <= centre.documents * 3:
-                unit, scorer = self._settings.unit_embeddings, self._settings.scorer
+                now = Settings.of(self._store.settings())  # the first write decides some
+                unit, scorer = now.unit_embeddings, now.scorer
                 version = Version.centred(raw.keys.mean(), unit=unit, scorer=scorer)
                 centre = self._centre = _Centre(version, living)
         return replace(raw, version=centre.version)

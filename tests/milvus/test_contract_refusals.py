@@ -45,10 +45,10 @@ OF_A_COLLECTION: dict[str, tuple[Callable[[Collection], Any], type[Exception], s
         errors.InvalidRequest,
         "k + offset is 50, but only 10 documents are attended; lower k or raise attend",
     ),
-    "a document of two kinds": (
-        lambda c: c.upsert([{"id": "x", "text": "a", "vector": VECTOR}]),
+    "a document with two kinds of text": (
+        lambda c: c.upsert([{"id": "x", "text": "a", "fields": {"a": "b"}}]),
         errors.InvalidRequest,
-        "exactly one of text, fields and vector; text and vector were given",
+        "a document has text or fields; both were given",
     ),
     "a text without an encoder": (
         lambda c: c.upsert([{"id": "x", "text": "a"}]),

@@ -20,47 +20,10 @@ from attend.api.base import (
     Path,
     Reply,
     Request,
-    Text,
-    Vector,
     WrongField,
-    check_one,
 )
 from attend.store.selection import MAX_FACETS, MAX_VALUES
-from attend.types import Consistency, Document
-
-
-class DocumentRequest(Request):
-    """One document to store: `text`, `fields` or `vector`, and what to return for it."""
-
-    id: DocumentId
-    text: Text | None = None
-    """Short for fields: {text: …}."""
-    fields: dict[str, Text] | None = Field(None, min_length=1, max_length=64)
-    """Key fields: each gets keys of its own."""
-    vector: Vector | None = None
-    """An embedding of the caller's own."""
-    value: JsonValue = None
-    """The value to return for it."""
-    payload: dict[str, JsonValue] = Field(default_factory=dict)
-    """Fields for filters and displays."""
-
-    @model_validator(mode="after")
-    def _one_kind_of_key(self) -> DocumentRequest:
-        check_one(self, "a document", ("text", "fields", "vector"))
-        blank = [name for name, text in self.texts().items() if not text.strip()]
-        if blank:
-            raise ValueError(f"the text of {', '.join(blank)} is empty")
-        return self
-
-    def texts(self) -> dict[str, str]:
-        """Return the texts by field."""
-        if self.fields is not None:
-            return dict(self.fields)
-        return {"text": self.text} if self.text else {}
-
-    def document(self) -> Document:
-        vectors = {"vector": self.vector} if self.vector is not None else {}
-        return Document(self.id, self.texts(), vectors, self.value, self.payload)
+from attend.types import Consistency
 
 
 class UpdateRequest(Request):
@@ -88,12 +51,13 @@ class CollectionSettings(Request):
     """Model name or folder; the packaged MiniLM if absent."""
     dimension: int | None = Field(None, ge=1, le=MAX_WIDTH)
     """Width of the vectors that documents bring; such a collection has no encoder."""
-    normalize: bool = False
-    """Scale brought vectors to length one."""
+    normalize: bool | None = None
+    """Scale brought vectors to length one, or keep them as they are. If absent, the first write
+    decides: true if all its vectors have length one already."""
     scorer: Literal["dot", "cosine", "laplace"] = "dot"
     """The default comparison of queries and keys."""
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    """The default factor on it: 20 for normalised embeddings, else 1/√d."""
+    """The default factor on it: 20 for embeddings of length one, else 1/√d."""
     passages: bool = True
     """Split texts longer than the encoder's window."""
     overlap: int | None = Field(None, ge=0)
@@ -115,12 +79,6 @@ class CollectionSettings(Request):
                 "(documents bring vectors); both were given",
             )
         return self
-
-
-class UpsertRequest(Request):
-    """Documents to insert or replace: all of them or, if one is wrong, none."""
-
-    documents: list[DocumentRequest] = Field(max_length=MAX_DOCUMENTS)
 
 
 class DeletionRequest(Request):
@@ -218,6 +176,9 @@ class CollectionInfo(Reply):
     """The number of different users among them."""
     dimension: int
     encoder: str | None
+    scale: float
+    """The factor on the product of a query and an untrained key: 20 where embeddings have length
+    one, unless the settings name another."""
     projection: int
     generation: int
     """The revision of the collection; it grows with every write."""

@@ -20,18 +20,26 @@ MAX_PARTS = 1000
 
 
 class QueryPart(Request):
-    """One part of a blend: exactly one of text, vector or document id, and its weight."""
+    """One part of a blend: a text, a vector, both or a document id, and its weight."""
 
     text: Text | None = None
     vector: Vector | None = None
+    """Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded."""
     id: DocumentId | None = None
     weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
     """Its share, relative to the others'; below zero it pushes away."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> QueryPart:
-        check_one(self, "a part of a blend", ("text", "vector", "id"))
+        check_query(self, "a part of a blend", ("text", "vector", "id"))
         return self
+
+
+def check_query(item: QueryPart | Query, noun: str, names: tuple[str, ...]) -> None:
+    """Raise ValueError unless exactly one of some fields is there, or a text and a vector."""
+    sent = {name for name in names if getattr(item, name) is not None}
+    if sent != {"text", "vector"}:
+        check_one(item, noun, names)
 
 
 class MixturePart(QueryPart):
@@ -71,10 +79,11 @@ MixtureParts = Annotated[
 
 
 class Query(Request):
-    """A query spelled out: exactly one of text, vector, id, ids, blend and mixture."""
+    """A query spelled out: one of text, vector, id, ids, blend and mixture, or text and vector."""
 
     text: Text | None = None
     vector: Vector | None = None
+    """Compared with the keys; a text beside it is for BM25 and highlights, and is not encoded."""
     id: DocumentId | None = None
     """More like this document."""
     ids: list[DocumentId] | None = Field(None, min_length=1, max_length=MAX_PARTS)
@@ -87,7 +96,7 @@ class Query(Request):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Query:
-        check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+        check_query(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
         for name in ("blend", "mixture"):
             parts = getattr(self, name)
             if parts is not None and not any(part.weight for part in parts):
@@ -112,6 +121,7 @@ AnyQuery = Annotated[
     BeforeValidator(_spelled_out, json_schema_input_type=Text | Vector | Query),
     Field(
         description='Text, a vector, or one of {"text": …}, {"vector": […]}, {"id": …}, '
+        '{"text": …, "vector": […]} (the text for words, the vector for keys), '
         '{"ids": […]}, {"blend": [{"text": …, "weight": 2}, {"id": …, "weight": -1}]} and '
         '{"mixture": [{"id": …}, {"text": …, "weight": 2}]}.'
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
@@ -22,6 +23,7 @@ from attend.api.base import (
     Path,
     Request,
     Text,
+    Vector,
     WrongField,
 )
 from attend.api.queries import AnyQuery
@@ -164,6 +166,23 @@ class SearchRequest(SearchOptions):
     """One search: a query and how to answer it."""
 
     query: AnyQuery
+    vector: Vector | None = None
+    """The vector of a query that is a text, which then is not encoded: the vector is compared with
+    the keys, and the text is for BM25 and highlights. Short for a query of both."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_vector(cls, sent: Any) -> Any:
+        """Return a request whose query has the vector that was sent beside it."""
+        if not isinstance(sent, Mapping) or sent.get("vector") is None:
+            return sent
+        query = sent.get("query")
+        text = query.get("text") if isinstance(query, Mapping) and len(query) == 1 else query
+        if not isinstance(text, str):
+            sentence = "vector goes with a query that is a text; send the text, or no vector"
+            raise WrongField("vector", sentence)
+        joined = {"text": text, "vector": sent["vector"]}
+        return {**sent, "query": joined, "vector": None}
 
 
 class AcrossRequest(SearchRequest):

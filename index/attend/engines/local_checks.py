@@ -19,7 +19,7 @@ from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.connections import count_change
 from attend.store.keys import own_key_rows
-from attend.types import Int64
+from attend.types import Float32, Int64
 from attend.views import LocalView, Views
 
 log = logging.getLogger("attend")
@@ -95,6 +95,7 @@ class LocalChecks:
     def _documents(self) -> Iterator[str]:
         """Find documents whose text, value or keys are not those that were written."""
         wrong: dict[str, list[str]] = {}
+        settings = Settings.of(self._store.settings())
         after: int | None = 0
         while after is not None:
             # A page of one moment: a write between two pages is no fault.
@@ -105,7 +106,7 @@ class LocalChecks:
                 hashes = self._store.hashes([document.id for document in page])
             for document in page:
                 stored = hashes.get(document.id)
-                for fault in _faults(document, keys.get(document.row, []), stored, self._settings):
+                for fault in _faults(document, keys.get(document.row, []), stored, settings):
                     wrong.setdefault(fault, []).append(document.id)
         for fault, ids in wrong.items():
             yield f"{len(ids)} documents have {fault}, {ids[0]!r} first."
@@ -174,7 +175,11 @@ def _faults(
 ) -> Iterator[str]:
     if not all(_is_within(key.start, key.stop, document.fields.get(key.field)) for key in keys):
         yield "keys of parts that their texts do not have"
-    vectors = {key.field: key.embedding for key in keys if key.field not in document.fields}
+    rows: dict[str, list[Float32]] = {}
+    for key in keys:
+        if not key.stop:  # a vector that the document brought, and no part of a text
+            rows.setdefault(key.field, []).append(key.embedding)
+    vectors = {name: np.stack(embeddings) for name, embeddings in rows.items()}
     if stored is None or stored.keys != key_hash(document.fields, vectors, settings):
         yield "another text or vector than was written"
     if stored is None or stored.value != value_hash(document.value, document.payload):

@@ -14,7 +14,8 @@ from attend.api.base import MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.collection import Collection
 from attend.errors import AttendError, Detail, InvalidRequest, SourceError, UnknownDocument
-from attend.ingest import as_embedding, check_id
+from attend.ingest import check_id
+from attend.own_vectors import as_embedding
 from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
 from attend.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
@@ -312,7 +313,7 @@ def _questions(
 
 def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
     # An array is a sequence in all but name.
-    return as_embedding(vector, collection.settings)  # type: ignore[arg-type]
+    return as_embedding(vector, collection.settings)
 
 
 def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
-from attend.errors import InvalidRequest, UnknownDocument
+from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64, Json
@@ -122,8 +122,15 @@ class Histories:
         used = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
         if not used:
             raise _empty_error(request, missing, seen=len(seen) > 0)
+        try:
+            embeddings = self._embeddings(used)
+        except KeylessDocuments as error:  # nothing can be similar to these
+            used = [part for part in used if part.row not in error.rows]
+            if not used:
+                raise
+            embeddings = self._embeddings(used)
         weights = np.array([part.weight for part in used])
-        return History(used, self._embeddings(used), weights, seen, len(parts), missing)
+        return History(used, embeddings, weights, seen, len(parts), missing)
 
     def embeddings(self, items: Sequence[ExampleItem]) -> Float32:
         """Embed examples or targets, (n, d); the encoder gets all texts in one call."""

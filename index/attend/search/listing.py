@@ -211,6 +211,7 @@ def matches(
         key = keys.get(best.get(document.row, 0))
         if key is None:
             raise Vanished
+        key = key.within(document.fields)
         text = document.fields.get(key.field)
         matched.append(Match(key, None if text is None else text[key.start : key.stop]))
     return matched

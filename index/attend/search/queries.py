@@ -12,8 +12,8 @@ from attend.api.queries import Query, QueryPart
 from attend.api.search import SearchRequest
 from attend.arrays import locate, top, unit
 from attend.encoder import Encoder
-from attend.errors import InvalidRequest, UnknownDocument
-from attend.ingest import as_embedding
+from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
+from attend.own_vectors import as_embedding
 from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.store import CollectionStore, Lexical
 from attend.types import Float32, Float64, Int64
@@ -119,12 +119,17 @@ class QueryEncoder:
         """Return documents as queries (n, d): the mean of their keys, at the usual length.
 
         Raises:
+            KeylessDocuments: some have neither text nor a vector.
             UnknownDocument: one of them was deleted meanwhile.
         """
         if not len(rows):
             return np.empty((0, self._settings.dimension), dtype=np.float32)
         keys = self._store.own_keys(np.unique(rows))
-        if not np.isin(rows, keys.rows).all():
+        lacking = np.setdiff1d(rows, keys.rows)
+        if len(lacking):
+            keyless = self._store.documents(lacking, texts=False)
+            if keyless:
+                raise KeylessDocuments({row: document.id for row, document in keyless.items()})
             raise UnknownDocument(
                 "A document was deleted while the query was read; send the query again, or leave "
                 "the document out.",
@@ -163,11 +168,12 @@ class QueryEncoder:
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Return the embeddings of parts (p, d)."""
-        texts = {place: part.text for place, part in enumerate(parts) if part.text is not None}
+        encoded = [part.text if part.vector is None else None for part in parts]
+        texts = {place: text for place, text in enumerate(encoded) if text is not None}
         if texts and self._settings.encoder is None:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "
-                f"{self._settings.dimension} dimensions; send such a vector.",
+                f"{self._settings.dimension} dimensions; send such a vector, with a text or alone.",
                 field="query",
             )
         embeddings = np.empty((len(parts), self._settings.dimension), dtype=np.float32)

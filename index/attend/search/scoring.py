@@ -113,7 +113,8 @@ def plan_of(
         words: true if the queries have texts whose words count.
         mixture: true if the queries are parts of one mixture.
     """
-    key = (*options[:-2], words, mixture)  # neither what is listed nor the index matters
+    # Neither what is listed nor the index matters.
+    key = (*options[:-2], words, mixture, settings.normalize)
     plan = version.plans.get(key)
     if plan is None:
         if len(version.plans) >= MAX_PLANS:

@@ -86,10 +86,13 @@ def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
 
     The no-answer score counts once: that nothing here answers is said of all together.
     """
-    names = {scale.name for scale in scales}
+    # A collection that attends to nothing takes no share, whatever its scale will be.
+    attending = [scale for scale in scales if scale.name is None or scale.total > -math.inf]
+    names = {scale.name for scale in attending or scales}
     if len(names) != 1 or None in names:
         return None
-    null = -math.inf if scales[0].null is None else scales[0].null
+    null = (attending or scales)[0].null
+    null = -math.inf if null is None else null
     weights = Softmax.of([scale.total for scale in scales], null).weights
     return Shares(weights.tolist(), float(weights.sum()))
 

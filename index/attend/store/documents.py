@@ -10,7 +10,14 @@ from sqlite_utils import Database
 
 from attend.api.answers import Facet
 from attend.errors import UnknownDocument
-from attend.store.connections import DatabasePart, count_change, id_list, to_json, value_json
+from attend.store.connections import (
+    DatabasePart,
+    count_change,
+    id_list,
+    put_settings,
+    to_json,
+    value_json,
+)
 from attend.store.filters import Predicate
 from attend.store.keys import replace_keys
 from attend.store.records import Entry, Hashes, StaleEntries, StoredDocument
@@ -105,8 +112,10 @@ class StoredDocuments(DatabasePart):
 
     # -- writing ----------------------------------------------------------------------------
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         with self._changing() as db:
+            if decided:
+                _decide(db, decided)
             _check_kept(db, [entry for entry in entries if entry.keys is None])
             for entry in entries:
                 row = _upsert(db, entry)
@@ -226,6 +235,14 @@ def _check_kept(db: Database, entries: Sequence[Entry]) -> None:
     ]
     if stale:
         raise StaleEntries(f"{len(stale)} documents changed while they were being prepared.")
+
+
+def _decide(db: Database, settings: Mapping[str, Json]) -> None:
+    """Store settings that were open; raises StaleEntries where they are decided otherwise."""
+    stored = dict(db.execute("SELECT name, value FROM settings").fetchall())
+    if any(json.loads(stored[name]) not in (None, value) for name, value in settings.items()):
+        raise StaleEntries("Another writer has decided the settings meanwhile.")
+    put_settings(db, settings)
 
 
 def _upsert(db: Database, entry: Entry) -> int:

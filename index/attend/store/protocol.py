@@ -111,11 +111,15 @@ class CollectionStore(Protocol):
     def hashes(self, ids: Sequence[str]) -> dict[str, Hashes]:
         """Return the stored hashes of documents; unknown ids are absent."""
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         """Insert or replace documents with their keys, all or none.
 
+        Args:
+            decided: settings that were null before, stored in the same step.
+
         Raises:
-            StaleEntries: the stored keys of an entry without keys are not those of its hash.
+            StaleEntries: the stored keys of an entry without keys are not those of its hash, or a
+                setting is decided otherwise already.
         """
 
     def revise(

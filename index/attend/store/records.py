@@ -74,6 +74,21 @@ class StoredKey(NamedTuple):
     stop: int
     question: str | None = None
 
+    def within(self, fields: Mapping[str, str]) -> StoredKey:
+        """Return the key with the part of a document's texts that it stands for.
+
+        An own vector stands for the whole text of its field; one of the whole document, which has
+        no such field, for the longest text.
+        """
+        if self.stop or self.field == EXAMPLE or not fields:
+            return self
+        field = max(fields, key=lambda name: (name == self.field, len(fields[name])))
+        return self._replace(field=field, stop=len(fields[field]))
+
+
+EXAMPLE = "@example"
+"""The field of keys that are queries of examples."""
+
 
 Role: TypeAlias = Literal["search", "recommend", "predict"]
 """The task of a version: searches, recommendations, or predicted ratings.

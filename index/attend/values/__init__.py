@@ -42,7 +42,7 @@ from attend.values.blends import (
 )
 from attend.values.kinds import Kind, ValueType, infer, parse_type
 from attend.values.numbers import Nearest, as_number, is_numbers, nearest
-from attend.values.select import display_title, only, select, whole_text
+from attend.values.select import display_title, merged, only, select, whole_text
 
 __all__ = [
     "ANSWER_KEYS",
@@ -55,6 +55,7 @@ __all__ = [
     "display_title",
     "infer",
     "is_numbers",
+    "merged",
     "nearest",
     "only",
     "parse_type",

@@ -122,3 +122,20 @@ def _titles(*places: Json) -> Iterator[str]:
             text = place.get(name)
             if isinstance(text, str) and text.strip():
                 yield text
+
+
+def merged(target: Json, patch: Mapping[str, Json]) -> dict[str, Json]:
+    """Apply a JSON merge patch (RFC 7396) to an object, and return the result; `target` stays.
+
+    >>> merged({"year": 1851, "shelf": {"room": 2, "row": 7}}, {"shelf": {"row": None}, "new": 1})
+    {'year': 1851, 'shelf': {'room': 2}, 'new': 1}
+    """
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for name, change in patch.items():
+        if change is None:
+            result.pop(name, None)
+        elif isinstance(change, Mapping):
+            result[name] = merged(result.get(name), change)
+        else:
+            result[name] = change
+    return result

@@ -14,9 +14,9 @@ from attend.api.documents import (
     ListingRequest,
     ReadRequest,
     UpdateRequest,
-    UpsertRequest,
     Written,
 )
+from attend.api.upsert import UpsertRequest
 from attend.errors import UnknownDocument
 from attend.store import StoredDocument
 from attend_service.context import collection_of

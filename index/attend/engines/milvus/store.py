@@ -17,6 +17,7 @@ from attend.engines.milvus import schema
 from attend.engines.milvus.client import reading
 from attend.engines.milvus.examples import RemoteExamples
 from attend.engines.milvus.filters import ELEMENTS, Expression, expression, has_element
+from attend.engines.milvus.registry import Known
 from attend.engines.milvus.rows import BLOCK
 from attend.engines.milvus.server import CAPABILITIES
 from attend.engines.milvus.tables import Head, Read, Tables
@@ -212,8 +213,10 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
 
     # -- writing ----------------------------------------------------------------------------
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], decided: Mapping[str, Json] | None = None) -> None:
         """Insert or replace documents, one by one; see `Writer.write`."""
+        if decided:
+            self._tables.change(lambda record: _decided(record, decided))
         heads = self._heads([entry.document.id for entry in entries])
         self._writer.write(entries, heads)
         # What was taught of a text is not true of another.
@@ -267,3 +270,10 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
         while rows := self._tables.documents.query(passing, ["id"], BLOCK, "strong"):
             deleted += self.delete([row["id"] for row in rows])
         return deleted
+
+
+def _decided(record: Known, settings: Mapping[str, Json]) -> Known:
+    """Return a record with settings that were open; raise StaleEntries for those that are not."""
+    if any(record.settings[name] not in (None, value) for name, value in settings.items()):
+        raise StaleEntries("Another writer has decided the settings meanwhile.")
+    return replace(record, settings={**record.settings, **settings})
