@@ -62,9 +62,9 @@ EXAMPLE = {
 def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     """Insert or replace documents, all or none.
 
-    A collection with an encoder takes `text` or `fields` instead of `vector`. What is unchanged
-    is not encoded again. The next search finds what was written. A bare list is taken too, and so
-    is a single document.
+    A document has texts, own vectors or both; a collection without an encoder needs a vector beside
+    a text. What is unchanged is not encoded again. The next search finds what was written. A bare
+    list is taken too, and so is a single document.
     """
     written = collection_of(collection).upsert([item.document() for item in body.documents])
     return reply(written)
