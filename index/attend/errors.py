@@ -32,7 +32,7 @@ A message is one sentence or two: what was given, what was expected, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 
@@ -86,16 +86,16 @@ class KeylessDocuments(InvalidRequest):
     """Documents without text and vector, with which nothing can be compared.
 
     Args:
-        ids: the caller's ids by row.
+        ids, rows: of these documents.
     """
 
-    def __init__(self, ids: Mapping[int, str]) -> None:
+    def __init__(self, ids: Sequence[str], rows: Sequence[int]) -> None:
         super().__init__(
-            f"The document {next(iter(ids.values()))!r} has neither text nor a vector, so that "
+            f"The document {ids[0]!r} has neither text nor a vector, so that "
             f"nothing can be compared with it; name another, or store a text or a vector for it.",
             field="query",
         )
-        self.rows = frozenset(ids)
+        self.rows = frozenset(rows)
 
 
 class NotFound(AttendError):

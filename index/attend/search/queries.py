@@ -125,14 +125,12 @@ class QueryEncoder:
         if not len(rows):
             return np.empty((0, self._settings.dimension), dtype=np.float32)
         keys = self._store.own_keys(np.unique(rows))
-        lacking = np.setdiff1d(rows, keys.rows)
-        if len(lacking):
-            keyless = self._store.documents(lacking, texts=False)
+        if not np.isin(rows, keys.rows).all():
+            keyless = self._store.documents(np.setdiff1d(rows, keys.rows), texts=False)
             if keyless:
-                raise KeylessDocuments({row: document.id for row, document in keyless.items()})
+                raise KeylessDocuments([document.id for document in keyless.values()], [*keyless])
             raise UnknownDocument(
-                "A document was deleted while the query was read; send the query again, or leave "
-                "the document out.",
+                "A document of the query was deleted meanwhile; send the query again without it.",
                 field="query",
             )
         means = np.asarray(keys.means(), dtype=np.float32)
@@ -168,8 +166,8 @@ class QueryEncoder:
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Return the embeddings of parts (p, d)."""
-        encoded = [part.text if part.vector is None else None for part in parts]
-        texts = {place: text for place, text in enumerate(encoded) if text is not None}
+        every = enumerate(parts)
+        texts = {place: part.text for place, part in every if part.text and not part.vector}
         if texts and self._settings.encoder is None:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "

@@ -48,6 +48,10 @@ class LogitScale(NamedTuple):
     null: float | None
 
 
+UNDECIDED = "undecided"
+"""The scale of a collection without vectors, which its first write decides."""
+
+
 class Shares(NamedTuple):
     """Several attentions as one softmax over all that they attend to."""
 
@@ -59,6 +63,8 @@ def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
     """Return the scale of the logits behind an answer."""
     scoring, attended = answered.attention.scoring, answered.attention.attended[answered.place]
     mechanism, version = scoring.mechanism, scoring.view.version
+    if settings.normalize is None:
+        return LogitScale(UNDECIDED, -math.inf, None)
     if mechanism.heads > 1 or version.moved:
         return LogitScale(None, -math.inf, None)
     tau = mechanism.temperature
@@ -86,12 +92,11 @@ def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
 
     The no-answer score counts once: that nothing here answers is said of all together.
     """
-    # A collection that attends to nothing takes no share, whatever its scale will be.
-    attending = [scale for scale in scales if scale.name is None or scale.total > -math.inf]
-    names = {scale.name for scale in attending or scales}
+    decided = [scale for scale in scales if scale.name != UNDECIDED] or scales
+    names = {scale.name for scale in decided}
     if len(names) != 1 or None in names:
         return None
-    null = (attending or scales)[0].null
+    null = decided[0].null
     null = -math.inf if null is None else null
     weights = Softmax.of([scale.total for scale in scales], null).weights
     return Shares(weights.tolist(), float(weights.sum()))
