@@ -31,15 +31,9 @@ class QueryPart(Request):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> QueryPart:
-        check_query(self, "a part of a blend", ("text", "vector", "id"))
+        if self.id is not None or (self.text is None and self.vector is None):
+            check_one(self, "a part of a blend", ("text", "vector", "id"))
         return self
-
-
-def check_query(item: QueryPart | Query, noun: str, names: tuple[str, ...]) -> None:
-    """Raise ValueError unless exactly one of some fields is there, or a text and a vector."""
-    sent = {name for name in names if getattr(item, name) is not None}
-    if sent != {"text", "vector"}:
-        check_one(item, noun, names)
 
 
 class MixturePart(QueryPart):
@@ -96,7 +90,9 @@ class Query(Request):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Query:
-        check_query(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
+        others = [self.id, self.ids, self.blend, self.mixture]
+        if (self.text is None and self.vector is None) or others != [None] * 4:
+            check_one(self, "a query", ("text", "vector", "id", "ids", "blend", "mixture"))
         for name in ("blend", "mixture"):
             parts = getattr(self, name)
             if parts is not None and not any(part.weight for part in parts):

@@ -129,10 +129,8 @@ class QueryEncoder:
             keyless = self._store.documents(np.setdiff1d(rows, keys.rows), texts=False)
             if keyless:
                 raise KeylessDocuments([document.id for document in keyless.values()], [*keyless])
-            raise UnknownDocument(
-                "A document of the query was deleted meanwhile; send the query again without it.",
-                field="query",
-            )
+            sentence = "A document of the query was deleted meanwhile; send the query without it."
+            raise UnknownDocument(sentence, field="query")
         means = np.asarray(keys.means(), dtype=np.float32)
         queries: Float32 = self.unit(means)[np.searchsorted(keys.rows, rows)]
         return queries
@@ -166,8 +164,7 @@ class QueryEncoder:
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:
         """Return the embeddings of parts (p, d)."""
-        every = enumerate(parts)
-        texts = {place: part.text for place, part in every if part.text and not part.vector}
+        texts = {n: part.text for n, part in enumerate(parts) if part.text and not part.vector}
         if texts and self._settings.encoder is None:
             raise InvalidRequest(
                 f"The query is text, but this collection was made for vectors of "
