@@ -1,0 +1,74 @@
+"""Every notebook of examples/ runs, and its cells print what is stored in the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.docs.blocks import difference
+from tests.docs.warm import write_programs
+from tests.places import PACKAGES, ROOT
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def kernel(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A kernel that the warm process forks: it has imported the libraries and the encoder."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    write_programs(folder / "bin", warm)
+    command = [str(folder / "bin" / "python"), "-m", "ipykernel_launcher", "-f"]
+    specification = {
+        "argv": [*command, "{connection_file}"],
+        "display_name": "Python",
+        "language": "python",
+        "env": {"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
+    }
+    place = folder / "kernels" / "warm"
+    place.mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(specification))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder))
+        yield "warm"
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_prints_what_it_shows(path: Path, kernel: str, tmp_path: Path) -> None:
+    shutil.copytree(path.parent, tmp_path, dirs_exist_ok=True)
+    stored = nbformat.read(path, as_version=4)
+    run = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(run, timeout=SECONDS, kernel_name=kernel, resources=resources).execute()
+    for before, after in zip(stored.cells, run.cells, strict=True):
+        if before.cell_type == "code":
+            found = difference(printed(before), printed(after))
+            assert found is None, f"{before.source}\n{found}"
+
+
+def printed(cell: Any) -> str:
+    """Return what a cell prints and shows, without warnings and progress bars."""
+    texts = []
+    for output in cell.outputs:
+        if output.output_type == "stream" and output.name == "stdout":
+            texts.append(output.text)
+        elif output.output_type in ("execute_result", "display_data"):
+            texts.append(output.data.get("text/plain", ""))
+    return "".join(text if text.endswith("\n") else f"{text}\n" for text in texts if text)
+
+
+def test_there_are_four_with_their_outputs() -> None:
+    assert len(NOTEBOOKS) == 4
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert any(printed(cell) for cell in notebook.cells if cell.cell_type == "code"), path
