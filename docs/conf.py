@@ -22,9 +22,11 @@ release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+smartquotes = False  # they would make a dash of "--data"
 default_role = "code"  # docstrings write `name`, as Markdown does
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_type_aliases = {"Json": "Json"}
 autodoc_default_options = {"members": True, "undoc-members": False}
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

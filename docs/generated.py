@@ -46,12 +46,12 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     if "requestBody" in operation:
         for media, content in operation["requestBody"]["content"].items():
             lines.append(f"Body (`{media}`): {_type(content['schema'])}.\n")
-    lines.append(
-        _table(
-            ("status", "answer"),
-            [(status, _answer(status, reply)) for status, reply in operation["responses"].items()],
-        )
-    )
+    replies = operation["responses"].items()
+    answers = [(status, _answer(reply)) for status, reply in replies if "$ref" not in reply]
+    lines.append(_table(("status", "answer"), answers))
+    problems = [status for status, reply in replies if "$ref" in reply]
+    if problems:
+        lines.append(f"Problems: {', '.join(problems)}.\n")
     return "\n".join(lines)
 
 
@@ -62,12 +62,9 @@ def _parameters(operation: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield f"`{parameter['name']}`", parameter["in"], _type(schema), description
 
 
-def _answer(status: str, reply: Mapping[str, Any]) -> str:
-    if "$ref" in reply:
-        return "a problem (RFC 9457): " + reply["$ref"].rsplit("/", 1)[1].replace("-", " ")
-    schemas = [
-        f"`{media}` {_type(each['schema'])}" for media, each in reply.get("content", {}).items()
-    ]
+def _answer(reply: Mapping[str, Any]) -> str:
+    contents = reply.get("content", {}).items()
+    schemas = [f"`{media}` {_type(content['schema'])}" for media, content in contents]
     return "; ".join(schemas) or reply["description"]
 
 
