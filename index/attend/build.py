@@ -138,7 +138,7 @@ def build(
     if publish:
         collection.publish(build.on_stage)
     else:
-        collection.publish_fresh(build.on_stage)
+        collection._publish_fresh(build.on_stage)
     count, keys = collection.store.counts()
     return Built(
         read=build.read,

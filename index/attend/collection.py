@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from attend.api.answers import Answer, Matrix, Predicted, Recommended
-from attend.api.base import parse
+from attend.api.base import ABSENT, parse
+from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
+from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords, keywords_of
+from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
-from attend.api.search import MAX_BATCH, SearchRequest
+from attend.api.search import MAX_BATCH, SearchOptions, SearchRequest
 from attend.coalesce import Coalescer
 from attend.deadline import checked
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import InvalidRequest
+from attend.feedback import add_feedback, add_interactions
+from attend.progress import Progress, reported
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
 from attend.recommend.predictor import Predictor
@@ -28,6 +33,7 @@ from attend.search.values import ValueTypes
 from attend.settings import Settings
 from attend.stored import StoredCollection
 from attend.timings import collecting, tell, timed
+from attend.training import train
 from attend.types import Consistency
 from attend.versions import until_stable
 
@@ -43,9 +49,9 @@ class Collection(StoredCollection):
 
     Any number of threads may use one collection; any number of processes one folder.
 
-    >>> answer = collection.search("compress a file", k=3, mode="soft")  # doctest: +SKIP
-    >>> answer.answer["distribution"]  # doctest: +SKIP
-    {'gzip': 0.61, 'zipfile': 0.24, ...}
+    >>> answer = books.search([1.0, 0.1], k=1)
+    >>> answer.hits[0].id, answer.hits[0].value["stars"]
+    ('whale', 4.0)
     """
 
     def __init__(
@@ -68,24 +74,50 @@ class Collection(StoredCollection):
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
 
-    def search(self, query: str | Sequence[float] | Mapping[str, Any], **options: Any) -> Answer:
-        """Attend to the documents that a query speaks to.
+    @keywords_of(SearchOptions)
+    def search(
+        self,
+        query: str | Sequence[float] | Mapping[str, Any],
+        **options: Unpack[SearchKeywords],
+    ) -> Answer:
+        """Search documents: the `k` best, with weights, and the answer that they give.
 
         Args:
             query: text, a vector (d,), or one of `{"text": …}`, `{"vector": …}`, `{"id": …}`,
                 `{"ids": […]}` and `{"blend": [{"text": …, "weight": 2}, …]}`.
-            options: the fields of `SearchOptions`, such as k, mode, filter, value.
+            options: the fields of `attend.api.search.SearchOptions`, which describes them: `k`
+                hits; `filter` by payload and value; `mode` hard or soft, of the field `value`;
+                `include=["text"]` for texts and passages; `lexical` for BM25.
 
         Raises:
             InvalidRequest: an option that is unknown or out of range.
+
+        >>> [hit.id for hit in books.search([1.0, 0.1], k=2).hits]
+        ['whale', 'ship']
+        >>> answer = books.search([1.0, 0.1], mode="soft", value="stars", filter={"year": 1851})
+        >>> answer.answer["mean"]
+        4.0
         """
         return self.search_many([parse(SearchRequest, {"query": query, **options})])[0]
 
-    def search_many(self, requests: Sequence[SearchRequest]) -> list[Answer]:
-        """Answer requests together: one encoder call, and one search per set of options."""
-        return [answered.answer for answered in self.answer(requests)]
+    def search_many(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> list[Answer]:
+        """Answer several searches together: one call of the encoder for all.
 
-    def answer(self, requests: Sequence[SearchRequest]) -> list[Answered]:
+        Args:
+            requests: each with its `query` and its options, as `search` takes them.
+
+        >>> answers = books.search_many([{"query": [1.0, 0.1]}, {"query": {"id": "emma"}, "k": 1}])
+        >>> [answer.hits[0].id for answer in answers]
+        ['whale', 'ship']
+        """
+        searches = [
+            request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
+            for request in requests
+        ]
+        results = self._answer_requests(searches)
+        return [result.answer for result in results]
+
+    def _answer_requests(self, requests: Sequence[SearchRequest]) -> list[Answered]:
         """Answer requests, and give the attention behind each answer too.
 
         Requests of other callers with the same options are answered in the same call.
@@ -140,7 +172,7 @@ class Collection(StoredCollection):
         return [[next(answers) for _ in group] for group in groups]
 
     @until_stable
-    def matrix(self, requests: Sequence[SearchRequest]) -> Matrix:
+    def matrix(self, requests: Sequence[SearchRequest | Mapping[str, Any]]) -> Matrix:
         """Return logits and weights of every query over every document that may be attended to.
 
         With documents as queries (`{"id": …}`) this is self-attention: `exclude_self` does not
@@ -149,44 +181,149 @@ class Collection(StoredCollection):
         Raises:
             InvalidRequest: the requests differ in more than their queries.
             LimitExceeded: the matrix has more cells than are sent at once.
+
+        >>> matrix = books.matrix([{"query": {"id": "whale"}}, {"query": {"id": "emma"}}])
+        >>> matrix.documents, len(matrix.weights[0])
+        (['whale', 'emma', 'ship'], 3)
         """
         self.refresh()
-        options = matrix_options(requests)
-        query = EncodedQuery.joined(self._queries.encode([request.query for request in requests]))
+        searches = [
+            request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
+            for request in requests
+        ]
+        options = matrix_options(searches)
+        query = EncodedQuery.joined(self._queries.encode([search.query for search in searches]))
         view, rows, contents = self._select(options, ())
-        check_cells(len(requests), view.keys.documents if rows is None else len(rows))
+        check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
         queries = Queries.of(query, view.version, words)
         return matrix_of(attend(view, self.settings, queries, every, rows), contents)
 
     @overload
-    def recommend(self, *, target: None = None, **fields: Any) -> Recommended: ...
+    def recommend(
+        self, request: None = None, /, *, target: None = None, **fields: Unpack[RecommendKeywords]
+    ) -> Recommended: ...
 
     @overload
-    def recommend(self, *, target: Any, **fields: Any) -> Predicted: ...
+    def recommend(
+        self, request: None = None, /, *, target: Any, **fields: Unpack[RecommendKeywords]
+    ) -> Predicted: ...
 
-    def recommend(self, **fields: Any) -> Recommended | Predicted:
+    @overload
+    def recommend(self, request: RecommendRequest, /) -> Recommended | Predicted: ...
+
+    @keywords_of(RecommendRequest)
+    def recommend(
+        self, request: RecommendRequest | None = None, /, **fields: Any
+    ) -> Recommended | Predicted:
         """Recommend what may come next for a user, by attention from their history; or with
         `target` predict what they would think of some documents, by attention over it.
 
         Args:
-            fields: those of `RecommendRequest`: history, user, positive, negative, facts, k, …
+            request: the whole request, validated already; instead of fields.
+            fields: those of `attend.api.recommend.RecommendRequest`, which describes them: a
+                `history` of ids, a `user` with stored interactions, `positive` and `negative`
+                examples, `k`, `filter`, `explain`.
 
         Raises:
             InvalidRequest: a field that is unknown or out of range, or a user without a history.
             UnknownDocument: an id that no document has.
 
-        >>> collection.recommend(history=["dune", "emma"], k=3)  # doctest: +SKIP
+        >>> [hit.id for hit in books.recommend(history=["whale"], k=1).hits]
+        ['ship']
+        >>> rated = [{"id": "whale", "value": 5}]
+        >>> round(books.recommend(history=rated, target="ship").predictions[0]["mean"], 3)
+        5.0
         """
-        return self.recommended(parse(RecommendRequest, fields))
-
-    def recommended(self, request: RecommendRequest) -> Recommended | Predicted:
-        """Answer a recommendation request that is validated already."""
+        if request is None:
+            request = parse(RecommendRequest, fields)
         self.refresh()
         if request.target is not None:
             return self._predictor.predict(request)
         return self._recommender.next_items(request)
+
+    def teach(
+        self,
+        items: Iterable[FeedbackItem | Mapping[str, Any]],
+        *,
+        delete_stored: bool = False,
+        progress: Progress = None,
+    ) -> FeedbackAdded:
+        """Add feedback: labels of documents for queries, which `train` learns from.
+
+        Args:
+            items: each with `query`, the `id` of a document, and a `label`: above 0 relevant, by
+                degree; 0 or below not relevant; 1 if absent.
+            delete_stored: delete the feedback stored before, in the same transaction.
+            progress: see `train`.
+
+        Raises:
+            UnknownDocument: no document has an item's id.
+            InvalidRequest: another fault of an item; the details name all.
+
+        >>> books.teach([{"query": [0.9, 0.2], "id": "whale"}]).examples
+        1
+        """
+        with reported(progress) as report:
+            return add_feedback(self, items, delete_stored=delete_stored, progress=report)
+
+    def add_interactions(
+        self,
+        items: Iterable[InteractionItem | Mapping[str, Any]],
+        *,
+        delete_stored: bool = False,
+        liked_from: float | None = ABSENT,
+    ) -> InteractionsAdded:
+        """Store which users interacted with which documents; `recommend` and `train` use them.
+
+        Args:
+            items: each with `user`, the `id` of a document, and perhaps a `value` and a `time`.
+            delete_stored: delete the interactions stored before, in the same transaction.
+            liked_from: from now on numbers from here up are likes; None chooses the threshold from
+                the data, as it is unless one was set.
+
+        Raises:
+            UnknownDocument: no document has an item's id.
+            InvalidRequest: another fault of an item; the details name all.
+
+        >>> added = books.add_interactions([{"user": "ann", "id": "whale", "value": 5}])
+        >>> added.interactions, added.liked_from
+        (1, 5.0)
+        """
+        return add_interactions(self, items, delete_stored=delete_stored, liked_from=liked_from)
+
+    @keywords_of(TrainRequest)
+    def train(
+        self,
+        *,
+        progress: Progress = None,
+        cancelled: Callable[[], bool] | None = None,
+        **fields: Unpack[TrainKeywords],
+    ) -> dict[str, Any]:
+        """Learn from what is stored, and answer by it from now on if it is significantly better.
+
+        Nothing is changed before the end: a training that stops leaves everything as it was.
+
+        Args:
+            progress: True shows a bar, False none; by default one is shown in a terminal and in a
+                notebook. A function receives the stage and the fraction done, 0 to 1.
+            cancelled: called often; true stops the training.
+            fields: those of `attend.api.learning.TrainRequest`, which describes them: the
+                `objective` (ranking, answers, interactions or ratings), `parts`, `promote`.
+
+        Returns: promoted, reason, version, before, after, and figures of what was learned from.
+
+        Raises:
+            InvalidRequest: a field out of range, or a collection that cannot be learned.
+            Cancelled: `cancelled` returned true.
+
+        >>> report = books.train(objective="ranking")
+        >>> report["promoted"], report["reason"].split(",")[0]
+        (False, '0 questions with a relevant document are stored')
+        """
+        with reported(progress) as report:
+            return train(self, progress=report, cancelled=cancelled, **fields)
 
 
 def _key(search: Search) -> Hashable:

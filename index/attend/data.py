@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from attend import encoder as encoders
+from attend.aliases import AliasedCollections, check_name
 from attend.api.answers import AcrossAnswer
-from attend.api.base import DEFAULT_COLLECTION, NAME_PATTERN, parse
+from attend.api.base import DEFAULT_COLLECTION, parse
 from attend.api.documents import CollectionSettings
-from attend.api.search import AcrossRequest
+from attend.api.keywords import CollectionKeywords, SearchKeywords, keywords_of
+from attend.api.search import AcrossRequest, SearchOptions
 from attend.collection import Collection
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines import SCHEME, engine_of
-from attend.engines.engine import Capabilities, name_taken
+from attend.engines.engine import Capabilities
 from attend.errors import (
     CollectionExists,
     Conflict,
     EncoderMismatch,
-    InvalidRequest,
-    ReadOnly,
-    UnknownCollection,
     Unsupported,
 )
 from attend.search.several import merged_answer
@@ -35,12 +33,14 @@ from attend.values import parse_type
 __all__ = ["DEFAULT_COLLECTION", "Data"]
 
 
-class Data:
+class Data(AliasedCollections):
     """Collections in a folder or on a server, and the encoders that they share.
 
-    >>> data = Data("library")  # doctest: +SKIP
-    >>> books = data.create("books")  # doctest: +SKIP
-    >>> books.upsert([{"id": "1", "text": "A whale, hunted.", "value": 4.2}])  # doctest: +SKIP
+    >>> library.names()
+    ['books']
+    >>> poems = library.create("poems", dimension=2)
+    >>> poems.upsert([{"id": "ode", "vector": [0.5, 0.5]}]).added
+    1
     """
 
     def __init__(
@@ -65,14 +65,12 @@ class Data:
             InvalidRequest: a wrong address, or a package that it needs is not installed.
             Unavailable: no server answers there.
         """
-        self.read_only = read_only
         self.embeddings = EmbeddingCache(cache_bytes)
         self._folder = None if str(folder).startswith(SCHEME) else Path(folder)
-        self._engine = engine_of(engine or folder, read_only=read_only)
+        super().__init__(engine_of(engine or folder, read_only=read_only), read_only)
         self._load = load_encoder or encoders.load
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[object, Collection]] = {}
-        self._aliases = self._engine.aliases
         self._lock = threading.RLock()
         # A lock of its own: loading takes seconds, and vectors need no encoder.
         self._loading = threading.Lock()
@@ -83,6 +81,9 @@ class Data:
 
         Raises:
             Unsupported: it was opened by its address alone.
+
+        >>> library.folder.is_dir()
+        True
         """
         if self._folder is None:
             raise Unsupported(
@@ -93,18 +94,21 @@ class Data:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The features of the engine."""
-        return self._engine.capabilities
+        """The features of the engine.
 
-    def names(self) -> list[str]:
-        """Return the names of the collections, without aliases, in alphabetical order."""
-        return self._engine.names()
+        >>> library.capabilities.engine
+        'local'
+        """
+        return self._engine.capabilities
 
     def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
         """Return an existing collection, by its name or an alias.
 
         Raises:
             UnknownCollection: no collection has this name; the sentence names the others.
+
+        >>> library.collection("books").name
+        'books'
         """
         alias, name = name, self.resolve(name)
         identity = self._engine.identity(name)
@@ -118,13 +122,24 @@ class Data:
                 self._open[name] = opened
             return opened[1]
 
-    def create(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
+    @keywords_of(CollectionSettings)
+    def create(
+        self, name: str = DEFAULT_COLLECTION, **settings: Unpack[CollectionKeywords]
+    ) -> Collection:
         """Create a collection, or return an existing one of the same settings.
+
+        Args:
+            settings: the fields of `attend.api.documents.CollectionSettings`, which describes
+                them: an `encoder` by name or folder (the packaged model if absent), or the
+                `dimension` of vectors that documents bring; `normalize`, `values`, `recall`.
 
         Raises:
             InvalidRequest: a name or a setting that is not allowed.
             CollectionExists: a collection with other settings, or an alias, has this name.
             EncoderError: the encoder cannot be loaded.
+
+        >>> library.create("poems", dimension=2).info().documents
+        0
         """
         check_name(name)
         leads_to = self._aliases.target(name)
@@ -134,7 +149,7 @@ class Data:
                 f"its name; choose another, or delete the alias.",
                 field="collection",
             )
-        self.check_writable()
+        self._check_writable()
         full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
         with self._lock:
             if self._engine.identity(name) is None:
@@ -147,12 +162,18 @@ class Data:
             raise _differs(name, has, full)
         return collection
 
-    def ensure(self, name: str = DEFAULT_COLLECTION, **settings: Any) -> Collection:
+    @keywords_of(CollectionSettings)
+    def ensure(
+        self, name: str = DEFAULT_COLLECTION, **settings: Unpack[CollectionKeywords]
+    ) -> Collection:
         """Return an existing collection, which must have the settings named, or create one.
 
         Raises:
             EncoderMismatch: it was built with another encoder than the one named.
             CollectionExists: it was made with another of the settings named.
+
+        >>> library.ensure("books").name, library.ensure("poems", dimension=2).name
+        ('books', 'poems')
         """
         name = self.resolve(name)
         if name not in self.names():
@@ -175,8 +196,12 @@ class Data:
 
         Raises:
             Conflict: the name is an alias, or the collection has one.
+
+        >>> library.drop("books")
+        >>> library.names()
+        []
         """
-        self.check_writable()
+        self._check_writable()
         with self._lock:
             self.collection(name)
             self.check_droppable(name)
@@ -184,7 +209,10 @@ class Data:
             self._engine.drop(name)
 
     def check_droppable(self, name: str) -> None:
-        """Raise Conflict for an alias, and for a collection that has one."""
+        """Raise Conflict for an alias, and for a collection that has one.
+
+        >>> library.check_droppable("books")
+        """
         leads_to = self._aliases.target(name)
         if leads_to is not None:
             raise Conflict(
@@ -200,80 +228,48 @@ class Data:
                 field="collection",
             )
 
-    def search(self, query: Any, collections: Sequence[str], **options: Any) -> AcrossAnswer:
-        """Search several collections; see `attend.search.several` for what merging means.
+    @keywords_of(SearchOptions)
+    def search(
+        self,
+        query: str | Sequence[float] | Mapping[str, Any] | AcrossRequest,
+        collections: Sequence[str] = (),
+        **options: Unpack[SearchKeywords],
+    ) -> AcrossAnswer:
+        """Search several collections, and merge their hits by weight where that is sound.
 
         Args:
-            query, options: as `Collection.search` takes them.
+            query, options: as `Collection.search` takes them; or the whole request.
             collections: names or aliases.
-        """
-        request = parse(AcrossRequest, {"query": query, "collections": collections, **options})
-        return self.search_across(request)
 
-    def search_across(self, request: AcrossRequest) -> AcrossAnswer:
-        """Search several collections by a request that is validated already."""
+        Raises:
+            UnknownCollection: one of them does not exist.
+
+        >>> library.create("poems", dimension=2).upsert([{"id": "ode", "vector": [0.6, 0.8]}]).added
+        1
+        >>> found = library.search([1.0, 0.1], ["books", "poems"], k=3)
+        >>> [(hit.collection, hit.id) for hit in found.hits]
+        [('books', 'whale'), ('books', 'ship'), ('poems', 'ode')]
+        """
+        request = query
+        if not isinstance(request, AcrossRequest):
+            fields = {"query": query, "collections": list(collections), **options}
+            request = parse(AcrossRequest, fields)
         started = time.perf_counter()
         opened = [self.collection(name) for name in request.collections]
         by_name = {collection.name: collection for collection in opened}  # aliases may repeat
         one = request.of_each()
-        answers = {name: collection.answer([one])[0] for name, collection in by_name.items()}
+        answers = {
+            name: collection._answer_requests([one])[0] for name, collection in by_name.items()
+        }
         settings = {name: collection.settings for name, collection in by_name.items()}
         return merged_answer(answers, settings, request, started)
 
-    # -- aliases ----------------------------------------------------------------------------
-
-    def aliases(self) -> dict[str, str]:
-        """Return the collection of each alias, in alphabetical order."""
-        return self._aliases.all()
-
-    def resolve(self, name: str) -> str:
-        """Return the collection that a name stands for, whether it exists or not."""
-        check_name(name)
-        return self._aliases.target(name) or name
-
-    def set_alias(self, alias: str, collection: str) -> bool:
-        """Let an alias stand for a collection, from the next request on and in every process.
-
-        Returns: whether the alias is new.
-
-        Raises:
-            UnknownCollection: no such collection exists.
-            CollectionExists: the alias is the name of a collection.
-            InvalidRequest: an alias of an alias, or a name that is not allowed.
-        """
-        self.check_writable()
-        check_name(alias)
-        leads_to = self._aliases.target(collection)
-        if leads_to is not None:
-            raise InvalidRequest(
-                f"{collection!r} is an alias itself, of {leads_to!r}; name the collection.",
-                field="collection",
-            )
-        self.collection(collection)
-        if self._engine.identity(alias) is not None and self._aliases.target(alias) is None:
-            raise name_taken(alias)
-        return self._aliases.put(alias, collection)
-
-    def drop_alias(self, alias: str) -> None:
-        """Delete an alias; its collection stays.
-
-        Raises:
-            UnknownAlias: no alias has this name.
-        """
-        self.check_writable()
-        check_name(alias)
-        self._aliases.remove(alias)
-
-    def check_writable(self) -> None:
-        """Raise ReadOnly where the folder was opened to be read only."""
-        if self.read_only:
-            raise ReadOnly(
-                f"{self._folder or 'The library'} was opened to be read only, and nothing was "
-                f"changed. Open it without --read-only to write to it."
-            )
-
     def encoder(self, name: str) -> Encoder:
-        """Return an encoder by name or folder; it is loaded once, however its folder is written."""
+        """Return an encoder by name or folder; it is loaded once, however its folder is written.
+
+        >>> library.encoder("all-MiniLM-L6-v2").dimension  # doctest: +SKIP
+        384
+        """
         name = encoders.canonical_name(name)
         with self._loading:
             if name not in self._encoders:
@@ -283,6 +279,10 @@ class Data:
             return self._encoders[name]
 
     def close(self) -> None:
+        """Close all collections.
+
+        >>> library.close()
+        """
         with self._lock:
             for _, collection in self._open.values():
                 collection.close()
@@ -300,30 +300,6 @@ class Data:
         if request.overlap is not None:
             encoder.passages([], request.overlap)  # refuses one that leaves a passage nothing new
         return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
-
-    def _unknown(self, name: str, alias: str) -> UnknownCollection:
-        if alias != name:
-            return UnknownCollection(
-                f"The alias {alias!r} leads to the collection {name!r}, which is not there; point "
-                f"it at another with PUT /v1/aliases/{alias}.",
-                field="collection",
-            )
-        names = ", ".join(self.names()) or "none yet"
-        return UnknownCollection(
-            f"There is no collection {name!r}; there are: {names}. Build one with "
-            f"'attend build', or make one with PUT /v1/collections/{name}.",
-            field="collection",
-        )
-
-
-def check_name(name: str) -> None:
-    """Raises InvalidRequest for what is no name of a collection."""
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise InvalidRequest(
-            f"{name[:80]!r} is no collection name: up to 63 letters, digits, - and _, not "
-            f"beginning with -.",
-            field="collection",
-        )
 
 
 def _differs(name: str, has: Settings, other: Settings) -> CollectionExists:

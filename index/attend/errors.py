@@ -37,7 +37,14 @@ from typing import TypedDict
 
 
 class AttendError(Exception):
-    """Base of all expected errors; `str(error)` is a sentence for the user."""
+    """Base of all expected errors; `str(error)` is a sentence for the user.
+
+    >>> try:
+    ...     books.search([1.0, 0.1], top_k=3)
+    ... except AttendError as error:
+    ...     print(error.field, "|", error)
+    top_k | top_k: unknown field; did you mean 'k'?
+    """
 
     details: Sequence[Detail] = ()
     """Every wrong field, where a whole request was checked at once."""

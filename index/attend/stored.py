@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
@@ -22,13 +22,13 @@ from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, value_hash
 from attend.keys import IndexTarget
-from attend.projection import Projection, lsi, pca
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.settings import Settings
-from attend.store import Role, StoredDocument, StoredProjection, compile_filter
+from attend.store import StoredDocument, compile_filter
 from attend.types import Document, Json, OnStage
 from attend.values import merged
+from attend.versioned import VersionedCollection
 
 log = logging.getLogger("attend")
 
@@ -41,21 +41,24 @@ class Page(NamedTuple):
     total: int
 
 
-class StoredCollection:
+class StoredCollection(VersionedCollection):
     """Documents, versions and index of one collection; `Collection` searches them."""
 
     def __init__(
         self, name: str, opened: OpenedCollection, encoders: Callable[[str], Encoder]
     ) -> None:
-        self.name = name
-        self.folder, self.settings = opened.folder, opened.settings
-        self.store, self.views = opened.store, opened.views
+        super().__init__(opened)
+        self.name, self.folder = name, opened.folder
         self.capabilities = opened.capabilities
         self.checks = opened.checks
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self.adopt)
 
     def close(self) -> None:
+        """Close the files of the collection; it opens again when its library is asked for it.
+
+        >>> books.close()
+        """
         self.store.close()
 
     def adopt(self, settings: Settings) -> None:
@@ -75,6 +78,9 @@ class StoredCollection:
         """Insert or replace documents, all or none; the next search finds them.
 
         A document whose texts are as stored is not encoded again.
+
+        >>> books.upsert([{"id": "dune", "vector": [0.2, 0.9], "payload": {"year": 1965}}]).added
+        1
         """
         parsed = parse_documents(documents)
         if len(parsed) > MAX_DOCUMENTS:
@@ -84,11 +90,16 @@ class StoredCollection:
             )
         self.views.current()  # what cannot be searched must not be written to
         written = self.write(parsed)
-        self.merge_if_due()
+        self._merge_if_due()
         return written
 
     def write(self, documents: Sequence[Document | Prepared]) -> Written:
-        """Write documents as `upsert` does, but merge nothing: a build publishes at its end."""
+        """Write documents as `upsert` does, but merge nothing: a build publishes at its end.
+
+        >>> books.write([Document("dune", vectors={"vector": [0.2, 0.9]})]).added
+        1
+        >>> books.publish()
+        """
         return self._ingest.write(documents)
 
     def revise(self, id: str, revision: UpdateRequest | Mapping[str, Any]) -> StoredDocument:
@@ -100,6 +111,9 @@ class StoredCollection:
         Raises:
             UnknownDocument: no document has this id.
             InvalidRequest: neither value nor payload, or one with NaN or infinity.
+
+        >>> books.revise("emma", {"payload": {"lent": True}}).payload
+        {'year': 1815, 'lent': True}
         """
         if not isinstance(revision, UpdateRequest):
             revision = parse(UpdateRequest, revision)
@@ -114,7 +128,11 @@ class StoredCollection:
         return document
 
     def prepare(self, document: Document) -> Prepared:
-        """Check a document before it is written; raise InvalidRequest if it cannot be taken."""
+        """Check a document before it is written; raise InvalidRequest if it cannot be taken.
+
+        >>> books.prepare(Document("dune", vectors={"vector": [0.2, 0.9]})).document.id
+        'dune'
+        """
         return self._ingest.prepare(document)
 
     def page(
@@ -135,6 +153,12 @@ class StoredCollection:
 
         Raises:
             InvalidRequest: the cursor belongs to another filter, or is not a cursor.
+
+        >>> page = books.page({"year": {"lt": 1900}}, limit=1)
+        >>> page.documents[0].id, page.total
+        ('whale', 2)
+        >>> books.page({"year": {"lt": 1900}}, limit=1, cursor=page.next).documents[0].id
+        'emma'
         """
         predicate = compile_filter(filter or {})
         listing = fingerprint("documents", predicate.key)
@@ -155,11 +179,18 @@ class StoredCollection:
 
         Raises:
             InvalidRequest: a wrong field name, too many of them, or a wrong limit.
+
+        >>> books.facets(["year"])["year"].distinct
+        3
         """
         return self.store.facets(fields, compile_filter(filter) if filter else None, limit)
 
     def ids(self) -> set[str]:
-        """Return the ids of all documents."""
+        """Return the ids of all documents.
+
+        >>> sorted(books.ids())
+        ['emma', 'ship', 'whale']
+        """
         return set(self.store.all_ids())
 
     def delete_matching(self, filter: Mapping[str, Json]) -> int:
@@ -167,6 +198,9 @@ class StoredCollection:
 
         Raises:
             InvalidRequest: the filter lets everything pass, which is more often a slip than meant.
+
+        >>> books.delete_matching({"year": {"gte": 1900}})
+        1
         """
         if not filter:
             raise InvalidRequest(
@@ -175,13 +209,17 @@ class StoredCollection:
                 field="filter",
             )
         deleted = self.store.delete_matching(compile_filter(filter))
-        self.merge_if_due()
+        self._merge_if_due()
         return deleted
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Delete documents, and return how many existed; unknown ids are passed over."""
+        """Delete documents, and return how many existed; unknown ids are passed over.
+
+        >>> books.delete(["emma", "nobody"])
+        1
+        """
         deleted = self.store.delete(ids)
-        self.merge_if_due()
+        self._merge_if_due()
         return deleted
 
     def document(self, id: str) -> StoredDocument:
@@ -189,74 +227,14 @@ class StoredCollection:
 
         Raises:
             UnknownDocument: no document has this id.
+
+        >>> books.document("whale").payload
+        {'year': 1851}
         """
         document = self.store.find([id]).get(id)
         if document is None:
             raise self._unknown(id)
         return document
-
-    # -- projections ------------------------------------------------------------------------
-
-    def projections(self) -> list[StoredProjection]:
-        return self.store.projections()
-
-    def add_projection(self, projection: Projection, note: Mapping[str, Json] | None = None) -> int:
-        """Store a projection and return its version; `activate` makes it answer.
-
-        Raises:
-            InvalidRequest: it takes embeddings of another width than the collection's.
-        """
-        if projection.d_in != self.settings.dimension:
-            raise InvalidRequest(
-                f"The projection takes embeddings of {projection.d_in} dimensions, but this "
-                f"collection's have {self.settings.dimension}."
-            )
-        weights = projection.to_bytes()
-        return self.store.add_projection(
-            projection.kind, weights, projection.fingerprint, note or {}
-        )
-
-    def fit_projection(
-        self, kind: Literal["pca", "lsi", "lsi-scaled"], dimensions: int
-    ) -> Projection:
-        """Fit an untrained projection onto the directions in which the stored embeddings vary.
-
-        Keys and queries of length one keep it, so that their scores stay cosines.
-        """
-        normalize = self.settings.unit_embeddings
-        with self.store.all_keys() as (_, tables):
-            embeddings = (table.vectors for table in tables)
-            if kind == "pca":
-                return pca(embeddings, dimensions, normalize=normalize)
-            return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
-
-    def activate(self, version: int, expected: int | None = None) -> None:
-        """Answer with this projection, in its role, from the next search on.
-
-        Args:
-            expected: activate only while this one answers (0: the untrained one), as the promotion
-                test compared with it.
-
-        Raises:
-            UnknownProjection: no such version exists.
-            Conflict: another version than the expected one answers; nothing was changed.
-        """
-        if self.store.version(version).role != "predict":
-            self.views.current(version)  # its keys are ready before anyone asks for them
-        self.store.activate_projection(version, expected)
-
-    def rollback(self, role: Role = "search") -> int:
-        """Answer as before the last activation in a role.
-
-        Returns: the version that answers now; 0 is the untrained one, in roles other than search.
-
-        Raises:
-            Conflict: nothing was active before.
-        """
-        active = self.store.active(role)
-        if active is not None and active.parent and role != "predict":
-            self.views.current(active.parent)
-        return self.store.rollback(role)
 
     # -- the collection itself --------------------------------------------------------------
 
@@ -265,10 +243,12 @@ class StoredCollection:
 
         Where keys are quantised, which may take a minute for a million, `on_stage` receives the
         progress.
+
+        >>> books.publish()
         """
         self.views.publish(on_stage)
 
-    def publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
+    def _publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
         """Publish unless nothing was written since the last time."""
         if self.views.has_fresh():
             self.publish(on_stage)
@@ -279,6 +259,9 @@ class StoredCollection:
         Args: as in the collection's settings; None keeps the present one.
 
         Returns: whether anything changed.
+
+        >>> books.tune(recall=0.99)
+        True
         """
         options: dict[str, Any] = {"recall": recall, "exact_below": exact_below}
         changes = {name: value for name, value in options.items() if value is not None}
@@ -291,7 +274,7 @@ class StoredCollection:
         self.views.target = IndexTarget(changed.recall, changed.exact_below)
         return True
 
-    def merge_if_due(self) -> None:
+    def _merge_if_due(self) -> None:
         """Publish if too much was written to be searched as it is.
 
         The documents are stored already: a failure of the merge is logged, and does not fail them.
@@ -307,6 +290,9 @@ class StoredCollection:
         Raises:
             EncoderError: it cannot be loaded.
             EncoderMismatch: its embeddings have another width than the collection's.
+
+        >>> collection.encoder().encode_queries(["a whale"]).shape  # doctest: +SKIP
+        (1, 384)
         """
         encoder = self._encoders(self.settings.encoder or "")
         if encoder.dimension != self.settings.dimension:
@@ -318,7 +304,12 @@ class StoredCollection:
         return encoder
 
     def info(self) -> CollectionInfo:
-        """Return the figures of the collection."""
+        """Return the figures of the collection.
+
+        >>> info = books.info()
+        >>> info.documents, info.dimension, info.projection
+        (3, 2, 1)
+        """
         self.refresh()
         documents, keys = self.store.counts()
         view = self.views.current()

@@ -48,6 +48,10 @@ class Document:
     collection's width, or to several; each is a key. The vectors of a field are its keys, and its
     text is not encoded; those of `WHOLE` are the keys of the whole document, and none of its texts
     is encoded. A document without texts and vectors has no key: filters find it, searches do not.
+
+    >>> dune = Document("dune", vectors={"vector": [0.2, 0.9]}, payload={"year": 1965})
+    >>> books.upsert([dune]).added
+    1
     """
 
     id: str

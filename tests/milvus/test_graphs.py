@@ -64,7 +64,7 @@ def collection(library: Data) -> Collection:
 def write(collection: Collection, places: range) -> None:
     """Without what follows a write: the tests say when a table is made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(collection), "merge_if_due", lambda self: None)
+        patch.setattr(type(collection), "_merge_if_due", lambda self: None)
         collection.upsert([document(at) for at in places])
 
 
@@ -222,7 +222,7 @@ def test_behind_a_filter_all_is_found(
 
 def test_both_tables_have_the_same_keys(collection: Collection) -> None:
     """But for those before, which go later."""
-    collection.publish_fresh()
+    collection._publish_fresh()
     asked = tables(collection)
     raw, graph = (
         {row["key"] for row in table.query("key > 0", ["key"], 16_000, "strong")}
@@ -237,7 +237,7 @@ def test_another_target_is_measured_anew(collection: Collection) -> None:
     before = collection.info().index
     collection.tune(recall=0.999)
     assert collection.search(QUESTIONS[0].tolist()).recall in (None, 0.999)
-    collection.publish_fresh()
+    collection._publish_fresh()
     told = collection.info().index
     assert told["target"] == 0.999
     assert int(str(told["ef"])) > int(str(before["ef"]))
@@ -245,7 +245,7 @@ def test_another_target_is_measured_anew(collection: Collection) -> None:
     collection.tune(recall=1.0)
     assert collection.search(QUESTIONS[0].tolist()).exact
     collection.tune(recall=0.95)
-    collection.publish_fresh()
+    collection._publish_fresh()
     assert collection.search(QUESTIONS[0].tolist()).recall == 0.95
 
 

@@ -26,7 +26,7 @@ MET: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("body", [MET[0], [MET[0]], {"items": [MET[0]]}])
 def test_interactions_in_three_forms(books: FlaskClient, body: Any) -> None:
-    told = {"added": 1, "replaced": 0, "interactions": 1, "users": 1}
+    told = {"added": 1, "replaced": 0, "interactions": 1, "users": 1, "liked_from": 5.0}
     assert post(books, INTERACTIONS, body) == told
     assert post(books, INTERACTIONS, body) == told | {"added": 0, "replaced": 1}
     assert get(books, INTERACTIONS) == {
@@ -34,6 +34,7 @@ def test_interactions_in_three_forms(books: FlaskClient, body: Any) -> None:
         "next": None,
         "interactions": 1,
         "users": 1,
+        "liked_from": 5.0,
     }
     shown = get(books, BOOKS)
     assert (shown["interactions"], shown["users"]) == (1, 1)

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from attend.api.base import ABSENT, Reply
+from attend.api.display import (
+    answer_text,
+    hit_line,
+    hits_line,
+    hits_table,
+    name_of,
+    table,
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +73,12 @@ class Weighing(Reply):
 @dataclass(slots=True)
 class Hit(Reply):
     """One attended document; the weights of all attended documents sum to `confidence`, or to
-    one where that is null."""
+    one where that is null.
+
+    >>> hit = books.search([1.0, 0.1], k=1, fields=["year"]).hits[0]
+    >>> hit.id, hit.value, hit.payload
+    ('whale', {'stars': 4.0}, {'year': 1851})
+    """
 
     id: str
     score: float
@@ -94,6 +108,12 @@ class Hit(Reply):
     group_weight: float | None = None
     """The sum of their weights."""
 
+    def __repr__(self) -> str:
+        return hit_line(self)
+
+    def _repr_html_(self) -> str:
+        return hits_table([self], hit_line(self))
+
 
 @dataclass(slots=True)
 class FacetValue(Reply):
@@ -121,7 +141,12 @@ Facets = Mapping[str, Facet]
 
 @dataclass(slots=True)
 class Answer(Reply):
-    """The answer to one query: documents by attention, and the value that they give together."""
+    """The answer to one query: documents by attention, and the value that they give together.
+
+    >>> answer = books.search([1.0, 0.1], mode="soft", value="year", k=1)
+    >>> len(answer.hits), answer.attended, answer.answered, answer.answer["type"]
+    (1, 3, True, 'number')
+    """
 
     hits: Sequence[Hit]
     """The listed documents, best first."""
@@ -164,6 +189,14 @@ class Answer(Reply):
     """The measured share of the ten nearest keys that searches find; present where keys are
     quantised."""
 
+    def __repr__(self) -> str:
+        confidence = "not fitted yet" if self.confidence is None else f"{self.confidence:.3f}"
+        told = f"{answer_text(self.answer)!r}; {hits_line(self.hits)}; confidence {confidence}"
+        return f"Answer({told})"
+
+    def _repr_html_(self) -> str:
+        return hits_table(self.hits, repr(self))
+
 
 @dataclass(slots=True)
 class Matrix(Reply):
@@ -181,7 +214,7 @@ class Matrix(Reply):
     projection: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class CollectionHit(Hit):
     """A hit of one of several collections; its weight is a share of all their attention."""
 
@@ -208,46 +241,14 @@ class AcrossAnswer(Reply):
     """Each collection's own answer, with its own weights and confidence, by name."""
     took_ms: float
 
+    def __repr__(self) -> str:
+        state = hits_line(self.hits) if self.merged else "not merged; see `answers`"
+        return f"AcrossAnswer({', '.join(self.answers)}: {state})"
 
-Place = tuple[float, float]
-
-
-@dataclass(slots=True)
-class MapPoint(Reply):
-    """A document on a map, at the mean of its keys."""
-
-    id: str
-    title: str
-    """A display title."""
-    place: Place
-    was: Place | None
-    """Its place under the version named by `before`."""
-    weight: float | None
-    """Its share of the query's attention; null if it was not attended."""
-    payload: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class MapQuery(Reply):
-    """The place of the query among the keys, now and under the version before."""
-
-    place: Place
-    was: Place | None
-
-
-@dataclass(slots=True)
-class KeyMap(Reply):
-    """The keys in two dimensions: a sample of the documents, and all that the query attends to."""
-
-    points: Sequence[MapPoint]
-    query: MapQuery | None
-    method: str
-    explained: Sequence[float] | None
-    """The share of the variance that each axis shows; null with UMAP."""
-    projection: int
-    before: int | None
-    documents: int
-    """The number of documents in the collection."""
+    def _repr_html_(self) -> str:
+        if self.merged:
+            return hits_table(self.hits, repr(self))
+        return "".join(answer._repr_html_() for answer in self.answers.values())
 
 
 @dataclass(slots=True)
@@ -271,6 +272,12 @@ class Recommendation(Reply):
     """The texts of the document, one after the other; present if `include` names text."""
     passage: str | None = None
     """The passage that matched the history; present if requested by `include`."""
+
+    def __repr__(self) -> str:
+        return hit_line(self)
+
+    def _repr_html_(self) -> str:
+        return hits_table([self], hit_line(self))
 
 
 @dataclass(slots=True)
@@ -299,6 +306,12 @@ class Recommended(RecommendAnswer):
     """True if no better document can have been missed; where keys are quantised, weights are
     estimates besides, since they are sums over all documents."""
 
+    def __repr__(self) -> str:
+        return f"Recommended({hits_line(self.hits)}; from {self.history['used']} documents)"
+
+    def _repr_html_(self) -> str:
+        return hits_table(self.hits, repr(self))
+
 
 @dataclass(slots=True)
 class Predicted(RecommendAnswer):
@@ -311,3 +324,14 @@ class Predicted(RecommendAnswer):
     ratings; `known`, the user's own value for this document, which had no part here; and `because`,
     the attended parts of the history with value and weight, the heaviest first (all with
     `explain`; these weights and `null` sum to one)."""
+
+    def __repr__(self) -> str:
+        told = [f"{name_of(item)!r} {answer_text(item)}" for item in self.predictions]
+        return f"Predicted({'; '.join(told)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (escape(name_of(item)), escape(answer_text(item)), f"{item['confidence']:.3f}")
+            for item in self.predictions
+        ]
+        return table(("target", "prediction", "confidence"), rows, escape(repr(self)))

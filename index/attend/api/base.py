@@ -174,7 +174,11 @@ class Reply:
     )
 
     def json(self) -> dict[str, Any]:
-        """Return plain data, as the service sends it."""
+        """Return plain data, as the service sends it.
+
+        >>> books.search([1.0, 0.1], k=1).json()["hits"][0]["id"]
+        'whale'
+        """
         return {name: _plain(value) for name, value in json_fields(self).items()}
 
 

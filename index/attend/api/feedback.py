@@ -133,6 +133,9 @@ class InteractionsRequest(Request):
     """Interactions to store, all or none."""
 
     items: list[InteractionItem] = Field(max_length=MAX_DOCUMENTS)
+    liked_from: FiniteFloat | None = None
+    """From now on numbers from here up are likes, of all that are stored; null: chosen from the
+    data again. Stays as it is if absent."""
 
 
 class InteractionListing(Request):
@@ -198,6 +201,8 @@ class InteractionsAdded(Reply):
     interactions: int
     """The number of interactions stored now."""
     users: int
+    liked_from: float | None = field(default_factory=lambda: None)
+    """Numbers from here up are likes, by what was set or by the data; null: all above zero are."""
 
 
 @dataclass(slots=True)
@@ -221,3 +226,5 @@ class InteractionsAnswer(Reply):
     """The cursor of the next page; null on the last."""
     interactions: int
     users: int
+    liked_from: float | None
+    """Numbers from here up are likes; null: all above zero are."""

@@ -58,7 +58,7 @@ class HistoryItem(Request):
     id: DocumentId
     weight: FiniteFloat = Field(1.0, ge=-1e6, le=1e6)
     """Its weight relative to the others. Below zero it is a negative example; zero only keeps it
-    out of the answer, which is the default for documents with a value of 0 or below (but not in
+    out of the answer, which is the default for documents with a value that is no like (but not in
     predictions)."""
     value: JsonValue = None
     """The user's own value; predictions (`target`) are made of these."""
@@ -148,6 +148,8 @@ class RecommendRequest(Request):
     """Conditions on payload and value, such as {"genre": "sea"}."""
     exclude_seen: bool = True
     """Leave out documents of the history."""
+    liked_from: FiniteFloat | None = None
+    """Numbers from here up are likes in a history; as for stored interactions if absent."""
     on_missing: Literal["error", "skip"] = "error"
     """Unknown ids: refuse the request, or skip them. `missing` lists them."""
     half_life: FiniteFloat | None = Field(None, gt=0, le=HALF_LIFE)

@@ -90,7 +90,7 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     check_ids(mapped)
     settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
-    collection = target.library().ensure(target.name, **settings, **_width(mapped))
+    collection = target.library().ensure(target.name, **(settings | _width(mapped)))
     problems = Problems()
     publish = collection.tune(selection.recall, selection.exact_below)
     built = _build(collection, mapped, problems, selection, publish)

@@ -27,6 +27,7 @@ from attend.cli.options import (
     take,
 )
 from attend.collection import Collection
+from attend.liking import Liking, chosen_liking, is_liked
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.interactions import (
     CUT,
@@ -49,6 +50,7 @@ from attend.measure.rankings import (
 from attend.measure.statistics import Interval
 from attend.store import Interaction
 from attend.types import QueryInput
+from attend.values import as_numbers
 
 PAGE = 10_000
 """Stored interactions read at once."""
@@ -230,13 +232,19 @@ def _evaluate_recommendations(
     stored = files.history is None
     earlier = _stored(collection) if stored else test.read(collection, files.history).entries
     withheld = None if files.cold is None else _withheld(collection, files.cold)
-    protocol = protocol_of(later, earlier, withheld)
+    liking = _liking(collection, test.liked_from, [*earlier, *later])
+    click.echo(f"{test.interactions}: {liking}", err=True)
+    protocol = protocol_of(later, earlier, withheld, liking.liked_from)
     catalogue = collection.store.counts()[0] if withheld is None else len(withheld)
-    condition = {} if withheld is None else {"filter": {"@id": {"in": withheld}}}
+    condition = None if withheld is None else {"@id": {"in": withheld}}
 
     def recommend(user: str, interactions: UserHistory) -> Sequence[str]:
-        history = [{"id": entry.document, "value": entry.value} for entry in interactions]
-        answer = collection.recommend(history=history, k=CUT, **condition, **options)
+        likes = [is_liked(entry.value, liking.liked_from) for entry in interactions]
+        history = [
+            {"id": entry.document, "weight": float(liked)}
+            for entry, liked in zip(interactions, likes, strict=True)
+        ]
+        answer = collection.recommend(history=history, k=CUT, filter=condition, **options)
         assert isinstance(answer, Recommended)  # as no target was named
         return [hit.id for hit in answer.hits]
 
@@ -264,8 +272,21 @@ def _evaluate_recommendations(
         ("novelty", f"{evaluation.novelty:.2f} bits"),
         *((name.replace("_", " "), str(count)) for name, count in counts.items()),
     ]
+    result["liked_from"] = liking.liked_from
     result |= {"coverage": evaluation.coverage, "novelty": evaluation.novelty, **counts}
     return result, f"{table(lines)}\nIn brackets: 95 % intervals over users."
+
+
+def _liking(
+    collection: Collection, liked_from: float | None, entries: Sequence[Interaction]
+) -> Liking:
+    """Return the threshold of likes: as it is named, of the collection, or of these entries."""
+    if liked_from is not None:
+        return Liking(liked_from, "set")
+    stored = collection.store.liking()
+    return (
+        chosen_liking(as_numbers([e.value for e in entries])) if stored.source is None else stored
+    )
 
 
 def _withheld(collection: Collection, cold: Path) -> list[str]:

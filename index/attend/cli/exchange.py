@@ -174,7 +174,7 @@ def _restore(target: Target, source: Path) -> None:
     with open(source, "rb") as file, Bar() as bar:
         contents = restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
-            library.collection(name).publish_fresh(bar)
+            library.collection(name)._publish_fresh(bar)
     selected = {name: contents.collections[name] for name in names or contents.collections}
     contents = replace(contents, collections=selected)
     text = f"{_counted(contents)} are in {library.folder}, as of {contents.created}."

@@ -25,8 +25,9 @@ from attend.cli.options import (
 from attend.collection import Collection
 from attend.errors import SourceError
 from attend.feedback import add_feedback, add_interactions
-from attend.feedback.adding import Entry, Gathered, gather, unfit
+from attend.feedback.adding import unfit
 from attend.feedback.files import CLIP, ETA, read_clicks, read_judgements
+from attend.feedback.gathering import Entry, Gathered, gather
 from attend.feedback.reading import (
     CLICKS,
     INTERACTIONS,
@@ -134,13 +135,16 @@ class InteractionFile(FormatOptions):
     """A rating or label, if any."""
     time: Column = None
     """Seconds since 1970, or ISO dates."""
+    liked_from: float | None = None
+    """Values from here up are likes; chosen from the data if absent."""
 
     @model_validator(mode="after")
     def _columns_of_a_file(self) -> InteractionFile:
-        flags = [f"--{name}" for name in INTERACTIONS.names if name in self.model_fields_set]
+        names = (*INTERACTIONS.names, "liked_from")
+        flags = [f"--{name.replace('_', '-')}" for name in names if name in self.model_fields_set]
         if flags and self.interactions is None:
             raise click.UsageError(
-                f"{', '.join(flags)}: a column of --interactions; give that file, too."
+                f"{', '.join(flags)}: a column of --interactions, or about it; give that file, too."
             )
         return self
 
@@ -193,7 +197,7 @@ def teach_command(target: Target, **options: Any) -> None:
 
 def add_files(
     collection: Collection, labels: LabelFiles, interactions: InteractionFile
-) -> tuple[dict[str, int], str]:
+) -> tuple[dict[str, Any], str]:
     """Store the usable rows of files; return counts for --json, and a sentence.
 
     Raises:
@@ -204,21 +208,29 @@ def add_files(
     if interactions:
         rows = interactions.read(collection, strict=strict)
         before = collection.store.interaction_counts()[0]
-        counts = add_interactions(collection, rows.entries, delete_stored=delete).json()
+        chosen = {} if interactions.liked_from is None else {"liked_from": interactions.liked_from}
+        added = add_interactions(collection, rows.entries, delete_stored=delete, **chosen)
+        counts: dict[str, Any] = added.json()
     else:
         vectors = collection.settings.encoder is None
         examples = labels.read(vectors, interactions.format())
         rows = _gathered(collection, examples, strict)
         before = collection.store.example_count()
         with Bar() as bar:
-            added = add_feedback(collection, rows.entries, progress=bar, delete_stored=delete)
-        counts = added.json()
+            labels_added = add_feedback(
+                collection, rows.entries, progress=bar, delete_stored=delete
+            )
+        counts = labels_added.json()
     counts |= {"skipped": rows.skipped, "repeated": rows.repeated}
     counts["forgotten"] = before if delete else 0
-    return counts, _sentence(counts)
+    sentence = _sentence(counts)
+    if interactions:
+        liking = str(collection.store.liking())
+        sentence = f"{sentence} {liking[0].upper()}{liking[1:]}."
+    return counts, sentence
 
 
-def _sentence(counts: Mapping[str, int]) -> str:
+def _sentence(counts: Mapping[str, Any]) -> str:
     kind = "interactions" if "users" in counts else "examples"
     deleted = f"{counts['forgotten']} deleted, " if counts["forgotten"] else ""
     changes = (

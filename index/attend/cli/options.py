@@ -21,6 +21,7 @@ from attend.data import Data
 from attend.encoder import load
 from attend.engines import SCHEME
 from attend.errors import InvalidRequest
+from attend.progress import Bar as Bar  # commands take it from here
 from attend.source import RowProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -302,38 +303,6 @@ class Problems:
     def summary(self) -> None:
         if self._count:
             click.echo(f"{self._count} rows could not be used.", err=True)
-
-
-class Bar:
-    """A progress bar on stderr, called with the stage and the fraction done, 0 to 1."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None  # before the first stage nothing is shown
-        self._last: tuple[str, int] | None = None
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, stage: str, fraction: float) -> None:
-        done = min(max(fraction, 0.0), 1.0)
-        state = stage, int(100 * done)
-        if state == self._last:  # a training reports thousands of steps, and a log has every line
-            return
-        self._last = state
-        if self._bar is None:
-            # Stages have no common unit: a share is all there is to count.
-            shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
-            self._bar = tqdm(total=1.0, bar_format=shape, file=sys.stderr)
-        self._bar.set_description(stage, refresh=False)
-        self._bar.n = done
-        self._bar.refresh()
 
 
 def table(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:

@@ -78,7 +78,7 @@ def restore_backup(
         InvalidRequest: it does not have a collection of a name.
     """
     data.capabilities.check("snapshots")
-    data.check_writable()
+    data._check_writable()
     deadline = Deadline()
     making = data.folder / f"making-{secrets.token_hex(8)}"
     try:

@@ -6,22 +6,19 @@ training. An interaction is at once part of its user's history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from attend.api.base import MAX_DETAILS, Request, parse
+from attend.api.base import ABSENT, MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
-from attend.collection import Collection
-from attend.errors import AttendError, Detail, InvalidRequest, SourceError, UnknownDocument
+from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
 from attend.ingest import check_id
 from attend.own_vectors import as_embedding
-from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
+from attend.stored import StoredCollection
 from attend.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
 
 Item = TypeVar("Item", bound=Request)
-Entry = TypeVar("Entry", Example, Interaction)
 
 BATCH = 512
 """Queries encoded between two reports of progress."""
@@ -37,7 +34,7 @@ SOURCE = "given"
 
 
 def add_feedback(
-    collection: Collection,
+    collection: StoredCollection,
     items: Iterable[FeedbackItem | Example | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
@@ -75,27 +72,29 @@ def add_feedback(
     added, replaced = 0, 0
     if rows or delete_stored:
         added, replaced = collection.store.add_examples(questions, rows, forget=delete_stored)
-    collection.merge_if_due()
+    collection._merge_if_due()
     return FeedbackAdded(added, replaced, collection.store.example_count(), len(questions))
 
 
 def add_interactions(
-    collection: Collection,
+    collection: StoredCollection,
     items: Iterable[InteractionItem | Interaction | Mapping[str, Any]],
     *,
     delete_stored: bool = False,
+    liked_from: float | None = ABSENT,
 ) -> InteractionsAdded:
     """Store interactions, all or none; of several for one user and document the last counts.
 
     Args:
         delete_stored: delete the interactions stored before, in the same transaction.
+        liked_from: from now on, numbers from here up are likes; None chooses it from the data.
 
     Raises:
         UnknownDocument: no document has an item's id.
         InvalidRequest: another fault of an item; the details name all.
 
     >>> add_interactions(collection, [{"user": "ann", "id": "dune"}])  # doctest: +SKIP
-    InteractionsAdded(added=1, replaced=0, interactions=1, users=1)
+    InteractionsAdded(added=1, replaced=0, interactions=1, users=1, liked_from=None)
     """
     interactions = [
         item
@@ -108,7 +107,10 @@ def add_interactions(
     if last or delete_stored:
         latest = list(last.values())
         added, replaced = collection.store.add_interactions(latest, forget=delete_stored)
-    return InteractionsAdded(added, replaced, *collection.store.interaction_counts())
+    if liked_from is not ABSENT:
+        collection.store.set_liked_from(liked_from)
+    counts = collection.store.interaction_counts()
+    return InteractionsAdded(added, replaced, *counts, collection.store.liking().liked_from)
 
 
 def _parse_item(model: type[Item], position: int, item: Item | Mapping[str, Any]) -> Item:
@@ -132,100 +134,11 @@ def _field_of(position: int, field: str | None) -> str:
     return f"items.{position}.{field}" if field else f"items.{position}"
 
 
-@dataclass(frozen=True)
-class Gathered(Generic[Entry]):
-    """The usable rows of a file.
-
-    Attributes:
-        entries: one for each query and document, or user and document.
-        skipped: rows that could not be used, contradicted labels included.
-        repeated: rows that another replaces without a contradiction.
-    """
-
-    entries: Sequence[Entry]
-    skipped: int
-    repeated: int
-
-
-def gather(
-    items: Iterable[RowItem[Entry] | RowProblem],
-    unfit: Callable[[Sequence[Entry]], Mapping[int, Exception]],
-    *,
-    strict: bool = False,
-    on_problem: Callable[[RowProblem], None] = lambda problem: None,
-) -> Gathered[Entry]:
-    """Collect the entries that a collection takes, one for each pair that they are about.
-
-    Of several labels for one query and document the last counts, of several interactions of one
-    user and document the latest.
-
-    Args:
-        unfit: the collection's errors about entries, by their positions.
-        strict: stop at the first row that cannot be used.
-        on_problem: called with every row that cannot be used, and with every notice.
-
-    Raises:
-        SourceError: a row could not be used, and `strict` was set.
-    """
-    skipped = repeated = 0
-
-    def report(problem: RowProblem) -> None:
-        nonlocal skipped
-        on_problem(problem)
-        skipped += problem.rejects
-        if strict and problem.rejects:
-            raise SourceError(f"Stopped at {problem} Nothing was stored, because of --strict.")
-
-    rows: list[RowItem[Entry]] = []
-    for item in items:
-        report(item) if isinstance(item, RowProblem) else rows.append(item)
-    errors = unfit([row.item for row in rows])
-    last: dict[tuple[str | bytes, str], RowItem[Entry]] = {}
-    for position, row in enumerate(rows):
-        if position in errors:
-            report(RowProblem(row.place, str(errors[position])))
-            continue
-        identity = _identity(row.item)
-        earlier = last.pop(identity, row)
-        last[identity] = earlier if _is_earlier(row.item, earlier.item) else row
-        contradiction = _contradiction(earlier, row)
-        if contradiction:
-            report(contradiction)
-        elif earlier is not row:
-            repeated += 1
-    return Gathered([row.item for row in last.values()], skipped, repeated)
-
-
-def _identity(entry: Example | Interaction) -> tuple[str | bytes, str]:
-    if isinstance(entry, Example):
-        return same_question(entry.query), entry.document
-    return entry.user, entry.document
-
-
-def _is_earlier(entry: Example | Interaction, other: Example | Interaction) -> bool:
-    """Return whether both are interactions with a time, and the first is the earlier one."""
-    if not (isinstance(entry, Interaction) and isinstance(other, Interaction)):
-        return False
-    return entry.time is not None and other.time is not None and entry.time < other.time
-
-
-def _contradiction(earlier: RowItem[Entry], row: RowItem[Entry]) -> RowProblem | None:
-    """Return the problem of a label that a later row of the same pair changes."""
-    one, other = earlier.item, row.item
-    if not (isinstance(one, Example) and isinstance(other, Example)) or one.weight == other.weight:
-        return None
-    return RowProblem(
-        earlier.place,
-        f"The label {one.weight:g} of {one.document!r} is contradicted by {other.weight:g} at "
-        f"{row.place}, for the same query. The later one counts.",
-    )
-
-
 # -- checks ---------------------------------------------------------------------------------------
 
 
 def unfit(
-    collection: Collection, entries: Sequence[Example | Interaction]
+    collection: StoredCollection, entries: Sequence[Example | Interaction]
 ) -> dict[int, AttendError]:
     """Return the collection's errors about examples or interactions, by their positions."""
     rows = collection.store.rows_of(list({entry.document for entry in entries}))
@@ -245,7 +158,7 @@ def unfit(
     return errors
 
 
-def _check_example(collection: Collection, example: Example) -> None:
+def _check_example(collection: StoredCollection, example: Example) -> None:
     check_id(example.document)
     # Items are checked where they are parsed; examples come from everywhere.
     if not abs(example.weight) <= MAX_WEIGHT:  # true for NaN too
@@ -296,7 +209,7 @@ def _reject(errors: Mapping[int, AttendError], count: int) -> None:
 
 
 def _questions(
-    collection: Collection, queries: Sequence[QueryInput], progress: OnStage | None
+    collection: StoredCollection, queries: Sequence[QueryInput], progress: OnStage | None
 ) -> list[Question]:
     """Return each query with its embedding: a vector as it is stored, a text as it is encoded."""
     texts = [query for query in queries if isinstance(query, str)]
@@ -311,12 +224,12 @@ def _questions(
     ]
 
 
-def _embedding(collection: Collection, vector: Sequence[float] | Float32) -> Float32:
+def _embedding(collection: StoredCollection, vector: Sequence[float] | Float32) -> Float32:
     # An array is a sequence in all but name.
     return as_embedding(vector, collection.settings)
 
 
-def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str, Float32]:
+def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> dict[str, Float32]:
     """Return the embeddings of texts that are stored; none if the encoder has changed since."""
     if len(texts) <= FEW:
         return {}
@@ -334,7 +247,7 @@ def _stored_embeddings(collection: Collection, texts: Sequence[str]) -> dict[str
 
 
 def _encode(
-    collection: Collection, texts: Sequence[str], progress: OnStage | None
+    collection: StoredCollection, texts: Sequence[str], progress: OnStage | None
 ) -> Iterator[Float32]:
     """Yield the embeddings of texts; `progress` is called before each batch and at the end."""
     if not texts:

@@ -24,6 +24,7 @@ from attend.api.answers import Predicted
 from attend.api.recommend import MAX_TARGETS
 from attend.collection import Collection
 from attend.errors import SourceError
+from attend.liking import is_liked
 from attend.measure.statistics import (
     Interval,
     by_group,
@@ -32,7 +33,6 @@ from attend.measure.statistics import (
     mean_intervals,
     ndcg,
 )
-from attend.recommend.history import is_liked
 from attend.store import Interaction
 from attend.types import Float64
 from attend.values import as_number
@@ -105,16 +105,18 @@ def protocol_of(
     test: Sequence[Interaction],
     history: Sequence[Interaction],
     cold: Group[str] | None = None,
+    liked_from: float | None = None,
 ) -> Protocol:
     """Divide interactions into histories and the documents that are right.
 
-    A document that a user valued at 0 or below is not right.
+    A document that a user did not like is not right.
 
     Args:
         test: later interactions.
         history: earlier interactions.
         cold: ids of withheld documents. Only they are recommended and right, and no history
             holds them: a document that nobody met yet is in no history.
+        liked_from: numbers from here up are likes; all above zero if None.
 
     Raises:
         SourceError: no user of the test has a history and a document that is right.
@@ -127,10 +129,10 @@ def protocol_of(
     earlier = {
         user: {event.document for event in events}
         for user, events in histories.items()
-        if any(is_liked(event.value) for event in events)
+        if any(is_liked(event.value, liked_from) for event in events)
     }
     relevant = defaultdict[str, set[str]](set)
-    pairs = {(event.user, event.document) for event in test if is_liked(event.value)}
+    pairs = {(event.user, event.document) for event in test if is_liked(event.value, liked_from)}
     for user, document in pairs:
         possible = candidates is None or document in candidates
         if user in earlier and document not in earlier[user] and possible:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
 from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
+from attend.liking import chosen_liking, is_liked
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.types import Float32, Float64, Int64, Json
-from attend.values import as_number
+from attend.values import as_numbers
 
 NO_ROW = 0
 """The row of a part that is not a document; rows begin at 1."""
@@ -28,14 +30,6 @@ PROFILE_DOCUMENTS = 1000
 
 LISTED = 10
 """Missing ids that an error lists."""
-
-
-def is_liked(value: Json) -> bool:
-    """Return true if a document with this value is a sign of what a user wants.
-
-    False and numbers of 0 and below are not; every other value is, and so is no value.
-    """
-    return value is not False and not as_number(value) <= 0  # NaN for what is not a number
 
 
 class HistoryPart(NamedTuple):
@@ -110,18 +104,19 @@ class Histories:
         ids = [item.id for item in request.history]
         ids += [item.id for item in examples if item.id is not None]
         rows = self._store.rows_of(ids)
-        stored = self._stored(request)
+        liked_from = self._liked_from(request)
+        stored = self._stored(request, liked_from)
         missing: list[dict[str, Json]] = [{"id": id} for id in dict.fromkeys(ids) if id not in rows]
         if request.user is not None and not stored:
             missing.append({"user": request.user})
         if missing and request.on_missing == "error":
             raise missing_error(missing)
-        parts = [*_merged(stored, request, rows), *_sent(request, rows)]
+        parts = [*_merged(stored, request, rows, liked_from), *_sent(request, rows)]
         seen = np.unique(np.array([part.row for part in parts if part.row], dtype=np.int64))
         counting = [part for part in parts if abs(part.weight) >= LEAST]
         used = _heaviest(_decayed(counting, request.half_life), most or MAX_USED)
         if not used:
-            raise _empty_error(request, missing, seen=len(seen) > 0)
+            raise _empty_error(request, missing, len(seen) > 0, liked_from)
         try:
             embeddings = self._embeddings(used)
         except KeylessDocuments as error:  # nothing can be similar to these
@@ -137,13 +132,24 @@ class Histories:
         queries = self._queries.encode([query_of(item) for item in items])
         return np.concatenate([query.embeddings for query in queries])
 
-    def _stored(self, request: RecommendRequest) -> list[HistoryPart]:
+    def _liked_from(self, request: RecommendRequest) -> float | None:
+        """Return the threshold of likes: of the request, of the collection, or of what is sent."""
+        if request.liked_from is not None:
+            return request.liked_from
+        values = as_numbers([item.value for item in request.history])
+        if request.target is not None or (request.user is None and np.isnan(values).all()):
+            return None  # nothing is left out, or nothing has a number
+        liking = self._store.liking()
+        return (chosen_liking(values) if liking.source is None else liking).liked_from
+
+    def _stored(self, request: RecommendRequest, liked_from: float | None) -> list[HistoryPart]:
         if request.user is None:
             return []
         stored = self._store.interactions_of(request.user)
+        weight = partial(_default_weight, request=request, liked_from=liked_from)
         columns = (stored.documents, stored.rows.tolist(), stored.values, stored.times.tolist())
         return [
-            HistoryPart({"id": id}, row, _default_weight(value, request), value, time, stored=True)
+            HistoryPart({"id": id}, row, weight(value), value, time, stored=True)
             for id, row, value, time in zip(*columns, strict=True)
         ]
 
@@ -210,17 +216,20 @@ def missing_error(
     )
 
 
-def _default_weight(value: Json, request: RecommendRequest) -> float:
+def _default_weight(value: Json, request: RecommendRequest, liked_from: float | None) -> float:
     """Return the weight of a document where none is sent.
 
     A document that was not liked has no weight, and is not recommended again. To a prediction it
     says the same as any other.
     """
-    return float(request.target is not None or is_liked(value))
+    return float(request.target is not None or is_liked(value, liked_from))
 
 
 def _merged(
-    stored: Iterable[HistoryPart], request: RecommendRequest, rows: Mapping[str, int]
+    stored: Iterable[HistoryPart],
+    request: RecommendRequest,
+    rows: Mapping[str, int],
+    liked_from: float | None,
 ) -> list[HistoryPart]:
     """Return each document of the history once: the sent entry counts, of several the last."""
     merged = {part.row: part for part in stored}
@@ -229,7 +238,7 @@ def _merged(
         if row is None:
             continue
         sent = "weight" in item.model_fields_set
-        weight = item.weight if sent else _default_weight(item.value, request)
+        weight = item.weight if sent else _default_weight(item.value, request, liked_from)
         time = np.nan if item.time is None else float(item.time)
         merged.pop(row, None)
         merged[row] = HistoryPart({"id": item.id}, row, weight, item.value, time)
@@ -280,18 +289,23 @@ def _heaviest(parts: Sequence[HistoryPart], most: int) -> list[HistoryPart]:
 
 
 def _empty_error(
-    request: RecommendRequest, missing: Sequence[Mapping[str, Json]], seen: bool
+    request: RecommendRequest,
+    missing: Sequence[Mapping[str, Json]],
+    seen: bool,
+    liked_from: float | None,
 ) -> InvalidRequest:
     """Return the error for a history without a part that counts.
 
     Args:
         seen: true if the user met any document that exists.
+        liked_from: the threshold of likes.
     """
+    unliked = "at 0 or below" if liked_from is None else f"below {liked_from:g}"
     needed = "send a history, positive examples, facts, or a user with stored interactions"
     if seen:
         return InvalidRequest(
-            f"Every weight of the history is zero, as of documents valued at 0 or below; give one "
-            f"that is not, or {needed}.",
+            f"Every weight of the history is zero, as of documents that were not liked (valued "
+            f"{unliked}, or false); give one that is not, or {needed}.",
             field="history" if request.history else "user",
         )
     unknown = sum("id" in name for name in missing)

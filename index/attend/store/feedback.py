@@ -18,6 +18,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.errors import InvalidRequest
+from attend.liking import liked_mask
 from attend.store.connections import (
     DatabasePart,
     columns_of,
@@ -27,6 +28,7 @@ from attend.store.connections import (
     value_json,
 )
 from attend.store.documents import known_rows
+from attend.store.likes import StoredLikes
 from attend.store.records import (
     ExampleSet,
     Interaction,
@@ -168,7 +170,7 @@ READ_BLOCK = 8192
 _USER_ID = "(SELECT id FROM users WHERE name = CAST(? AS TEXT))"
 
 
-class StoredInteractions(DatabasePart):
+class StoredInteractions(StoredLikes):
     """Reads and writes interactions: one of each user and document, the latest."""
 
     def add_interactions(
@@ -235,7 +237,7 @@ class StoredInteractions(DatabasePart):
             rows=columns[2].astype(np.int64),
             values=values.copy(),
             times=columns[4].copy(),
-            liked=(columns[5] > 0) & ~(values <= 0),
+            liked=liked_mask(values, columns[5] > 0, self.liking().liked_from),
         )
 
     def interactions_of(self, user: str) -> UserHistory:

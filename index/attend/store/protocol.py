@@ -9,6 +9,7 @@ from typing import Any, Protocol, Unpack
 from attend.api.answers import Facet
 from attend.arrays import KeyTable
 from attend.errors import Unsupported
+from attend.liking import Liking
 from attend.store.filters import Predicate
 from attend.store.records import (
     Entry,
@@ -251,6 +252,14 @@ class CollectionStore(Protocol):
     def interaction_counts(self) -> tuple[int, int]:
         """Return the number of interactions, and of users."""
         return 0, 0
+
+    def liking(self) -> Liking:
+        """Return the threshold of likes: as it was set, or as the stored numbers suggest."""
+        return Liking()
+
+    def set_liked_from(self, liked_from: float | None) -> None:
+        """Set the threshold of likes; None chooses it from the data again."""
+        raise self.unsupported("recommend")
 
     def popularity(self) -> tuple[Int64, Int64]:
         """Return the rows of documents with interactions, ascending, and their users."""

@@ -265,7 +265,7 @@ class InteractionSet(NamedTuple):
     rows: Int64  # (n,) rows of documents
     values: Float64  # (n,) NaN for no value, or one that is no number
     times: Float64  # (n,) seconds since 1970, NaN if unknown
-    liked: Bool  # (n,) whose value is neither a number of 0 or below nor false
+    liked: Bool  # (n,) whose value is a like (`attend.liking`)
 
 
 class UserHistory(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
-from attend.collection import Collection
+from attend.stored import StoredCollection
 from attend.training.task import (
     FEWEST_QUESTIONS,
     Cancelled,
@@ -38,7 +38,7 @@ OBJECTIVES: Mapping[Objective, str] = {
 
 
 def train(
-    collection: Collection,
+    collection: StoredCollection,
     *,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
@@ -86,7 +86,7 @@ def train(
     return publish(task, outcome, objective.figures, objective.version())
 
 
-def _within(collection: Collection, request: TrainRequest) -> TrainRequest:
+def _within(collection: StoredCollection, request: TrainRequest) -> TrainRequest:
     """The request, with the parts that the collection's engine can hold where it names none.
 
     Raises:

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from attend.api.learning import TrainRequest
 from attend.arrays import unit
-from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.learn.answers import Answers, AnswerTargets
 from attend.learn.blends import Words
@@ -18,6 +17,7 @@ from attend.learn.data import twins
 from attend.learn.held_out import DocumentFold, sampled
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
+from attend.stored import StoredCollection
 from attend.training.material import memory_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.types import Int64, Json
@@ -55,7 +55,7 @@ class AnswerMaterial(NamedTuple):
     texts: Sequence[str]
 
 
-def read_answers(collection: Collection, request: TrainRequest) -> AnswerMaterial:
+def read_answers(collection: StoredCollection, request: TrainRequest) -> AnswerMaterial:
     """Read documents, their keys and their values.
 
     Raises:
@@ -88,7 +88,9 @@ def read_answers(collection: Collection, request: TrainRequest) -> AnswerMateria
     return AnswerMaterial(_answers(collection, rows[members], targets), figures, texts)
 
 
-def _read(collection: Collection, request: TrainRequest) -> tuple[list[StoredDocument], ValueType]:
+def _read(
+    collection: StoredCollection, request: TrainRequest
+) -> tuple[list[StoredDocument], ValueType]:
     """Read all documents, and the type of their values, as a search would have it."""
     path, store = request.value, collection.store
     if path == KEY:
@@ -151,7 +153,7 @@ def _targets(values: Sequence[Any], kind: str) -> AnswerTargets | None:
     return AnswerTargets(shares=sparse.csr_array((shares, columns, pointers), shape=shape))
 
 
-def _answers(collection: Collection, rows: Int64, targets: AnswerTargets) -> Answers:
+def _answers(collection: StoredCollection, rows: Int64, targets: AnswerTargets) -> Answers:
     """Return the keys of some documents (rows ascending), with their values."""
     memory = memory_of(collection, rows)
     if not np.array_equal(memory.rows, rows):

@@ -9,12 +9,12 @@ import numpy as np
 from scipy import sparse
 
 from attend.arrays import KeyTable, locate
-from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.feedback.files import propensity
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
+from attend.stored import StoredCollection
 from attend.types import Bool, Float32, Float64, Int64, Json
 
 MOST_QUESTIONS = 10_000
@@ -31,7 +31,7 @@ FEWEST_MATCHES = 1000
 ten times as many as can come into an answer."""
 
 
-def memory_of(collection: Collection, rows: Int64 | None) -> Memory:
+def memory_of(collection: StoredCollection, rows: Int64 | None) -> Memory:
     """Read the keys of the documents of some rows, ascending; of all if None."""
     with collection.store.all_keys() as (_, stored):
         tables = [part if rows is None else part.some(part.places(rows)) for part in stored]
@@ -73,7 +73,7 @@ class RankingMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_questions(collection: Collection, last: int, seed: int) -> RankingMaterial:
+def read_questions(collection: StoredCollection, last: int, seed: int) -> RankingMaterial:
     """Read examples and keys.
 
     Args:
@@ -125,7 +125,7 @@ def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Spars
     return labels
 
 
-def _labelled_rows(collection: Collection, learned: ExampleSet, seed: int) -> Int64 | None:
+def _labelled_rows(collection: StoredCollection, learned: ExampleSet, seed: int) -> Int64 | None:
     """Return the rows of the documents to learn about; None for all."""
     if collection.store.counts()[0] <= MOST_DOCUMENTS:
         return None
@@ -142,7 +142,7 @@ def _debiased(learned: ExampleSet) -> Float64:
 
 
 def _lexical(
-    collection: Collection, texts: Sequence[str | None], memory: Memory
+    collection: StoredCollection, texts: Sequence[str | None], memory: Memory
 ) -> tuple[Sparse, Float32]:
     """Return BM25 over each question's maximum (q, n), and its coverage (q,).
 
@@ -178,7 +178,7 @@ class HistoryMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_histories(collection: Collection, last: int, seed: int) -> HistoryMaterial:
+def read_histories(collection: StoredCollection, last: int, seed: int) -> HistoryMaterial:
     """Read interactions and keys.
 
     What a user did not like is no sign of what comes next, and is left out.
@@ -191,6 +191,7 @@ def read_histories(collection: Collection, last: int, seed: int) -> HistoryMater
         stored = collection.store.interactions()
         memory = memory_of(collection, _popular_rows(collection, stored, random))
         documents = collection.store.counts()[0]
+        liking = collection.store.liking()
     users = np.zeros(len(stored.users), dtype=bool)
     users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
     index, there = locate(memory.rows, stored.rows)
@@ -205,13 +206,15 @@ def read_histories(collection: Collection, last: int, seed: int) -> HistoryMater
         "users": len(users),
         "documents": documents,
         "last_interaction": int(stored.ids.max(initial=-1)),
+        "liked_from": liking.liked_from,
+        "liked": int(np.count_nonzero(stored.liked)),
     }
     previous = histories(mask & (stored.ids <= last))
     return HistoryMaterial(memory, histories(mask), previous, figures)
 
 
 def _popular_rows(
-    collection: Collection, stored: InteractionSet, random: np.random.Generator
+    collection: StoredCollection, stored: InteractionSet, random: np.random.Generator
 ) -> Int64 | None:
     """Return rows of the documents with most interactions, and a sample; None for all."""
     if collection.store.counts()[0] <= MOST_DOCUMENTS:
@@ -240,7 +243,7 @@ class RatingMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_ratings(collection: Collection, seed: int) -> RatingMaterial:
+def read_ratings(collection: StoredCollection, seed: int) -> RatingMaterial:
     """Read the interactions that have a number, and the texts they are about."""
     stored = collection.store.interactions()
     rated = np.flatnonzero(np.isfinite(stored.values))

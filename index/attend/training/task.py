@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
-from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.store import Role, StoredProjection
-from attend.types import Json
+from attend.stored import StoredCollection
+from attend.types import Json, OnStage
 
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""
@@ -28,7 +28,7 @@ STAGES: Mapping[str, tuple[float, float]] = {
 }
 """About which part of the whole each stage takes."""
 
-Progress = Callable[[str, float], None]
+Progress = OnStage
 
 
 class Cancelled(InvalidRequest):
@@ -76,7 +76,9 @@ class Task:
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
 
-    def __init__(self, collection: Collection, request: TrainRequest, watch: StageWatch) -> None:
+    def __init__(
+        self, collection: StoredCollection, request: TrainRequest, watch: StageWatch
+    ) -> None:
         scorer = collection.settings.scorer
         if request.objective != "ratings" and scorer not in ("dot", "cosine"):
             raise InvalidRequest(

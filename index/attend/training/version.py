@@ -11,7 +11,6 @@ import numpy as np
 
 from attend.arrays import KeyTable
 from attend.attention import log_mix, partition
-from attend.collection import Collection
 from attend.errors import Conflict
 from attend.learn.calibration import ATTEND, Calibration
 from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, top_places
@@ -23,6 +22,7 @@ from attend.recommend.rating_model import RatingModel
 from attend.search.scoring import AttentionOptions, plan_of
 from attend.settings import Settings, Tuning
 from attend.store import Offsets, StoredProjection, Terms
+from attend.stored import StoredCollection
 from attend.training.task import Task
 from attend.types import Float32, Float64, Floats, Int64, Json
 from attend.versions import Version
@@ -316,7 +316,7 @@ def with_examples(memory: Memory, training: Questions) -> KeyTable:
     )
 
 
-def stored_keys(collection: Collection, version: Version, rows: Int64) -> KeyTable:
+def stored_keys(collection: StoredCollection, version: Version, rows: Int64) -> KeyTable:
     """Read the keys of the documents of some rows, with example queries as keys where a version
     has them."""
     with collection.store.all_keys(examples=version.examples) as (_, tables):

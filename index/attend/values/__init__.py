@@ -41,7 +41,7 @@ from attend.values.blends import (
     with_all_keys,
 )
 from attend.values.kinds import Kind, ValueType, infer, parse_type
-from attend.values.numbers import Nearest, as_number, is_numbers, nearest
+from attend.values.numbers import Nearest, as_number, as_numbers, is_numbers, nearest
 from attend.values.select import display_title, merged, only, select, whole_text
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Nearest",
     "ValueType",
     "as_number",
+    "as_numbers",
     "blend_for",
     "display_title",
     "infer",

@@ -8,6 +8,7 @@ from flask import Response
 
 from attend import feedback
 from attend.api.answers import Predicted, Recommended
+from attend.api.base import ABSENT
 from attend.api.documents import Deleted
 from attend.api.feedback import (
     InteractionDeletion,
@@ -53,7 +54,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     and `because` tells how much each had to do with a hit. With `target` it is the reverse: the
     target attends to the history, whose values make the prediction.
     """
-    return reply(collection_of(collection).recommended(body))
+    return reply(collection_of(collection).recommend(body))
 
 
 @operations.add(
@@ -70,11 +71,14 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
 def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     """Say which users met which documents: all of it is taken, or none.
 
-    It counts at once as the history of these users, and in a model from the next training on. The
-    same user and document again replaces the earlier interaction. A bare list is taken too, and so
-    is a single interaction.
+    It counts at once as the history of these users, and in a model from the next training on.
+    Numbers from `liked_from` up are likes; the threshold is chosen from the data, or set. The same
+    user and document again replaces the earlier interaction. A bare list is taken too, and so is
+    a single interaction.
     """
-    return reply(feedback.add_interactions(collection_of(collection), body.items))
+    opened = collection_of(collection)
+    liked_from = body.liked_from if "liked_from" in body.model_fields_set else ABSENT
+    return reply(feedback.add_interactions(opened, body.items, liked_from=liked_from))
 
 
 @operations.add(
@@ -98,7 +102,8 @@ def list_interactions(collection: str, query: InteractionListing) -> Response:
     interactions, users = store.interaction_counts()
     items = [InteractionEntry(*stored) for stored in page.interactions]
     end = None if page.next is None else cursor(scope, page.next)
-    return reply(InteractionsAnswer(items, end, interactions, users))
+    liked_from = store.liking().liked_from
+    return reply(InteractionsAnswer(items, end, interactions, users, liked_from))
 
 
 @operations.add(

@@ -10,8 +10,9 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
-from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix
+from attend.api.answers import AcrossAnswer, Answer, Matrix
 from attend.api.base import Reply, parse
+from attend.api.map import KeyMap
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
@@ -127,7 +128,7 @@ def search_collections(body: AcrossRequest) -> Response:
     That takes logits of one scale: the same encoder, projection, scorer, scale, temperature and
     tuning. Otherwise `merged` is false, and the answers of the collections stand side by side.
     """
-    return reply(context().data.search_across(body))
+    return reply(context().data.search(body))
 
 
 @operations.add(

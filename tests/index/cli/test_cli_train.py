@@ -329,7 +329,7 @@ from attend.feedback import adding
 def stop(*arguments, **options):
     raise KeyboardInterrupt
 
-adding.Collection.encoder = stop
+adding.StoredCollection.encoder = stop
 from attend.cli import main
 main(prog_name="attend")
 """

@@ -15,7 +15,7 @@ from attend.api.feedback import InteractionsAdded
 from attend.cli import main
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import add_interactions
-from attend.feedback.adding import gather
+from attend.feedback.gathering import gather
 from attend.feedback.reading import INTERACTIONS, read_interactions
 from attend.source import RowItem, open_source
 from attend.source.columns import guess_columns
@@ -204,6 +204,7 @@ def test_the_command_stores_a_file(collection, tmp_path):
         "replaced": 0,
         "interactions": 2,
         "users": 2,
+        "liked_from": 3.0,
         "skipped": 1,
         "repeated": 0,
         "forgotten": 0,
