@@ -62,8 +62,8 @@ class Collection(StoredCollection):
         self._coalescer = Coalescer(self._answer, _cost, TOGETHER)
         self._compose()
 
-    def adopt(self, settings: Settings) -> None:
-        super().adopt(settings)
+    def _adopt(self, settings: Settings) -> None:
+        super()._adopt(settings)
         self._compose()
 
     def _compose(self) -> None:
@@ -128,7 +128,7 @@ class Collection(StoredCollection):
                 field="searches",
             )
         if self.settings.normalize is None:
-            self.refresh()
+            self._refresh()
         started = time.perf_counter()
         searches = [Search(request, request.query.parts(), started) for request in requests]
         groups: dict[Hashable, list[int]] = {}
@@ -186,7 +186,7 @@ class Collection(StoredCollection):
         >>> matrix.documents, len(matrix.weights[0])
         (['whale', 'emma', 'ship'], 3)
         """
-        self.refresh()
+        self._refresh()
         searches = [
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
@@ -238,7 +238,7 @@ class Collection(StoredCollection):
         """
         if request is None:
             request = parse(RecommendRequest, fields)
-        self.refresh()
+        self._refresh()
         if request.target is not None:
             return self._predictor.predict(request)
         return self._recommender.next_items(request)

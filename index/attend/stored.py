@@ -52,7 +52,7 @@ class StoredCollection(VersionedCollection):
         self.capabilities = opened.capabilities
         self.checks = opened.checks
         self._encoders = encoders
-        self._ingest = Ingest(self.store, self.settings, self.encoder, self.adopt)
+        self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
 
     def close(self) -> None:
         """Close the files of the collection; it opens again when its library is asked for it.
@@ -61,16 +61,16 @@ class StoredCollection(VersionedCollection):
         """
         self.store.close()
 
-    def adopt(self, settings: Settings) -> None:
+    def _adopt(self, settings: Settings) -> None:
         """Work by settings as they are stored by now."""
         self.settings = self._ingest.settings = settings
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Adopt the settings that the first write of vectors, of any process, has decided."""
         if self.settings.normalize is None:
             settings = Settings.of(self.store.settings())
             if settings != self.settings:
-                self.adopt(settings)
+                self._adopt(settings)
 
     # -- documents --------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class StoredCollection(VersionedCollection):
         if changed == self.settings:
             return False
         self.store.put_settings(changes)
-        self.adopt(changed)
+        self._adopt(changed)
         self.views.target = IndexTarget(changed.recall, changed.exact_below)
         return True
 
@@ -310,7 +310,7 @@ class StoredCollection(VersionedCollection):
         >>> info.documents, info.dimension, info.projection
         (3, 2, 1)
         """
-        self.refresh()
+        self._refresh()
         documents, keys = self.store.counts()
         view = self.views.current()
         interactions, users = self.store.interaction_counts()
