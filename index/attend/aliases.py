@@ -105,16 +105,13 @@ class AliasedCollections:
     def _unknown(self, name: str, alias: str) -> UnknownCollection:
         if alias != name:
             return UnknownCollection(
-                f"The alias {alias!r} leads to the collection {name!r}, which is not there; point "
-                f"it at another with PUT /v1/aliases/{alias}.",
+                f"The alias {alias!r} leads to the collection {name!r}, which does not exist. "
+                f"Point the alias at another collection, or delete it.",
                 field="collection",
             )
-        names = ", ".join(self.names()) or "none yet"
-        return UnknownCollection(
-            f"There is no collection {name!r}; there are: {names}. Build one with "
-            f"'attend build', or make one with PUT /v1/collections/{name}.",
-            field="collection",
-        )
+        names = self.names()
+        others = f"the collections are {', '.join(names)}" if names else "no collections exist yet"
+        return UnknownCollection(f"There is no collection {name!r}; {others}.", field="collection")
 
 
 def check_name(name: str) -> None:

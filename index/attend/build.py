@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -18,10 +18,13 @@ from typing import NamedTuple, TypedDict, Unpack
 
 from attend.api.documents import Written
 from attend.collection import Collection
+from attend.document_rows import document_rows
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Prepared
-from attend.source import FieldMap, RowProblem, Source, documents
-from attend.types import OnStage
+from attend.mapping_memory import SourceFields, remember
+from attend.source import FieldMap, RowItem, RowProblem, Source, TableFormat, documents
+from attend.source.decoding import DETECTED
+from attend.types import Document, OnStage
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
@@ -30,10 +33,17 @@ to sort by length, and what a killed build has to repeat (about five seconds of 
 
 @dataclass(frozen=True)
 class Mapped:
-    """A source and how its fields become documents."""
+    """A source and how its fields become documents; without a map its rows are documents.
+
+    Attributes:
+        named: the roles whose fields the user named, which later builds take from other sources.
+        format: the format of a text file, as far as the user named it.
+    """
 
     source: Source
-    map: FieldMap
+    map: FieldMap | None
+    named: frozenset[str] = frozenset()
+    format: TableFormat = DETECTED
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,7 @@ class _Build:
         self._on_progress = on_progress
         self.on_stage = on_stage
         self._places: dict[str, str] = {}  # id -> where it was first used
+        self._remembered: set[str] = set()
         self.written = Written()
         self.read = 0
         self.refused = 0
@@ -179,6 +190,7 @@ class _Build:
         with closing(self._usable(mapped)) as usable:
             while window := list(islice(usable, size)):
                 self.written += self._collection.write(window)
+                self._remember(mapped)
                 self.read += len(window)
                 self._on_progress(len(window))
         if len(self._places) == before:
@@ -186,6 +198,13 @@ class _Build:
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
                 f"its fields, and the problems reported above."
             )
+
+    def _remember(self, mapped: Mapped) -> None:
+        """Store the fields of a source once documents were made of them."""
+        source, map = mapped.source.name, mapped.map
+        if map is not None and source not in self._remembered:
+            self._remembered.add(source)
+            remember(self._collection, SourceFields.of(source, map, mapped.named, mapped.format))
 
     def remove_others(self) -> int:
         gone = [id for id in self._collection.store.all_ids() if id not in self._places]
@@ -196,7 +215,7 @@ class _Build:
 
     def _usable(self, mapped: Mapped) -> Generator[Prepared, None, None]:
         """Yield the documents of a source as they are written; report the rows that cannot be."""
-        for row in documents(mapped.source, mapped.map, self._places):
+        for row in _rows(mapped, self._places):
             if isinstance(row, RowProblem):
                 self._report(row)
                 continue
@@ -222,13 +241,19 @@ class _Build:
             raise Refused(f"Stopped at {problem}; --strict takes no source with such a row.")
 
 
+def _rows(mapped: Mapped, places: dict[str, str]) -> Iterator[RowItem[Document] | RowProblem]:
+    if mapped.map is None:
+        return document_rows(mapped.source, places)
+    return documents(mapped.source, mapped.map, places)
+
+
 def check_ids(sources: Sequence[Mapped]) -> None:
     """Row numbers are ids within one source only.
 
     Raises:
         SourceError: several sources, and one of them has no ids of its own.
     """
-    nameless = [mapped.source.name for mapped in sources if mapped.map.id is None]
+    nameless = [mapped.source.name for mapped in sources if mapped.map and mapped.map.id is None]
     if len(sources) > 1 and nameless:
         raise SourceError(
             f"{nameless[0]} has no id field, so that its rows would be numbered from 1 like those "

@@ -155,6 +155,7 @@ class Data(AliasedCollections):
             if self._engine.identity(name) is None:
                 self._engine.make(name, full)
             collection = self.collection(name)
+        collection.views.refresh()
         has = collection.settings
         if full.normalize is None:  # left to the first write, which may have been
             full = replace(full, normalize=has.normalize)
@@ -179,6 +180,7 @@ class Data(AliasedCollections):
         if name not in self.names():
             return self.create(name, **settings)
         collection = self.collection(name)
+        collection.views.refresh()
         has = collection.settings
         full = self._settings(parse(CollectionSettings, settings)) if settings else has
         if "encoder" in settings and has.encoder != full.encoder:

@@ -11,7 +11,7 @@ from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import (
     CollectionInfo,
-    CollectionSettings,
+    SettingsChange,
     UpdateRequest,
     Written,
 )
@@ -21,13 +21,12 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, value_hash
-from attend.keys import IndexTarget
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.settings import Settings
 from attend.store import StoredDocument, compile_filter
 from attend.types import Document, Json, OnStage
-from attend.values import merged
+from attend.values import merged, parse_type
 from attend.versioned import VersionedCollection
 
 log = logging.getLogger("attend")
@@ -49,6 +48,7 @@ class StoredCollection(VersionedCollection):
     ) -> None:
         super().__init__(opened)
         self.name, self.folder = name, opened.folder
+        self.views.on_settings = self._adopt
         self.capabilities = opened.capabilities
         self.checks = opened.checks
         self._encoders = encoders
@@ -62,15 +62,12 @@ class StoredCollection(VersionedCollection):
         self.store.close()
 
     def _adopt(self, settings: Settings) -> None:
-        """Work by settings as they are stored by now."""
+        """Work by settings as they are stored by now; called once they were changed anywhere."""
         self.settings = self._ingest.settings = settings
 
     def _refresh(self) -> None:
-        """Adopt the settings that the first write of vectors, of any process, has decided."""
-        if self.settings.normalize is None:
-            settings = Settings.of(self.store.settings())
-            if settings != self.settings:
-                self._adopt(settings)
+        """Adopt the settings that another process, or a first write of vectors, has stored."""
+        self.views.refresh()
 
     # -- documents --------------------------------------------------------------------------
 
@@ -253,25 +250,29 @@ class StoredCollection(VersionedCollection):
         if self.views.has_fresh():
             self.publish(on_stage)
 
-    def tune(self, recall: float | None = None, exact_below: int | None = None) -> bool:
-        """Change what the index must do from its next publication on.
+    def configure(self, **changes: Any) -> bool:
+        """Change settings; other processes see them at their next request.
 
-        Args: as in the collection's settings; None keeps the present one.
+        Args:
+            changes: fields of `SettingsChange`. The index has another recall or exact_below from
+                its next publication on.
 
         Returns: whether anything changed.
 
-        >>> books.tune(recall=0.99)
+        Raises:
+            InvalidRequest: no setting, one that cannot change, or a wrong value.
+
+        >>> books.configure(recall=0.99)
         True
         """
-        options: dict[str, Any] = {"recall": recall, "exact_below": exact_below}
-        changes = {name: value for name, value in options.items() if value is not None}
-        parse(CollectionSettings, {"dimension": self.settings.dimension, **changes})
-        changed = replace(self.settings, **changes)
-        if changed == self.settings:
+        change = parse(SettingsChange, changes).model_dump(exclude_unset=True)
+        if change.get("values") is not None:
+            parse_type(change["values"], field="values")
+        self._refresh()
+        if replace(self.settings, **change) == self.settings:
             return False
-        self.store.put_settings(changes)
-        self._adopt(changed)
-        self.views.target = IndexTarget(changed.recall, changed.exact_below)
+        self.store.put_settings(change)
+        self._refresh()
         return True
 
     def _merge_if_due(self) -> None:

@@ -16,9 +16,9 @@ import numpy as np
 from attend.api.search import SearchOptions
 from attend.arrays import KeyTable, locate
 from attend.errors import Conflict, Damaged
-from attend.keys import IndexTarget, SearchableKeys
+from attend.keys import SearchableKeys
 from attend.projection import Projection
-from attend.settings import Tuning
+from attend.settings import Settings, Tuning
 from attend.store import NO_OFFSETS, CollectionStore, Offsets, Role, StoredVersion, Terms
 from attend.types import Float32, Float64, Int64, Json, OnStage
 
@@ -268,10 +268,21 @@ class View:
         }
 
 
-class SnapshotSource(Protocol):
-    """Opens and publishes the keys of a collection's versions, in any engine."""
+OnSettings: TypeAlias = Callable[[Settings], None]
+"""Called with the settings of a collection after they have changed."""
 
-    target: IndexTarget
+
+class SnapshotSource(Protocol):
+    """Opens and publishes the keys of a collection's versions, in any engine.
+
+    Attributes:
+        on_settings: called once another process, or this one, changed the settings.
+    """
+
+    on_settings: OnSettings
+
+    def refresh(self) -> None:
+        """Look whether the settings were changed; `current` and each search look, too."""
 
     def current(self, version: int | None = None, role: Role = "search") -> View:
         """Return a version's view, or that of the active version of a role."""

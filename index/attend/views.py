@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.deadline import NO_DEADLINE, until
-from attend.errors import CannotWrite, Conflict, Damaged, InvalidRequest
-from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, Segment, Snapshot
-from attend.keys.choose import QUERIES
+from attend.errors import CannotWrite, Conflict, InvalidRequest
+from attend.keys import Progress, PublishedIndexes, Segment, Snapshot
 from attend.projection import RAW_KEYS, identity
 from attend.settings import Settings
 from attend.store import ROLES, Role, State, Store, TooFarBehind
 from attend.types import Float32, OnStage
-from attend.versions import Version, View
+from attend.version_indexes import VersionIndexes
+from attend.versions import OnSettings, Version, View
 
 log = logging.getLogger("attend")
 
@@ -42,6 +42,9 @@ UNTRAINED = 0
 
 NEVER = -1
 """The change of a view of a published index alone."""
+
+UNREAD = -1
+"""The number of changes of the settings before they were looked at."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,15 @@ class Views:
     up to date is read under none: searches go on while another version is opened.
 
     Attributes:
-        target: the requirements on an index; others may be set at any time.
+        on_settings: called with the settings once another process, or this one, changed them.
     """
 
     def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
-        self.target = IndexTarget(settings.recall, settings.exact_below)
+        self.on_settings: OnSettings = lambda settings: None
         self._store = store
-        self._folder = folder
+        self._indexes = VersionIndexes(store, folder, settings)
         self._settings = settings
+        self._settings_change = UNREAD
         self._centre: _Centre | None = None
         self._centring = threading.Lock()
         self._slots: dict[int, _Slot] = {}
@@ -118,7 +122,9 @@ class Views:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
-            return self._publish(self._store.state().projection, on_stage)
+            view = self._publish(self._store.state().projection, on_stage)
+        self._store.put_settings({})  # other processes look at the index again
+        return view
 
     @until(NO_DEADLINE)
     def merge_if_due(self) -> None:
@@ -144,12 +150,11 @@ class Views:
 
     def indexes(self, number: int) -> PublishedIndexes:
         """Return the index files of a version's keys, sound or not."""
-        return self._indexes(self._version(number))
+        return self._indexes.of(self._version(number))
 
     def progress(self) -> Progress:
         """Return the state of the database, which no sound index is ahead of."""
-        state = self._store.state()
-        return Progress(state.last_key, state.last_removal, self._store.settings()["published"])
+        return self._indexes.progress()
 
     def _state(self) -> State:
         """Return the state of the database; read only after another connection has committed."""
@@ -158,7 +163,33 @@ class Views:
             self._seen.state = self._store.state()
             self._seen.data_version = latest
         state: State = self._seen.state
+        if state.settings != self._settings_change:
+            self._read_settings(state.settings)
         return state
+
+    def refresh(self) -> None:
+        """Look whether settings were changed."""
+        self._state()
+
+    def _read_settings(self, change: int) -> None:
+        """Take the settings and indexes that another process, or this one, has written."""
+        settings = Settings.of(self._store.settings())
+        is_changed = settings != self._settings
+        with self._lock:
+            views = {number: slot.view for number, slot in self._slots.items() if slot.view}
+        outdated = [number for number, view in views.items() if self._is_replaced(view)]
+        with self._lock:
+            for number in outdated:
+                self._slots.pop(number, None)
+        self._settings = self._indexes.settings = settings
+        self._settings_change = change
+        if is_changed:
+            self.on_settings(settings)
+
+    def _is_replaced(self, view: LocalView) -> bool:
+        """Return whether another process has published keys of a version since."""
+        current = self._indexes.of(view.version).generation()
+        return current is not None and current != view.keys.generation
 
     @until(NO_DEADLINE)
     def _brought_up(self, number: int, change: int) -> LocalView:
@@ -211,20 +242,20 @@ class Views:
                 del self._slots[outdated]
 
     def _load(self, version: Version) -> LocalView:
-        base = self._read(version)
+        base = self._indexes.read(version)
         fresh = self._store.state().last_key - base.last_key
         if fresh > _bearable(base.published) and not self._store.connections.read_only:
             # In blocks on its way to the disk: as fresh keys it would be in memory at once.
             try:
-                self._write(version)
+                self._indexes.write(version)
             # A full disk does not prevent an answer.
             except (CannotWrite, Conflict, OSError) as error:
                 log.warning("The index was not written, and is held in memory: %s", error)
-            base = self._read(version)
+            base = self._indexes.read(version)
         try:
             return self._opened(version, base)
         except TooFarBehind:  # a newer index was written since
-            return self._opened(version, self._read(version))
+            return self._opened(version, self._indexes.read(version))
 
     def _opened(self, version: Version, base: Snapshot) -> LocalView:
         """Return a version over published keys, with everything that was committed since."""
@@ -245,8 +276,8 @@ class Views:
 
     def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
         version = self._version(number)
-        self._write(version, on_stage)
-        fresh = self._opened(version, self._read(version))
+        self._indexes.write(version, on_stage)
+        fresh = self._opened(version, self._indexes.read(version))
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
         with slot.lock:
@@ -284,65 +315,6 @@ class Views:
                 field="projection",
             )
         return Version.of(number, stored, self._settings.scorer)
-
-    def _indexes(self, version: Version) -> PublishedIndexes:
-        origin = IndexOrigin(
-            uuid=str(self._store.settings()["uuid"]),
-            encoder=self._settings.encoder or "none",
-            dimension=version.projection.d_in,
-            layout=version.layout,
-        )
-        return PublishedIndexes(self._folder, origin)
-
-    def _write(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
-        """Write all keys of a version as a new generation of its index."""
-        with self._store.all_keys(examples=version.examples) as (state, tables):
-            manifest = self._indexes(version).publish(
-                map(version.keys, tables),
-                state.last_key,
-                state.last_removal,
-                self._store.record_publication,
-                self._target(version),
-                on_stage,
-            )
-        self._store.forget_removals(manifest.last_removal)
-        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
-
-    def _read(self, version: Version) -> Snapshot:
-        """Return the published keys; none where no index exists, or none that is sound.
-
-        Raises:
-            ManifestMismatch: the index belongs to something else.
-        """
-        indexes, empty = self._indexes(version), Snapshot.empty(version.width)
-        try:
-            loaded = indexes.load(self.progress)
-        except Damaged as damage:
-            log.warning("%s The index is built again from the database.", damage)
-            if not self._store.connections.read_only:
-                indexes.discard()
-            loaded = None
-        if loaded is None or loaded[1].last_removal < self._store.forgotten():
-            return empty
-        segment, manifest = loaded
-        return replace(
-            empty,
-            published=segment,
-            last_key=manifest.last_key,
-            last_removal=manifest.last_removal,
-            generation=manifest.generation,
-            index=manifest.index,
-        )
-
-    def _target(self, version: Version) -> IndexTarget:
-        # The keys of several heads lie side by side: as one vector they are near to nothing.
-        if version.key_heads > 1:
-            return IndexTarget(recall=1.0)
-        # Questions that are keys themselves would find themselves.
-        questions = self._store.some_questions(0 if version.examples else QUERIES)
-        if len(questions) < QUERIES:
-            return self.target
-        return replace(self.target, questions=version.projection.queries(questions)[:, 0])
 
 
 def _bearable(base: Segment) -> int:

@@ -140,6 +140,9 @@ def problem_of(
     """
     if isinstance(error, UnknownCollection) and not names_all:
         error = UnknownCollection("There is no such collection.", field=error.field)
+    elif isinstance(error, UnknownCollection):
+        advice = "Create it with PUT /v1/collections/{collection}, or with 'attend build'."
+        error = UnknownCollection(f"{error} {advice}", field=error.field)
     if isinstance(error, AttendError):
         kind = next(kind for domain, kind in DOMAIN if isinstance(error, domain))
         if kind.status < 500 or kind is OVER_TIME:

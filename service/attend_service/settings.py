@@ -6,6 +6,7 @@ A setting comes from a flag (`--max-body`), the environment (`ATTEND_MAX_BODY`),
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 import tomllib
@@ -188,8 +189,10 @@ def read_settings(flags: Mapping[str, Any]) -> tuple[ServerSettings, dict[str, s
         first = error.errors()[0]
         name = str(first["loc"][0])
         reason = first["msg"].removeprefix("Value error, ").rstrip(".")
+        place = sources[name]
+        written = flag_of(name) if name in flags else name.replace("_", "-")
         raise click.UsageError(
-            f"The setting {flag_of(name)} is {first['input']!r} ({sources[name]}): {reason}."
+            f"The setting {written} is {first['input']!r} ({place}): {reason}."
         ) from None
 
 
@@ -205,13 +208,25 @@ def _read_file(path: Path) -> dict[str, Any]:
         for name, field in ServerSettings.model_fields.items()
         if name != "config"
     }
-    for name, value in content.items():
+    settings: dict[str, Any] = {}
+    for written, value in content.items():
+        name = written.replace("_", "-")
         if name not in fields:
             raise click.UsageError(
-                f"{path} has the unknown setting {name!r}. The settings are {', '.join(fields)}."
+                f"{path} has the unknown setting {written!r}{_meant(name, fields)} The settings "
+                f"are {', '.join(fields)}."
             )
-        _check_type(path, name, value, fields[name])
-    return {name.replace("-", "_"): value for name, value in content.items()}
+        if name.replace("-", "_") in settings:
+            raise click.UsageError(f"{path} has the setting {name!r} twice; give it once.")
+        _check_type(path, written, value, fields[name])
+        settings[name.replace("-", "_")] = value
+    return settings
+
+
+def _meant(name: str, fields: Mapping[str, FieldInfo]) -> str:
+    """Return the setting that an unknown name seems to mean, as a part of a sentence."""
+    close = difflib.get_close_matches(name, fields, 1)
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def _check_type(path: Path, name: str, value: Any, field: FieldInfo) -> None:

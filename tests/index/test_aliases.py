@@ -147,7 +147,8 @@ def test_every_search_during_a_switch_is_answered(data):
 
 
 def test_the_command_line_lists_sets_and_deletes(data, tmp_path):
-    assert run_index("alias", "live", "one", "--data", tmp_path).stdout == "live  one\n"
+    made = run_index("alias", "live", "one", "--data", tmp_path)
+    assert made.stdout.splitlines() == ["alias  collection", "live   one"]
     assert answered(data) == "one"
     assert '{"aliases": {"live": "one"}}' in run_index("alias", "--data", tmp_path, "--json").stdout
     found = run_index("search", "[1, 0]", "--data", tmp_path, "--collection", "live")

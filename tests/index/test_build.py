@@ -10,7 +10,7 @@ import pytest
 
 from attend.build import Built, Mapped, Refused, Shard, build
 from attend.cli.build import _width
-from attend.cli.options import SHOWN_PROBLEMS, Problems
+from attend.cli.output import SHOWN_PROBLEMS, Problems
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError
 from attend.source import RowProblem, guess, open_source, sample

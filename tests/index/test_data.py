@@ -18,11 +18,13 @@ from tests.places import ROOT
 
 def test_an_unknown_collection_is_told_with_the_known_ones(tmp_path):
     data = vector_data(tmp_path)
-    with pytest.raises(UnknownCollection, match="there are: none yet"):
+    with pytest.raises(UnknownCollection, match="no collections exist yet"):
         data.collection("books")
     data.create("films", dimension=2)
     data.create("art", dimension=2)
-    with pytest.raises(UnknownCollection, match=r"no collection 'books'.*there are: art, films"):
+    with pytest.raises(
+        UnknownCollection, match=r"no collection 'books'; the collections are art, films"
+    ):
         data.collection("books")
 
 

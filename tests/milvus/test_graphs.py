@@ -235,16 +235,16 @@ def test_both_tables_have_the_same_keys(collection: Collection) -> None:
 
 def test_another_target_is_measured_anew(collection: Collection) -> None:
     before = collection.info().index
-    collection.tune(recall=0.999)
+    collection.configure(recall=0.999)
     assert collection.search(QUESTIONS[0].tolist()).recall in (None, 0.999)
     collection._publish_fresh()
     told = collection.info().index
     assert told["target"] == 0.999
     assert int(str(told["ef"])) > int(str(before["ef"]))
     assert mean_share(collection, EVERY) > 0.989
-    collection.tune(recall=1.0)
+    collection.configure(recall=1.0)
     assert collection.search(QUESTIONS[0].tolist()).exact
-    collection.tune(recall=0.95)
+    collection.configure(recall=0.95)
     collection._publish_fresh()
     assert collection.search(QUESTIONS[0].tolist()).recall == 0.95
 

@@ -376,7 +376,7 @@ def test_the_server_says_what_indexes_must_do_where_clients_do_not(tmp_path):
     assert (usual.settings.recall, usual.settings.exact_below) == (0.99, 5000)
     assert (other.settings.recall, other.settings.exact_below) == (0.8, 5000)
     # Tuned meanwhile, or of another server: what exists is no conflict for who says nothing of it.
-    usual.tune(recall=0.9)
+    usual.configure(recall=0.9)
     assert client.put("/v1/collections/usual", json={"dimension": 2}).status_code == 200
     assert client.put("/v1/collections/usual", json=own).status_code == 409
     data.close()

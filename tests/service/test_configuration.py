@@ -60,15 +60,16 @@ def test_as_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot = 1", "unknown setting 'prot'. The settings are data, host, port"),
+        ("prot = 1", "unknown setting 'prot'; did you mean 'port'? The settings are data, host"),
+        ("[server]\nport = 1", "unknown setting 'server'. The settings are data, host, port"),
         ("config = 'x'", "unknown setting 'config'"),
         ("port = true", "True for 'port', but one value was expected"),
         ("port = [1]", "[1] for 'port', but one value was expected"),
         ("trusted-host = 'a'", "'a' for 'trusted-host', but a list was expected"),
         ("read-only = 'yes'", "'yes' for 'read-only', but true or false was expected"),
-        ("port = 70000", "--port is 70000"),
+        ("port = 70000", "The setting port is 70000 (file "),
+        ("cors_origin = ['a']\ncors-origin = []", "has the setting 'cors-origin' twice"),
         ("port =", "cannot be read as TOML"),
-        ("[server]\nport = 1", "unknown setting 'server'"),
     ],
 )
 def test_what_the_file_says_wrongly_is_told(tmp_path: Path, text: str, said: str) -> None:
@@ -77,6 +78,14 @@ def test_what_the_file_says_wrongly_is_told(tmp_path: Path, text: str, said: str
     done = config("--config", str(path))
     assert done.exit_code == 2
     assert said in done.stderr.replace("\n", " ")
+
+
+def test_the_file_may_have_underscores(tmp_path: Path) -> None:
+    path = tmp_path / "attend.toml"
+    path.write_text('cors_origin = ["https://a.example"]\nmax_body = 3')
+    found = told("--config", str(path))
+    assert found["cors-origin"] == {"value": ["https://a.example"], "from": f"file {path}"}
+    assert found["max-body"]["value"] == 3
 
 
 def test_a_file_that_is_not_there() -> None:

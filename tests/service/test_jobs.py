@@ -361,13 +361,21 @@ def shown(server: Server, id: int, *states: str) -> Any:
     return until(look)
 
 
+def start(server: Server, name: str) -> Any:
+    """Start a training, which the server's stand-in does not look at."""
+    asked = {"objective": "answers"}
+    status, job = server.request("POST", f"/v1/collections/{name}/train", asked)
+    assert status == 202, job
+    return job
+
+
 def test_a_killed_server_s_jobs_are_told_and_gone_on_with(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         for name in "ab":
             server.request("PUT", f"/v1/collections/{name}", {"dimension": 2})
-        vector = [{"id": "x", "vector": [1, 0]}]
-        server.request("POST", "/v1/collections/a/documents", vector)
-        ids = [server.request("POST", f"/v1/collections/{c}/train", {})[1]["id"] for c in "ab"]
+            vector = [{"id": "x", "vector": [1, 0]}]
+            server.request("POST", f"/v1/collections/{name}/documents", vector)
+        ids = [start(server, name)["id"] for name in "ab"]
         shown(server, ids[0], "running")
         # Searches go on meanwhile.
         answer = server.request("POST", "/v1/collections/a/search", {"query": [1, 0]})
@@ -379,8 +387,7 @@ def test_a_killed_server_s_jobs_are_told_and_gone_on_with(tmp_path: Path) -> Non
         assert lost["problem"]["type"] == "/docs#interrupted"
         assert "POST /v1/collections/a/train" in lost["problem"]["detail"]
         assert shown(server, ids[1], "done")["result"]["reason"] == "It was let go."
-        status, again = server.request("POST", "/v1/collections/a/train", {})
-        assert status == 202
+        again = start(server, "a")
         shown(server, again["id"], "done")
         assert server.stop() == 0
 
@@ -388,7 +395,9 @@ def test_a_killed_server_s_jobs_are_told_and_gone_on_with(tmp_path: Path) -> Non
 def test_a_server_that_is_told_to_stop_does_not_wait_for_a_training(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.request("PUT", "/v1/collections/a", {"dimension": 2})
-        id = server.request("POST", "/v1/collections/a/train", {})[1]["id"]
+        vector = [{"id": "x", "vector": [1, 0]}]
+        server.request("POST", "/v1/collections/a/documents", vector)
+        id = start(server, "a")["id"]
         shown(server, id, "running")
         assert server.stop() == 0
         assert server.process.stderr is not None

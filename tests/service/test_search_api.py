@@ -156,7 +156,7 @@ def test_a_refused_drop_cancels_nothing(
 ) -> None:
     """A training through an alias is its collection's, and goes on while that cannot be dropped."""
     put(books, ALIAS, {"collection": "books"}, 201)
-    job = post(books, "/v1/collections/live/train", {}, 202)
+    job = post(books, "/v1/collections/live/train", {"objective": "answers"}, 202)
     assert job["collection"] == "books"
     reached(jobs, job["id"], "running")
     assert books.delete("/v1/collections/books").status_code == 409

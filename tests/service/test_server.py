@@ -103,6 +103,27 @@ def test_from_start_to_stop(tmp_path: Path) -> None:
         assert server.stop() == 0
     with running(tmp_path) as server:
         assert server.request("GET", f"{path}/documents?limit=0")[1]["total"] == 2
+        check_settings_follow_the_command_line(server, tmp_path, path)
+
+
+def check_settings_follow_the_command_line(server: Server, folder: Path, path: str) -> None:
+    """A server that runs has settings and the index of another process at the next request."""
+    weight = server.request("POST", f"{path}/search", {"query": [0, 1, 0]})[1]["hits"][0]["weight"]
+    options = ["--recall", "0.8", "--exact-below", "5000", "--scale", "30"]
+    on = ["--data", str(folder), "--collection", "books"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "index", "configure", *on, *options],
+        **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": LIMIT, "check": False},
+    )
+    assert ran.returncode == 0, ran.stderr
+    searched = server.request("POST", f"{path}/search", {"query": [0, 1, 0]})[1]
+    assert searched["hits"][0]["weight"] > weight
+    info = server.request("GET", path)[1]
+    settings = info["settings"]
+    assert (settings["recall"], settings["exact_below"], settings["scale"]) == (0.8, 5000, 30)
+    assert info["index"]["why"] == "fewer than 5000 keys"
+    # A repeated request without these settings is no conflict with them.
+    assert server.request("PUT", path, {"dimension": 3, "scale": 30})[0] == 200
 
 
 def test_many_clients_at_once(tmp_path: Path) -> None:

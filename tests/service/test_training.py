@@ -173,9 +173,32 @@ def test_feedback_of_a_collection_that_is_not_there(client: FlaskClient) -> None
 
 # -- trainings ----------------------------------------------------------------------------------
 
+ANSWERS = {"objective": "answers"}
+"""A training that learns from documents, and needs no feedback."""
+
+POINTS = [{"id": "x", "vector": [1, 0]}]
+
+
+@pytest.mark.parametrize(
+    ("objective", "material"),
+    [
+        ("ranking", "labels of documents, and none are stored. Add some with POST …/feedback"),
+        ("interactions", "interactions of users, and none are stored"),
+        ("ratings", "interactions of users, and none are stored"),
+        ("answers", "documents, and none are stored"),
+    ],
+)
+def test_a_training_needs_something_to_learn_from(
+    client: FlaskClient, data: Data, objective: str, material: str
+) -> None:
+    data.create("empty", dimension=2)
+    problem = post(client, "/v1/collections/empty/train", {"objective": objective}, 422)
+    assert material in problem["detail"]
+    assert get(client, "/v1/jobs") == {"jobs": []}
+
 
 def test_a_training_is_a_job(books: FlaskClient, jobs: Jobs, trainer: SlowTrainer) -> None:
-    accepted = books.post(f"{BOOKS}/train", json={})
+    accepted = books.post(f"{BOOKS}/train", json=ANSWERS)
     assert accepted.status_code == 202
     job = accepted.get_json()
     assert accepted.headers["Location"] == f"/v1/jobs/{job['id']}"
@@ -194,10 +217,10 @@ def test_what_was_asked_reaches_the_trainer(
     books: FlaskClient, jobs: Jobs, trainer: SlowTrainer
 ) -> None:
     trainer.may_finish.set()
-    job = post(books, f"{BOOKS}/train", {"seed": 7}, 202)
-    assert job["request"] == {"seed": 7}
+    job = post(books, f"{BOOKS}/train", {**ANSWERS, "seed": 7}, 202)
+    assert job["request"] == {**ANSWERS, "seed": 7}
     reached(jobs, job["id"], "done")
-    assert trainer.fields == [{"seed": 7}]
+    assert trainer.fields == [{**ANSWERS, "seed": 7}]
 
 
 def test_a_training_may_be_about_answers(
@@ -213,18 +236,18 @@ def test_a_training_may_be_about_answers(
 
 
 def test_a_second_training_names_the_first(books: FlaskClient) -> None:
-    job = post(books, f"{BOOKS}/train", {}, 202)
-    assert f"Job {job['id']}" in post(books, f"{BOOKS}/train", {}, 409)["detail"]
+    job = post(books, f"{BOOKS}/train", ANSWERS, 202)
+    assert f"Job {job['id']}" in post(books, f"{BOOKS}/train", ANSWERS, 409)["detail"]
 
 
 def test_a_full_queue_says_when_to_come_back(client: FlaskClient, data: Data, jobs: Jobs) -> None:
     for name in "abcd":
-        data.create(name, dimension=2)
-    first = post(client, "/v1/collections/a/train", {}, 202)
+        data.create(name, dimension=2).upsert(POINTS)
+    first = post(client, "/v1/collections/a/train", ANSWERS, 202)
     reached(jobs, first["id"], "running")
     for name in "bc":
-        post(client, f"/v1/collections/{name}/train", {}, 202)
-    refused = client.post("/v1/collections/d/train", json={})
+        post(client, f"/v1/collections/{name}/train", ANSWERS, 202)
+    refused = client.post("/v1/collections/d/train", json=ANSWERS)
     assert refused.status_code == 429
     assert int(refused.headers["Retry-After"]) > 0
     assert refused.content_type == "application/problem+json"
@@ -233,10 +256,10 @@ def test_a_full_queue_says_when_to_come_back(client: FlaskClient, data: Data, jo
 
 
 def test_cancelling_over_http(books: FlaskClient, data: Data, jobs: Jobs) -> None:
-    data.create("other", dimension=2)
-    first = post(books, f"{BOOKS}/train", {}, 202)["id"]
+    data.create("other", dimension=2).upsert(POINTS)
+    first = post(books, f"{BOOKS}/train", ANSWERS, 202)["id"]
     reached(jobs, first, "running")
-    second = post(books, "/v1/collections/other/train", {}, 202)["id"]
+    second = post(books, "/v1/collections/other/train", ANSWERS, 202)["id"]
     assert delete(books, f"/v1/jobs/{second}")["state"] == "cancelled"
     asked = delete(books, f"/v1/jobs/{first}", status=202)
     assert asked["progress"]["message"] == "Stops at its next step."
@@ -252,7 +275,7 @@ def test_cancelling_over_http(books: FlaskClient, data: Data, jobs: Jobs) -> Non
 def test_a_wrong_training_is_refused_before_it_is_queued(books: FlaskClient) -> None:
     problem = post(books, f"{BOOKS}/train", {"colour": "red"}, 422)
     assert problem["errors"][0]["field"] == "colour"
-    assert post(books, "/v1/collections/films/train", {}, 404)
+    assert post(books, "/v1/collections/films/train", ANSWERS, 404)
     assert post(books, f"{BOOKS}/train", [1], 422)
     assert get(books, "/v1/jobs") == {"jobs": []}
 
@@ -260,7 +283,7 @@ def test_a_wrong_training_is_refused_before_it_is_queued(books: FlaskClient) -> 
 def test_a_dropped_collection_takes_its_job_along(
     books: FlaskClient, jobs: Jobs, trainer: SlowTrainer
 ) -> None:
-    id = post(books, f"{BOOKS}/train", {}, 202)["id"]
+    id = post(books, f"{BOOKS}/train", ANSWERS, 202)["id"]
     reached(jobs, id, "running")
     assert books.delete(BOOKS).status_code == 204
     reached(jobs, id, "cancelled", "failed")
@@ -268,7 +291,7 @@ def test_a_dropped_collection_takes_its_job_along(
 
 
 def test_reading_and_writing_go_on_while_a_training_runs(books: FlaskClient, jobs: Jobs) -> None:
-    reached(jobs, post(books, f"{BOOKS}/train", {}, 202)["id"], "running")
+    reached(jobs, post(books, f"{BOOKS}/train", ANSWERS, 202)["id"], "running")
     post(books, f"{BOOKS}/documents", [{"id": "new", "vector": [0, 0, 9]}])
     found = post(books, f"{BOOKS}/search", {"query": [0, 0, 1], "k": 1})
     assert found["hits"][0]["id"] == "new"

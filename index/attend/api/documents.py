@@ -81,6 +81,26 @@ class CollectionSettings(Request):
         return self
 
 
+class SettingsChange(Request):
+    """Settings that may change while the collection holds documents; null restores a default."""
+
+    recall: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.95
+    """The share of the ten nearest to find where keys are too many for exact search."""
+    exact_below: int | None = Field(None, ge=0)
+    """Search exactly below this number of keys; by default as many as take 10 ms. Fewer than 1,000
+    keys are always searched exactly."""
+    scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """The factor on scores before the softmax: 20 for embeddings of length one, else 1/√d."""
+    values: JsonValue = None
+    """Declared value types, such as "number" or {"module": "category"}."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> SettingsChange:
+        if not self.model_fields_set:
+            raise ValueError("name at least one setting to change")
+        return self
+
+
 class DeletionRequest(Request):
     """The documents to delete: by id or by filter."""
 

@@ -1,7 +1,7 @@
 """The command line: `attend build | search | evaluate | info | …`.
 
 Results go to stdout, progress and warnings to stderr. Exit status: 0 success, 1 failure,
-2 usage error, 130 interrupted.
+2 usage error, 3 success without some rows that could not be used, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import click
 
 from attend import __version__
 from attend.cli.build import build_command
+from attend.cli.configure import configure_command
+from attend.cli.delete import delete_command, drop_command
 from attend.cli.evaluate import evaluate_command
 from attend.cli.exchange import export_command, import_command
 from attend.cli.feedback import teach_command
 from attend.cli.library import alias_command, info_command, projections_group, verify_command
-from attend.cli.options import fail, interrupted
+from attend.cli.options import TARGET
+from attend.cli.output import fail, interrupted
 from attend.cli.search import recommend_command, search_command
 from attend.cli.train import train_command
-from attend.errors import AttendError
+from attend.errors import AttendError, UnknownCollection
 
 __all__ = ["main"]
 
@@ -32,6 +35,9 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except UnknownCollection as error:
+            target = ctx.meta[TARGET]
+            fail(UnknownCollection(f"{error} {target.advice()}"))
         except (AttendError, OSError, sqlite3.Error) as error:
             fail(error)
         except KeyboardInterrupt:
@@ -42,6 +48,9 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="attend")
 def main() -> None:
     """Attend: a database as an attention layer.
+
+    Exit status: 0 success, 1 failure, 2 usage error, 3 done, but some rows were rejected,
+    130 interrupted.
 
     \b
     Example:
@@ -60,6 +69,9 @@ for command in (
     teach_command,
     train_command,
     info_command,
+    configure_command,
+    delete_command,
+    drop_command,
     verify_command,
     projections_group,
     export_command,

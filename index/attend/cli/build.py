@@ -11,52 +11,55 @@ import click
 from pydantic import BeforeValidator, Field
 from tqdm import tqdm
 
+from attend import encoder as encoders
 from attend.api.documents import CollectionSettings
 from attend.build import Built, Mapped, Shard, build, check_ids
+from attend.cli.configure import ChangeableOptions, warn_of_floor
 from attend.cli.formats import FormatOptions
-from attend.cli.options import (
-    Bar,
-    Column,
-    Problems,
-    Target,
-    interrupted,
-    model_options,
-    on_collection,
-    take,
-)
+from attend.cli.options import Column, Target, model_options, on_collection, take
+from attend.cli.output import Bar, Problems, end, interrupted
 from attend.collection import Collection
+from attend.data import Data
+from attend.document_rows import are_documents
 from attend.errors import SourceError
-from attend.source import Row, Source, describe, guess, open_source, sample
+from attend.mapping_memory import (
+    SourceFields,
+    check_values,
+    entries_of,
+    entry_for,
+    format_for,
+    recall,
+)
+from attend.source import FieldMap, Row, describe, open_source, sample
 from attend.source.cells import as_vector
-from attend.source.rows import LOOKAHEAD_ROWS
+from attend.source.decoding import DETECTED
+from attend.source.rows import LOOKAHEAD_ROWS, column_names, listed
+from attend.values.numbers import is_list
 
 
 class BuildOptions(FormatOptions):
     """The options of a build, but for settings of a collection."""
 
     id: Column = None
-    """The field that holds the id."""
+    """The field that holds the id; '' numbers the rows."""
     text: Annotated[list[str], "F"] = Field([])
     """A key field; repeatable."""
     vector: Column = None
     """The field that holds an embedding."""
     value: Annotated[list[str], "F"] = Field([])
-    """A field to return; several make an object."""
+    """A field to return; several make an object, and '' stands for none."""
     overlap: Annotated[int | None, click.IntRange(0)] = None
     """Tokens that neighbouring passages share."""
     normalize: bool = False
     """Scale brought vectors to length 1."""
-    recall: Annotated[float | None, click.FloatRange(0, 1, min_open=True)] = None
-    """The share of the ten nearest to find where keys are too many for exact search.  [default:
-    0.95]"""
-    exact_below: Annotated[int | None, click.IntRange(0)] = None
-    """Search exactly below this number of keys.  [default: the number that takes 10 ms]"""
     sync: bool = False
     """Delete documents that no source has; nothing is deleted if a row could not be read."""
     shard: Annotated[Shard | None, BeforeValidator(Shard.of), "I/N"] = None
     """Take only the I-th of N parts of the documents: for N processes at once."""
     strict: bool = False
     """Stop at the first row that cannot be used."""
+    remap: bool = False
+    """Change or empty values of stored documents where other fields than before are used."""
 
 
 @click.command("build")
@@ -70,34 +73,51 @@ class BuildOptions(FormatOptions):
     help="Split texts longer than the encoder's window (default), or cut them off.",
 )
 @model_options(BuildOptions, "overlap", "normalize")
-@model_options(CollectionSettings, "scorer", "scale")
+@model_options(CollectionSettings, "scorer")
+@model_options(ChangeableOptions)
 @model_options(BuildOptions, "delimiter", "encoding", "no_header")
-@model_options(BuildOptions, "recall", "exact_below", "sync", "shard", "strict")
+@model_options(BuildOptions, "sync", "shard", "strict", "remap")
 def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
 
     A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown or
     text, a folder in BEIR's layout, a SQLite table (file.db:table), or - for JSON lines on
     stdin. The rest of each row becomes payload. If a build is interrupted, rerun the command to
-    resume it.
+    resume it. The fields of a build are remembered: later builds of the collection use them where
+    no others are named, and ask for --remap before other fields change stored values.
+
+    Exit status: 0 if every row was used, 3 if some were rejected (--json has their number as
+    `refused`).
 
     \b
     Example:
       attend build books.csv --data library --text title --text blurb --value price
     """
-    selection = take(BuildOptions, options)
-    mapped = [_mapped(open_source(name, selection.format()), selection) for name in sources]
+    selection, changeable = take(BuildOptions, options), take(ChangeableOptions, options)
+    library = target.library()
+    existing = _existing(library, target)
+    entries = [] if existing is None else entries_of(existing)
+    mapped = [_mapped(name, selection, entries) for name in sources]
     check_ids(mapped)
     settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
-    collection = target.library().ensure(target.name, **(settings | _width(mapped)))
+    collection = library.ensure(target.name, **(settings | _width(mapped)))
+    if existing is not None and not settings.get("encoder"):
+        _tell_encoder(existing)
+    if not selection.remap:
+        for item in mapped:
+            if item.map is not None:
+                check_values(collection, item.source, item.map, entries)
     problems = Problems()
-    publish = collection.tune(selection.recall, selection.exact_below)
+    changes = changeable.changes()
+    publish = bool(changes) and collection.configure(**changes)
+    warn_of_floor(changeable.exact_below)
     built = _build(collection, mapped, problems, selection, publish)
     problems.summary()
     if selection.sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
+    end(built.refused)
 
 
 def _build(
@@ -133,12 +153,37 @@ def _build(
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
 
 
-def _mapped(source: Source, selection: BuildOptions) -> Mapped:
+def _existing(library: Data, target: Target) -> Collection | None:
+    """Return the collection if it exists."""
+    if library.resolve(target.name) not in library.names():
+        return None
+    return library.collection(target.name)
+
+
+def _tell_encoder(collection: Collection) -> None:
+    """Print the encoder of an earlier build, unless every build has it."""
+    encoder = collection.settings.encoder
+    if encoder not in (None, encoders.DEFAULT):
+        click.echo(f"as before: encoder: {encoder}", err=True)
+
+
+def _mapped(name: str, selection: BuildOptions, entries: list[SourceFields]) -> Mapped:
+    before = DETECTED
+    if (format := selection.format()) == DETECTED:
+        before = format = format_for(entries, name)
+    source = open_source(name, format)
     rows = sample(source)
     fields = selection.model_dump(include={"id", "text", "vector", "value"})
-    map = guess(rows, source=source, **fields)
+    if not any(fields.values()) and are_documents(rows):
+        click.echo(f"{source.name}: documents with {listed(column_names(rows))}", err=True)
+        return Mapped(source, None)
+    map, named, notes = recall(source, rows, fields, entry_for(entries, source.name))
     click.echo(f"{source.name}: {describe(map, rows, source)}", err=True)
-    return Mapped(source, map)
+    if before != DETECTED:
+        notes = [f"as before: {before}", *notes]
+    for note in notes:
+        click.echo(note, err=True)
+    return Mapped(source, map, named, format)
 
 
 def _width(mapped: list[Mapped]) -> dict[str, int]:
@@ -153,18 +198,27 @@ def _width(mapped: list[Mapped]) -> dict[str, int]:
 
 
 def _first_width(mapped: Mapped) -> int | None:
-    if (field := mapped.map.vector) is None:
+    if mapped.map is not None and mapped.map.vector is None:
         return None
     rows = islice(mapped.source.rows(), LOOKAHEAD_ROWS)
-    vectors = (as_vector(row.cells.get(field)) for row in rows if isinstance(row, Row))
+    vectors = (_vector(row, mapped.map) for row in rows if isinstance(row, Row))
     return next((len(vector) for vector in vectors if vector is not None), None)
+
+
+def _vector(row: Row, map: FieldMap | None) -> list[float] | None:
+    """Return a vector of a row, which a document has by itself or by a name."""
+    if map is not None:
+        return as_vector(row.cells.get(map.vector or ""))
+    named = row.cells.get("vectors")
+    first = next(iter(named.values()), None) if isinstance(named, dict) else row.cells.get("vector")
+    return as_vector(first) or as_vector(next(iter(first), None) if is_list(first) else None)
 
 
 def _sentence(built: Built, collection: str) -> str:
     rate = built.read / built.seconds if built.seconds else 0
     return (
         f"{collection}: {built.added} added, {built.updated} updated, {built.revised} revised, "
-        f"{built.unchanged} unchanged, {built.removed} removed, {built.refused} refused; "
+        f"{built.unchanged} unchanged, {built.removed} removed, {built.refused} rejected; "
         f"{built.encoded} texts encoded in {built.seconds:.1f} s ({rate:.0f} documents/s). "
         f"{built.documents} documents, {built.keys} keys."
     )

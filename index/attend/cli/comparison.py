@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attend.api.learning import ComparisonAnswer, QueryDifference
-from attend.cli.options import table
+from attend.cli.output import table
 
 
 def span(bounds: Sequence[float] | None, sign: str = "") -> str:

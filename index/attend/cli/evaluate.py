@@ -23,9 +23,9 @@ from attend.cli.options import (
     model_options,
     on_collection,
     present,
-    table,
     take,
 )
+from attend.cli.output import table
 from attend.collection import Collection
 from attend.liking import Liking, chosen_liking, is_liked
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare

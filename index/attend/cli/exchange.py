@@ -1,27 +1,31 @@
-"""`attend export` and `import`: a version for other libraries, or a backup of everything."""
+"""`attend export` and `import`: a version for other libraries, documents, or a whole backup."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from attend.cli.options import VERSION, Bar, Target, on_collection
+from attend.cli.options import VERSION, JsonType, Target, on_collection
+from attend.cli.output import Bar
 from attend.exchange import (
     BackupContents,
     Imported,
     MissingPart,
     Sides,
+    export_documents,
     export_model,
     export_weights,
     import_projection,
     restore_backup,
     save_backup,
+    write_documents,
 )
 
-FORMS = ("sentence_transformers", "safetensors", "snapshot")
+FORMS = ("sentence_transformers", "safetensors", "snapshot", "jsonl")
 """The formats of an export; a command writes exactly one."""
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -44,31 +48,52 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="File for everything: all collections, or the one that --collection names.",
 )
 @click.option(
+    "--jsonl",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="File for the documents as JSON lines, which `attend build` reads; - for stdout.",
+)
+@click.option(
+    "--filter",
+    type=JsonType(dict),
+    metavar="JSON",
+    help='With --jsonl: only the documents that pass, such as {"year": {"lt": 1900}}.',
+)
+@click.option(
     "--without-index", is_flag=True, expose_value=False, hidden=True, help="As is always done now."
 )
 @click.option("--force", is_flag=True, help="Replace an existing file or folder.")
 def export_command(
-    target: Target, projection: int | None, force: bool, **paths: Path | None
+    target: Target,
+    projection: int | None,
+    filter: dict[str, Any] | None,
+    force: bool,
+    **paths: Path | None,
 ) -> None:
-    """Write a version's matrices for other libraries, or a backup of everything.
+    """Write a version's matrices for other libraries, the documents, or a backup of everything.
 
-    A backup is of one moment, and a server may write meanwhile. Key offsets, example keys,
-    the BM25 weight, the scale and the no-answer score of a version cannot be exported: they are
-    listed with their figures.
+    A backup and the documents are of one moment, and a server may write meanwhile. --jsonl writes
+    texts, values, payloads and the vectors that documents brought, but neither feedback nor
+    versions: a backup has all of it. Key offsets, example keys, the BM25 weight, the scale and the
+    no-answer score of a version cannot be exported: they are listed with their figures.
 
     \b
     Example:
       attend export --data library --sentence-transformers pair
       attend export --data library --projection 3 --safetensors pair.safetensors
       attend export --data library --snapshot library.tar
+      attend export --data library --jsonl documents.jsonl
     """
     forms = {form: path for form in FORMS if (path := paths[form]) is not None}
     if len(forms) != 1:
         flags = ", ".join(f"--{form.replace('_', '-')}" for form in FORMS)
         raise click.UsageError(f"Give one of {flags}: the form to write.")
     ((form, path),) = forms.items()
+    if filter is not None and form != "jsonl":
+        raise click.UsageError("--filter selects documents: give it with --jsonl.")
     if form == "snapshot":
         _save(target, path, force=force)
+    elif form == "jsonl":
+        _write_documents(target, path, filter, force=force)
     elif form == "safetensors":
         weights = export_weights(target.collection(), path, version=projection, force=force)
         result: dict[str, Any] = {
@@ -92,6 +117,22 @@ def export_command(
             f"scores differ by at most {model.difference:.1e} from float32 here."
         )
         _show_export(target, result, text, model.cannot_travel)
+
+
+def _write_documents(
+    target: Target, path: Path, filter: dict[str, Any] | None, *, force: bool
+) -> None:
+    collection = target.collection()
+    if str(path) == "-":
+        if target.as_json:
+            raise click.UsageError("--json and --jsonl - would both write to stdout; name a file.")
+        write_documents(collection, sys.stdout.buffer, filter)
+        return
+    with Bar() as bar:
+        count = export_documents(collection, path, filter, force=force, on_progress=bar)
+    documents = "1 document is" if count == 1 else f"{count} documents are"
+    result = {"jsonl": str(path), "collection": collection.name, "documents": count}
+    target.show(result, f"{documents} in {path} ({path.stat().st_size:,} bytes).")
 
 
 def _show_export(

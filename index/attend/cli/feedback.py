@@ -11,17 +11,8 @@ from pydantic import model_validator
 
 from attend.api.base import Request
 from attend.cli.formats import FormatOptions
-from attend.cli.options import (
-    Bar,
-    Column,
-    InputFile,
-    Problems,
-    Target,
-    interrupted,
-    model_options,
-    on_collection,
-    take,
-)
+from attend.cli.options import Column, InputFile, Target, model_options, on_collection, take
+from attend.cli.output import Bar, Problems, end, interrupted
 from attend.collection import Collection
 from attend.errors import SourceError
 from attend.feedback import add_feedback, add_interactions
@@ -170,7 +161,8 @@ def teach_command(target: Target, **options: Any) -> None:
 
     `train` learns from it. A version whose training found it useful also takes the queries of
     relevant documents as keys of these, at once. Interactions (--interactions) count at once as
-    the histories of their users.
+    the histories of their users. Exit status: 0 if every row was used, 3 if some were rejected
+    (--json has their number as `skipped`).
 
     \b
     Example:
@@ -193,6 +185,7 @@ def teach_command(target: Target, **options: Any) -> None:
         stored = collection.store.example_count()
         interrupted(f"{stored} examples are stored; none comes by halves.")
     target.show(counts | {"collection": target.name}, f"{target.name}: {text}")
+    end(counts["skipped"])
 
 
 def add_files(

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from attend.cli.options import FILE, VERSION, Target, on_collection, on_library, table
+from attend.cli.options import FILE, VERSION, Target, on_collection, on_library
+from attend.cli.output import plain, table
 from attend.data import Data
 from attend.errors import Damaged
 from attend.projection import Projection
@@ -29,14 +30,14 @@ def info_command(target: Target) -> None:
     library = target.library()
     info = asdict(library.collection(target.name).info())
     info["collections"] = library.names()
-    plain = [(name, value) for name, value in info.items() if not isinstance(value, dict)]
+    single = [(name, plain(value)) for name, value in info.items() if not isinstance(value, dict)]
     nested = [
-        (f"{name}.{field}", value)
+        (f"{name}.{field}", plain(value))
         for name, values in info.items()
         if isinstance(values, dict)
         for field, value in values.items()
     ]
-    target.show(info, table([*plain, *nested]))
+    target.show(info, table([*single, *nested]))
 
 
 @click.command("alias")
@@ -62,8 +63,8 @@ def alias_command(target: Target, alias: str | None, collection: str | None, del
     elif alias is not None:
         library.drop_alias(alias)
     aliases = library.aliases()
-    lines = [f"{name}  {collection}" for name, collection in aliases.items()]
-    target.show({"aliases": aliases}, "\n".join(lines) or "There are no aliases.")
+    listing = table([("alias", "collection"), *aliases.items()])
+    target.show({"aliases": aliases}, listing if aliases else "There are no aliases.")
 
 
 @click.command("verify")
@@ -140,16 +141,21 @@ def projections_group(context: click.Context, target: Target) -> None:
     if context.invoked_subcommand is None:
         versions = target.collection().projections()
         result = {"projections": [version.json() for version in versions]}
-        target.show(result, "\n".join(map(_line, versions)))
+        header = ("", "version", "role", "kind", "created", "fingerprint", "after", "measure")
+        target.show(result, table([header, *map(_cells, versions)]))
 
 
-def _line(version: StoredProjection) -> str:
-    parent = "" if version.parent is None else f"after {version.parent}"
+def _cells(version: StoredProjection) -> tuple[object, ...]:
     return (
-        f"{'*' if version.active else ' '} {version.version:>3}  {version.role:<9} "
-        f"{version.kind:<12} "
-        f"{version.created}  {version.fingerprint[:12]}  {parent:<9} {_evidence(version.report)}"
-    ).rstrip()
+        "*" if version.active else "",
+        version.version,
+        version.role,
+        version.kind,
+        version.created,
+        version.fingerprint[:12],
+        plain(version.parent),
+        _evidence(version.report),
+    )
 
 
 def _evidence(report: Mapping[str, Any]) -> str:

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
-from tqdm import tqdm
 
 from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
+from attend.cli.output import shortened
 from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import load
 from attend.engines import SCHEME
 from attend.errors import InvalidRequest
-from attend.progress import Bar as Bar  # commands take it from here
-from attend.source import RowProblem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound=Request)
 
-SHOWN_PROBLEMS = 20
-"""Problems printed one by one; a file of an unexpected kind has one in every row."""
-
-INTERRUPTED = 130
-"""128 and the number of SIGINT: the exit status of a program that Ctrl-C ended."""
-
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 VERSION = click.IntRange(1, MAX_ROW)
+
+TARGET = "attend.target"
+"""The key of a command's target in the data that contexts of click share."""
 
 Column = Annotated[str | None, "F"]
 """An option that names a column or field."""
@@ -68,6 +62,15 @@ class Target:
 
     def collection(self) -> Collection:
         return self.library().collection(self.name)
+
+    def advice(self) -> str:
+        """Return what to do about a collection that does not exist."""
+        folder = f"--data {self.folder}" if self.folder else f"--engine {self.engine}"
+        missing = ""
+        if self.folder is not None and not self.folder.exists():
+            missing = f"The folder {self.folder} does not exist. "
+        name = "" if self.name == DEFAULT_COLLECTION else f" --collection {self.name}"
+        return f"{missing}Check --data, or build a collection: attend build SOURCE {folder}{name}"
 
     def named(self) -> list[str] | None:
         """Return the collection if --collection names it, else None for all collections."""
@@ -136,7 +139,9 @@ def on_library(command: Callable[..., Any]) -> Callable[..., Any]:
         names = {field: rest.pop(field) for field in ("name", "precision") if field in rest}
         target = Target(folder, engine, as_json, **names)
         # The commands of a group may only print their help: they check when they open it.
-        if click.get_current_context().invoked_subcommand is None:
+        context = click.get_current_context()
+        context.meta[TARGET] = target
+        if context.invoked_subcommand is None:
             target.check()
         return command(target, *arguments, **rest)
 
@@ -263,57 +268,3 @@ def take(model: type[Fields], options: dict[str, Any]) -> Fields:
     """Remove a model's options from those of a command, and return them as the model."""
     taken = {name: options.pop(name) for name in model.model_fields}
     return checked(model, present(taken))
-
-
-# -- output ----------------------------------------------------------------------------------------
-
-
-def shortened(text: str) -> str:
-    """Quote the beginning of a text for an error.
-
-    >>> shortened("[1, 2")
-    "'[1, 2'"
-    """
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")
-
-
-def fail(error: Exception) -> NoReturn:
-    """Print an error's sentence and exit with status 1."""
-    click.echo(f"Error: {error}", err=True)
-    sys.exit(1)
-
-
-def interrupted(state: str) -> NoReturn:
-    """Print the state after Ctrl-C and exit."""
-    click.echo(f"Interrupted: {state}", err=True)
-    sys.exit(INTERRUPTED)
-
-
-class Problems:
-    """Prints the first rows that cannot be used and every notice, and counts the rows."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, problem: RowProblem) -> None:
-        self._count += problem.rejects
-        if self._count <= SHOWN_PROBLEMS or not problem.rejects:
-            tqdm.write(str(problem), file=sys.stderr)
-
-    def summary(self) -> None:
-        if self._count:
-            click.echo(f"{self._count} rows could not be used.", err=True)
-
-
-def table(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
-    """Align columns to the left; with `right`, all but the first to the right."""
-    cells = [list(map(str, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if right and column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
-    return "\n".join(line.rstrip() for line in lines)

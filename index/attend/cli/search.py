@@ -11,14 +11,8 @@ import click
 from attend.api.answers import Answer, Hit, Predicted, Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
-from attend.cli.options import (
-    JsonType,
-    Target,
-    model_options,
-    on_collection,
-    present,
-    shortened,
-)
+from attend.cli.options import JsonType, Target, model_options, on_collection, present
+from attend.cli.output import shortened
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.source.cells import as_vector
@@ -80,6 +74,8 @@ def search_command(
         blend: Any = {"ids": list(ids)}
     else:
         blend = {"blend": [request, *({"id": id} for id in ids)]} if ids else request
+    if isinstance(request, str):
+        collection.encoder()  # loaded now: took_ms is the time of the search
     answer = collection.search(blend, explain=True, **present(options))
     target.show(answer.json(), _text(answer, str(options["mode"])))
 

@@ -11,17 +11,8 @@ import numpy as np
 
 from attend.api.learning import TrainRequest
 from attend.cli.feedback import InteractionFile, LabelFiles, add_files
-from attend.cli.options import (
-    Bar,
-    Target,
-    checked,
-    interrupted,
-    model_options,
-    on_collection,
-    present,
-    table,
-    take,
-)
+from attend.cli.options import Target, checked, model_options, on_collection, present, take
+from attend.cli.output import Bar, interrupted, table
 from attend.collection import Collection
 from attend.store import ROLES, State
 

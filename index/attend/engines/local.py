@@ -189,7 +189,7 @@ class Aliases:
         """
         if self.target(name) is None:
             raise UnknownAlias(
-                f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
+                f"There is no alias {name!r}. List the aliases to see their names.", field="alias"
             )
         (self._names / name).unlink(missing_ok=True)
         sync_folder(self._names)

@@ -16,6 +16,7 @@ and proved to be what this program writes. Indexes are built again from them.
 from __future__ import annotations
 
 from attend.exchange.backup import BackupContents, save_backup
+from attend.exchange.documents import export_documents, write_documents
 from attend.exchange.export import ModelExport, WeightsExport, export_model, export_weights
 from attend.exchange.importing import Imported, Sides, import_projection
 from attend.exchange.layers import MissingPart
@@ -28,9 +29,11 @@ __all__ = [
     "ModelExport",
     "Sides",
     "WeightsExport",
+    "export_documents",
     "export_model",
     "export_weights",
     "import_projection",
     "restore_backup",
     "save_backup",
+    "write_documents",
 ]

@@ -171,6 +171,11 @@ class PublishedIndexes:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def generation(self) -> int | None:
+        """Return the number of the current generation; None where nothing is published."""
+        name = self._current()
+        return int(name) if name is not None and name.isdecimal() else None
+
     def exists(self) -> bool:
         """Return whether a generation was ever made current, even if it is damaged now."""
         return (self.folder / "current").exists()

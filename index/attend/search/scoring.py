@@ -113,8 +113,8 @@ def plan_of(
         words: true if the queries have texts whose words count.
         mixture: true if the queries are parts of one mixture.
     """
-    # Neither what is listed nor the index matters.
-    key = (*options[:-2], words, mixture, settings.normalize)
+    # Neither what is listed nor the index matters; the settings may be changed.
+    key = (*options[:-2], words, mixture, settings.normalize, settings.scale)
     plan = version.plans.get(key)
     if plan is None:
         if len(version.plans) >= MAX_PLANS:

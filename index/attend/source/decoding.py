@@ -86,6 +86,13 @@ class TableFormat:
     encoding: str | None = None
     header: bool = True
 
+    def __str__(self) -> str:
+        """Describe what is not to be detected, as the command line names it."""
+        parts = [f"delimiter: {self.delimiter!r}" if self.delimiter else ""]
+        parts.append(f"encoding: {self.encoding}" if self.encoding else "")
+        parts.append("" if self.header else "no header")
+        return " · ".join(filter(None, parts))
+
     def __post_init__(self) -> None:
         for field, check in (("delimiter", delimiter_of), ("encoding", encoding_of)):
             try:

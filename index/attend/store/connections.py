@@ -239,6 +239,15 @@ def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
     db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
 
 
+def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
+    """Store settings, so that every process that has the collection open looks at them."""
+    put_settings(db, changes)
+    db.execute(
+        "INSERT INTO settings (name, value) VALUES ('settings_change', '1') "
+        "ON CONFLICT (name) DO UPDATE SET value = value + 1"
+    )
+
+
 def dimension(db: Database) -> int:
     """Return the width of the collection's embeddings."""
     return int(db.execute("SELECT value FROM settings WHERE name = 'dimension'").fetchone()[0])
@@ -252,7 +261,9 @@ def read_state(db: Database) -> State:
         "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
         "(SELECT value FROM settings WHERE name = 'projection'), "
         "(SELECT value FROM settings WHERE name = 'recommend'), "
-        "(SELECT value FROM settings WHERE name = 'predict')"
+        "(SELECT value FROM settings WHERE name = 'predict'), "
+        # A stranger's may be no number.
+        "coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'settings_change'), 0)"
     ).fetchone()
     return State(*map(int, row))
 

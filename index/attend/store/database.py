@@ -13,7 +13,7 @@ from sqlite_utils import Database
 
 from attend.deadline import checked
 from attend.store import words
-from attend.store.connections import Connections, put_settings, read_state
+from attend.store.connections import Connections, change_settings, put_settings, read_state
 from attend.store.documents import StoredDocuments
 from attend.store.feedback import StoredExamples, StoredInteractions
 from attend.store.field_index import FieldIndexes
@@ -88,7 +88,7 @@ class Store(
 
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         with self.connections.writing() as db:
-            put_settings(db, changes)
+            change_settings(db, changes)
 
     def record_publication(self, nonce: str) -> None:
         """Record that an index was made of this database, and not of a copy of it."""

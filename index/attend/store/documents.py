@@ -12,9 +12,9 @@ from attend.api.answers import Facet
 from attend.errors import UnknownDocument
 from attend.store.connections import (
     DatabasePart,
+    change_settings,
     count_change,
     id_list,
-    put_settings,
     to_json,
     value_json,
 )
@@ -242,7 +242,7 @@ def _decide(db: Database, settings: Mapping[str, Json]) -> None:
     stored = dict(db.execute("SELECT name, value FROM settings").fetchall())
     if any(json.loads(stored[name]) not in (None, value) for name, value in settings.items()):
         raise StaleEntries("Another writer has decided the settings meanwhile.")
-    put_settings(db, settings)
+    change_settings(db, settings)
 
 
 def _upsert(db: Database, entry: Entry) -> int:

@@ -169,7 +169,8 @@ class StoredVersion(NamedTuple):
 class State(NamedTuple):
     """The progress of the database. `change` counts transactions that changed an answer.
 
-    `projection`, `recommend` and `predict` are the active versions of the three roles.
+    `projection`, `recommend` and `predict` are the active versions of the three roles; `settings`
+    counts the changes of settings and the indexes that were published on request.
     """
 
     change: int
@@ -178,6 +179,7 @@ class State(NamedTuple):
     projection: int
     recommend: int
     predict: int
+    settings: int = 0
 
     def active(self, role: Role) -> int:
         """Return the active version of a role; 0 for the untrained one."""

@@ -18,11 +18,13 @@ from attend.api.documents import (
     UnopenedCollection,
 )
 from attend.errors import EncoderError, InvalidRequest, UnknownAlias
+from attend.settings import Settings
 from attend_service.context import collection_of, context
 from attend_service.operations import Operations
 from attend_service.replies import reply
 from attend_service.security.access import is_allowed, visible
 from attend_service.security.limits import check_encoder, check_new_collection, check_new_name
+from attend_service.settings import ServerSettings
 
 log = logging.getLogger("attend")
 operations = Operations("Collections")
@@ -131,7 +133,11 @@ def delete_alias(alias: str) -> Response:
 def _settings(name: str, body: CollectionSettings, *, is_new: bool) -> dict[str, Any]:
     """Return the requested settings; for the index, the server's or the collection's fill gaps, so
     that a repeated request is no conflict."""
-    has = context().settings if is_new else collection_of(name).settings
+    if is_new:
+        has: ServerSettings | Settings = context().settings
+    else:
+        collection_of(name).views.refresh()
+        has = collection_of(name).settings
     index = {"recall": has.recall, "exact_below": has.exact_below}
     return {**index, **body.model_dump(exclude_unset=True)}
 

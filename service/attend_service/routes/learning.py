@@ -27,10 +27,10 @@ from attend.api.learning import (
     RolledBack,
     TrainRequest,
 )
-from attend.errors import UnknownProjection
+from attend.errors import InvalidRequest, UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure.compare import VersionName, compare_judged
-from attend.store import StoredProjection
+from attend.store import CollectionStore, StoredProjection
 from attend_service.context import collection_of, context
 from attend_service.jobs import Job, JobSummary, QueueFull, UnknownJob
 from attend_service.operations import Operations
@@ -133,10 +133,12 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     """Train on the feedback, as a job; `Location` is its address.
 
     Searches go on meanwhile. A version that is significantly better on held-out data answers once
-    the job is done; otherwise nothing changes, and the job's result says why.
+    the job is done; otherwise nothing changes, and the job's result says why. The answer is 422
+    where nothing is stored to learn from.
     """
     jobs = context().jobs
     context().data.capabilities.check("jobs")
+    _check_material(collection_of(collection).store, body)
     try:
         job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
     except QueueFull as error:
@@ -232,6 +234,23 @@ def compare_projections(collection: str, body: CompareRequest) -> Response:
     """
     versions: tuple[VersionName, VersionName] = (body.before, body.after or "active")
     return reply(compare_judged(collection_of(collection), versions, body.items, by=body.by))
+
+
+def _check_material(store: CollectionStore, request: TrainRequest) -> None:
+    """Raise InvalidRequest if nothing at all is stored that the objective learns from."""
+    if request.objective == "answers":
+        count, material, advice = store.counts()[0], "documents", "POST …/documents"
+    elif request.objective == "ranking":
+        count, material, advice = store.example_count(), "labels of documents", "POST …/feedback"
+    else:
+        count, material = store.interaction_counts()[0], "interactions of users"
+        advice = "POST …/interactions"
+    if count == 0:
+        raise InvalidRequest(
+            f"The objective {request.objective} learns from {material}, and none are stored. Add "
+            f"some with {advice}, then train.",
+            field="objective",
+        )
 
 
 def _own(id: int) -> Job:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from attend.api.base import NAME_PATTERN
+from attend.cli.output import table
 from attend.errors import AttendError
 from attend_service.security.keys import SCOPES, ApiKey, KeyFile, Scope
 
@@ -119,9 +120,10 @@ def list_keys(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"keys": [_shown(key) for key in stored]}))
         return
-    for key in stored:
-        click.echo(_sentence(key))
-    if not stored:
+    if stored:
+        header = ("id", "scope", "collections", "expires", "name")
+        click.echo(table([header, *map(_cells, stored)]))
+    else:
         click.echo("There are no keys: whoever reaches the server may do everything.", err=True)
 
 
@@ -150,6 +152,12 @@ def remove(id: str, folder: Path, as_json: bool) -> None:
 
 def _shown(key: ApiKey) -> dict[str, Any]:
     return {name: value for name, value in asdict(key).items() if name not in ("salt", "hash")}
+
+
+def _cells(key: ApiKey) -> tuple[str, ...]:
+    opens = "all" if key.collections is None else ", ".join(key.collections)
+    expires = "never" if key.expires is None else str(key.expires)
+    return key.id, key.scope, opens, f"{expires} (expired)" if key.is_over() else expires, key.name
 
 
 def _sentence(key: ApiKey) -> str:

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
+from attend.cli.output import REJECTED
 from tests.index.helpers import published, run_index, vector_data, write_jsonl
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
@@ -46,9 +47,9 @@ def library(tmp_path_factory, tiny_encoder_folder):
     return folder
 
 
-def one_object(result) -> dict:
+def one_object(result, status: int = 0) -> dict:
     """Stdout holds one JSON object and not a character more."""
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == status, result.stderr
     assert result.stdout.endswith("}\n")
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
@@ -88,7 +89,7 @@ def test_every_command_says_json(command):
 def test_each_command_gives_one_json_object(library, tmp_path, tiny_encoder_folder):
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"id": 1, "text": "words"}, {"id": 1}])
     at = ["--data", tmp_path / "data", "--json"]
-    built = one_object(invoke("build", rows, *at, "--encoder", tiny_encoder_folder))
+    built = one_object(invoke("build", rows, *at, "--encoder", tiny_encoder_folder), REJECTED)
     assert (built["added"], built["refused"], built["collection"]) == (1, 1, "default")
     assert (built["documents"], built["keys"], built["encoded"]) == (1, 1, 1)
 
@@ -121,13 +122,13 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(tmp_path, tiny_encoder_fold
     rows = [{"id": "a", "text": "words", "value": 3}, {"text": "no id"}]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     built = invoke("build", path, "--data", tmp_path / "d", "--encoder", tiny_encoder_folder)
-    assert built.exit_code == 0
+    assert built.exit_code == REJECTED
     assert built.stdout.startswith("default: 1 added, 0 updated")
-    assert "1 refused" in built.stdout
+    assert "1 rejected" in built.stdout
     assert "id: id · text: text · value: value" in built.stderr
     assert "guessed: id, text, value" in built.stderr
     assert "rows.jsonl:2: The row has no id" in built.stderr
-    assert "1 rows could not be used." in built.stderr
+    assert "1 row could not be used." in built.stderr
     searched = invoke("search", "words", "--data", tmp_path / "d", "--mode", "soft")
     assert searched.stdout.splitlines()[0] == "  1  1.000  a  3"
     assert '"mean": 3.0' in searched.stdout
@@ -316,7 +317,8 @@ def test_sync_with_an_unreadable_row_says_that_it_deleted_nothing(library, tmp_p
     write_jsonl(path, [rows[0], {"id": 9, "vector": "none"}])
     synced = invoke("build", path, "--data", folder, "--sync", "--vector", "vector", "--json")
     assert "Nothing was deleted" in synced.stderr
-    assert (one_object(synced)["removed"], one_object(synced)["documents"]) == (0, 4)
+    counts = one_object(synced, REJECTED)
+    assert (counts["removed"], counts["documents"]) == (0, 4)
 
 
 def test_verify_exits_with_1_until_it_is_mended(tmp_path):

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.cli import main
+from attend.cli.output import REJECTED
 from attend.projection import identity
 from tests.index.helpers import vector_data, write_jsonl
 from tests.places import ROOT
@@ -78,8 +79,8 @@ def invoke(*arguments: object):
     return CliRunner().invoke(main, [str(each) for each in arguments], prog_name="attend")
 
 
-def one_object(result) -> dict:
-    assert result.exit_code == 0, result.output
+def one_object(result, status: int = 0) -> dict:
+    assert result.exit_code == status, result.output
     assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
 
@@ -117,7 +118,7 @@ def examples_of(library) -> list[tuple[str | None, float]]:
 
 def test_teach_stores_what_can_be_used_and_tells_the_rest(library, judged):
     result = invoke("teach", "--data", library, "--json", *judged)
-    assert one_object(result) == {
+    assert one_object(result, REJECTED) == {
         **{"added": 2, "replaced": 0, "examples": 2, "questions": 2},
         **{"skipped": 2, "repeated": 0, "forgotten": 0, "collection": "default"},
     }
@@ -143,7 +144,7 @@ def test_files_of_all_kinds_together(library, judged, tmp_path):
     columns = ["--query-column", "asked", "--label-column", "stars"]
     given = ["--examples", table, *columns]
     result = invoke("teach", "--data", library, "--json", *judged, *given)
-    found = one_object(result)
+    found = one_object(result, REJECTED)
     assert (found["added"], found["skipped"]) == (3, 3)
     assert "labels.csv: query: asked · document: id · label: stars" in result.stderr
     assert "is contradicted by 5 at labels.csv:2" in result.stderr
@@ -169,7 +170,7 @@ def test_info_says_how_much_was_taught(library, judged):
 
 
 def test_forget_deletes_what_was_there_but_not_for_nothing(library, judged, tmp_path):
-    assert invoke("teach", "--data", library, *judged).exit_code == 0
+    assert invoke("teach", "--data", library, *judged).exit_code == REJECTED
     table = tmp_path / "labels.csv"
     table.write_text("query,id\nanother,gone\n")
     again = ["teach", "--data", library, "--json", "--forget", "--examples", table]
@@ -216,7 +217,8 @@ def test_vectors_are_taught_to_a_collection_of_vectors(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text('vector,id\n"[1, 0.5]",a\n"[1, 2, 3]",a\n')
     result = invoke("teach", "--data", tmp_path / "d", "--json", "--examples", table)
-    assert (one_object(result)["added"], one_object(result)["skipped"]) == (1, 1)
+    counts = one_object(result, REJECTED)
+    assert (counts["added"], counts["skipped"]) == (1, 1)
     assert "t.csv:3: The vector has 3 dimensions, but this collection's have 2." in result.stderr
 
 
@@ -236,7 +238,7 @@ def test_train_teaches_trains_and_gives_one_object(library, judged, training):
 
 
 def test_train_without_files_learns_from_what_is_stored(library, judged, training):
-    assert invoke("teach", "--data", library, *judged).exit_code == 0
+    assert invoke("teach", "--data", library, *judged).exit_code == REJECTED
     result = invoke("train", "--data", library, "--json")
     assert one_object(result) == REPORT
     assert training.seen == 2
@@ -400,11 +402,14 @@ def versions(tmp_path):
 
 
 def test_versions_are_listed_with_their_evidence(versions):
-    first, second = invoke("projections", "--data", versions).stdout.splitlines()
-    assert first.startswith("    1  search    identity ")
-    assert "after" not in first
-    assert second.startswith("*   2  search    identity ")
-    assert second.endswith("after 1   ndcg@10 0.645 -> 0.831")
+    header, first, second = invoke("projections", "--data", versions).stdout.splitlines()
+    names = ["version", "role", "kind", "created", "fingerprint", "after", "measure"]
+    assert header.split() == names
+    assert first.split()[:3] == ["1", "search", "identity"]
+    assert first.endswith("  -")
+    assert second.split()[:4] == ["*", "2", "search", "identity"]
+    assert second.endswith("1      ndcg@10 0.645 -> 0.831")
+    assert header.index("measure") == second.index("ndcg")
     listed = one_object(invoke("projections", "--data", versions, "--json"))["projections"]
     assert [(each["version"], each["parent"], each["active"]) for each in listed] == [
         (1, None, False),

@@ -284,14 +284,14 @@ def test_another_recall_is_set_for_what_is_published_next(tmp_path, vectors):
     data = vector_data(tmp_path)
     collection = data.create(**DOTS)
     collection.write(documents(vectors, range(4000)))
-    assert collection.tune(recall=0.8)
-    assert not collection.tune(recall=0.8)
+    assert collection.configure(recall=0.8)
+    assert not collection.configure(recall=0.8)
     collection.publish()
     assert collection.info().index["target"] == 0.8
     data.close()
     again = vector_data(tmp_path).collection()
     assert again.settings.recall == 0.8
-    assert again.tune(exact_below=10_000)
+    assert again.configure(exact_below=10_000)
     again.publish()
     assert again.info().index["type"] == "flat"
 

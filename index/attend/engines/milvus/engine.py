@@ -21,13 +21,12 @@ from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import version_body
 from attend.engines.milvus.writing import GRACE_SECONDS
 from attend.errors import InvalidRequest
-from attend.keys import IndexTarget
 from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.settings import Settings
 from attend.store import Role, compile_filter
 from attend.types import Float32, OnStage
-from attend.versions import Selected, Version, View
+from attend.versions import OnSettings, Selected, Version, View
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""
@@ -37,7 +36,8 @@ class RemoteSnapshots:
     """As `attend.views.Views`, over a server's tables: there is nothing to bring up to date."""
 
     def __init__(self, tables: Tables, store: RemoteStore) -> None:
-        self.target = IndexTarget()
+        self.on_settings: OnSettings = lambda settings: None
+        self._settings = tables.known().settings
         self._tables = tables
         self._store = store
         self._size: tuple[float, Size] | None = None
@@ -47,10 +47,18 @@ class RemoteSnapshots:
         """Return the view of a version, or of the active one; write its keys first if need be."""
         if role != "search":
             CAPABILITIES.check("recommend")
+        self.refresh()
         number = version or self._tables.known().version
         self._store.prepare(number)
         prepared = self._store.version_of(number)
         return View(prepared, self._keys(prepared), self._store.generation)
+
+    def refresh(self) -> None:
+        """Take the settings that another process, or this one, has written."""
+        stored = self._tables.known().settings
+        if stored is not self._settings and stored != self._settings:
+            self.on_settings(Settings.of(stored))
+        self._settings = stored
 
     def _keys(self, version: Version, scope: Scope = Scope()) -> RemoteKeys:  # noqa: B008 # frozen
         """Return the keys of a version that pass."""
@@ -61,6 +69,7 @@ class RemoteSnapshots:
     def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
         """Return the snapshot of one search; see `attend.versions`."""
         _check(options)
+        self.refresh()
         there = self._tables.known()
         version = self._store.version_of(options.projection or there.version)
         if not there.is_complete(version.layout):

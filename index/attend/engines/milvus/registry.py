@@ -191,7 +191,7 @@ class Registry:
         """Delete an alias; its collection stays. Raise UnknownAlias for an unknown one."""
         if self._one(f"alias/{name}", "strong") is None:
             raise UnknownAlias(
-                f"There is no alias {name!r}; make one with PUT /v1/aliases/{name}.", field="alias"
+                f"There is no alias {name!r}. List the aliases to see their names.", field="alias"
             )
         self._rows.delete([f"alias/{name}"])
 

@@ -1,0 +1,129 @@
+"""Documents as JSON lines, which a build reads again."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from attend.collection import Collection
+from attend.errors import Conflict
+from attend.keys.files import sync_file, sync_folder
+from attend.store import Predicate, StoredDocument, compile_filter
+from attend.types import Float32, Json, OnStage
+
+PAGE = 1000
+"""Documents that are read at a time."""
+
+WHOLE = "vector"
+"""The name of vectors that stand for a document as a whole."""
+
+
+def export_documents(
+    collection: Collection,
+    target: Path,
+    filter: Mapping[str, Json] | None = None,
+    *,
+    force: bool = False,
+    on_progress: OnStage = lambda stage, share: None,
+) -> int:
+    """Write the documents that pass a filter as JSON lines, and return their number.
+
+    The file is of one moment, while others write, and appears once it is whole.
+
+    Args:
+        force: replace an existing file.
+
+    Raises:
+        Conflict: the target exists.
+        InvalidRequest: a wrong filter.
+    """
+    if target.exists() and not force:
+        raise Conflict(f"{target} exists; choose another file, or add --force to replace it.")
+    folder = target.absolute().parent
+    # Beside the target: a rename within one file system is all or nothing.
+    descriptor, name = tempfile.mkstemp(prefix=".export-", dir=folder)
+    try:
+        with open(descriptor, "wb") as file:
+            count = write_documents(collection, file, filter, on_progress)
+        sync_file(Path(name))
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return count
+
+
+def write_documents(
+    collection: Collection,
+    file: BinaryIO,
+    filter: Mapping[str, Json] | None = None,
+    on_progress: OnStage = lambda stage, share: None,
+) -> int:
+    """Write the documents that pass a filter to an open file, and return their number.
+
+    A line has `id`, `fields` (the texts by name), `value` and `payload`; and `vector`, or `vectors`
+    by name, if the document brought its own.
+    """
+    predicate = compile_filter(filter) if filter else None
+    count = 0
+    with collection.store.reading():
+        if predicate is None:
+            total, _ = collection.store.counts()
+        else:
+            total = collection.store.count(predicate)
+        for page in _pages(collection, predicate):
+            vectors = _vectors(collection, page)
+            for document in page:
+                file.write(_line(document, vectors.get(document.row)))
+            count += len(page)
+            on_progress("write", count / max(total, 1))
+    return count
+
+
+def _pages(collection: Collection, predicate: Predicate | None) -> Iterator[list[StoredDocument]]:
+    last = 0
+    while page := collection.store.scroll(last, PAGE, predicate):
+        yield page
+        last = page[-1].row
+
+
+def _vectors(
+    collection: Collection, documents: list[StoredDocument]
+) -> dict[int, dict[str, list[Float32]]]:
+    """Return the vectors that documents brought, by row and name."""
+    rows = np.array([document.row for document in documents], dtype=np.int64)
+    keys = collection.store.own_keys(rows)
+    sources = collection.store.keys_of(keys.ids)
+    brought: dict[int, dict[str, list[Float32]]] = {}
+    for id, vector in zip(keys.ids.tolist(), keys.vectors, strict=True):
+        source = sources[id]
+        if source.stop == 0:  # the key of a text has the part that it was made of
+            brought.setdefault(source.document, {}).setdefault(source.field, []).append(vector)
+    return brought
+
+
+def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]] | None) -> bytes:
+    row: dict[str, Any] = {"id": document.id}
+    if document.fields:
+        row["fields"] = document.fields
+    if vectors is not None:
+        named = {name: _single(several) for name, several in vectors.items()}
+        row |= named if named.keys() == {WHOLE} else {"vectors": named}
+    row |= {"value": document.value, "payload": document.payload}
+    try:
+        options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(row, option=options)
+    except TypeError:  # whole numbers beyond 64 bits, and halves of surrogate pairs
+        return json.dumps(row, default=np.ndarray.tolist).encode() + b"\n"
+
+
+def _single(vectors: list[Float32]) -> Float32 | list[Float32]:
+    return vectors[0] if len(vectors) == 1 else vectors

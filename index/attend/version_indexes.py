@@ -1,0 +1,96 @@
+"""The published indexes of a collection's versions: written from its database, and read."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from attend.errors import Damaged
+from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
+from attend.keys.choose import QUERIES
+from attend.settings import Settings
+from attend.store import Store
+from attend.types import OnStage
+from attend.versions import Version
+
+log = logging.getLogger("attend")
+
+
+class VersionIndexes:
+    """Writes and reads the index files of one collection, by version.
+
+    Attributes:
+        settings: the settings whose recall the next index has; others may be set at any time.
+    """
+
+    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+        self.settings = settings
+        self._store = store
+        self._folder = folder
+
+    def of(self, version: Version) -> PublishedIndexes:
+        """Return the index files of a version's keys, sound or not."""
+        origin = IndexOrigin(
+            uuid=str(self._store.settings()["uuid"]),
+            encoder=self.settings.encoder or "none",
+            dimension=version.projection.d_in,
+            layout=version.layout,
+        )
+        return PublishedIndexes(self._folder, origin)
+
+    def progress(self) -> Progress:
+        """Return the state of the database, which no sound index is ahead of."""
+        state = self._store.state()
+        return Progress(state.last_key, state.last_removal, self._store.settings()["published"])
+
+    def write(self, version: Version, on_stage: OnStage = lambda stage, done: None) -> None:
+        """Write all keys of a version as a new generation of its index."""
+        with self._store.all_keys(examples=version.examples) as (state, tables):
+            manifest = self.of(version).publish(
+                map(version.keys, tables),
+                state.last_key,
+                state.last_removal,
+                self._store.record_publication,
+                self._target(version),
+                on_stage,
+            )
+        self._store.forget_removals(manifest.last_removal)
+        log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
+
+    def read(self, version: Version) -> Snapshot:
+        """Return the published keys; none where no index exists, or none that is sound.
+
+        Raises:
+            ManifestMismatch: the index belongs to something else.
+        """
+        indexes, empty = self.of(version), Snapshot.empty(version.width)
+        try:
+            loaded = indexes.load(self.progress)
+        except Damaged as damage:
+            log.warning("%s The index is built again from the database.", damage)
+            if not self._store.connections.read_only:
+                indexes.discard()
+            loaded = None
+        if loaded is None or loaded[1].last_removal < self._store.forgotten():
+            return empty
+        segment, manifest = loaded
+        return replace(
+            empty,
+            published=segment,
+            last_key=manifest.last_key,
+            last_removal=manifest.last_removal,
+            generation=manifest.generation,
+            index=manifest.index,
+        )
+
+    def _target(self, version: Version) -> IndexTarget:
+        # The keys of several heads lie side by side: as one vector they are near to nothing.
+        if version.key_heads > 1:
+            return IndexTarget(recall=1.0)
+        target = IndexTarget(self.settings.recall, self.settings.exact_below)
+        # Questions that are keys themselves would find themselves.
+        questions = self._store.some_questions(0 if version.examples else QUERIES)
+        if len(questions) < QUERIES:
+            return target
+        return replace(target, questions=version.projection.queries(questions)[:, 0])

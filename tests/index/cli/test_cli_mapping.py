@@ -1,0 +1,188 @@
+"""Later builds use the fields of earlier ones, and lose no values unless --remap is given."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from attend.cli import main
+from attend.data import Data
+from attend.mapping_memory import entries_of
+from tests.index.helpers import write_jsonl
+
+BOOKS = [
+    {"key": "m", "title": "Moby", "body": "a whale", "genre": "sea", "price": 9.5},
+    {"key": "d", "title": "Dracula", "body": "a count", "genre": "horror", "price": 7.0},
+    {"key": "w", "title": "Wolf", "body": "a ship", "genre": "sea", "price": 8.5},
+]
+FIELDS = ["--id", "key", "--text", "title", "--value", "price"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def build(folder, tiny_encoder_folder):
+    """Run a build of the collection, and return its result."""
+
+    def run(*arguments: object, input: str | None = None, status: int = 0):
+        words = ["build", *map(str, arguments), "--data", str(folder)]
+        if not folder.exists():
+            words += ["--encoder", str(tiny_encoder_folder)]
+        result = CliRunner().invoke(main, words, prog_name="attend", input=input)
+        assert result.exit_code == status, result.output
+        return result
+
+    return run
+
+
+def values(folder) -> dict[str, object]:
+    collection = Data(folder).collection()
+    return {document.id: document.value for document in collection.page().documents}
+
+
+def test_a_build_without_options_uses_the_fields_of_before(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    build(path, *FIELDS)
+    again = build(path)
+    assert "as before: id: key · text: title · value: price" in again.stderr
+    assert "as before: encoder: " in again.stderr
+    assert "guessed" not in again.stderr
+    assert "3 unchanged" in again.stdout
+    assert values(folder) == {"m": 9.5, "d": 7.0, "w": 8.5}
+    settings = build(path, "--recall", 0.99)
+    assert "3 unchanged" in settings.stdout
+    more = build(path, "--text", "title", "--text", "body")
+    assert "as before: id: key · value: price" in more.stderr
+    assert "3 updated" in more.stdout
+    assert "text: title, body" in build(path).stderr
+
+
+def test_values_change_only_with_remap(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    build(path, *FIELDS)
+    refused = build(path, "--value", "genre", status=1)
+    assert refused.stdout == ""
+    assert (
+        "books.jsonl would change or empty the values of 3 stored documents: the value was price, "
+        "and would be genre. Nothing was changed. Name it as before (--value price), or add --remap"
+    ) in refused.stderr
+    assert values(folder)["m"] == 9.5
+    assert "empty the values of 3" in build(path, "--value", "", status=1).stderr
+    assert "as before: id: key · text: title · value: price" in build(path).stderr
+    remapped = build(path, "--value", "genre", "--remap")
+    assert "3 revised" in remapped.stdout
+    assert values(folder)["m"] == "sea"
+    assert "value: genre" in build(path).stderr
+    build(path, "--value", "", "--remap")
+    assert values(folder)["m"] is None
+    assert "value: none" in build(path).stderr
+    assert build(path, "--value", "price").exit_code == 0  # no value is lost
+
+
+def test_values_that_the_source_changes_are_taken(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    build(path, *FIELDS)
+    write_jsonl(path, [{**BOOKS[0], "price": 1.0}, {**BOOKS[1], "price": None}, BOOKS[2]])
+    assert "2 revised" in build(path).stdout
+    assert values(folder) == {"m": 1.0, "d": None, "w": 8.5}
+
+
+def test_a_source_of_another_name_follows_what_was_named(folder, build, tmp_path):
+    build(write_jsonl(tmp_path / "monday.jsonl", BOOKS[:2]), *FIELDS)
+    tuesday = build(write_jsonl(tmp_path / "tuesday.jsonl", BOOKS))
+    assert "as before: id: key · text: title · value: price" in tuesday.stderr
+    assert "1 added, 0 updated, 0 revised, 2 unchanged" in tuesday.stdout
+    films = [{"key": "f", "title": "Film", "body": "a film", "label": "new"}]
+    other = build(write_jsonl(tmp_path / "films.jsonl", films))
+    assert "as before: id: key · text: title\n" in other.stderr
+    assert "not as before: films.jsonl has no price (value)" in other.stderr
+    assert values(folder)["f"] == "new"
+    both = build(tmp_path / "tuesday.jsonl", tmp_path / "films.jsonl")
+    assert "as before: id: key · text: title · value: price" in both.stderr
+    assert "as before: id: key · text: title · value: label" in both.stderr
+    assert "4 unchanged" in both.stdout
+
+
+def test_a_source_without_the_value_empties_no_stored_one(folder, build, tmp_path):
+    build(write_jsonl(tmp_path / "books.jsonl", BOOKS), *FIELDS)
+    short = [{"key": "m", "title": "Moby"}, {"key": "new", "title": "Other"}]
+    path = write_jsonl(tmp_path / "short.jsonl", short)
+    refused = build(path, status=1)
+    assert "values of 1 stored document: the value was price, and would be none" in refused.stderr
+    assert values(folder)["m"] == 9.5
+    build(path, "--remap")
+    assert values(folder) == {"m": None, "d": 7.0, "w": 8.5, "new": None}
+
+
+def test_standard_input_and_tables_are_remembered(folder, build, tmp_path):
+    lines = "".join(json.dumps(book) + "\n" for book in BOOKS)
+    build("-", *FIELDS, input=lines)
+    assert "as before: id: key · text: title · value: price" in build("-", input=lines).stderr
+    assert "values of 3" in build("-", "--value", "genre", input=lines, status=1).stderr
+    with closing(sqlite3.connect(tmp_path / "b.db")) as db:
+        db.execute("CREATE TABLE books (key TEXT PRIMARY KEY, title, body, genre, price)")
+        db.executemany(
+            "INSERT INTO books VALUES (?, ?, ?, ?, ?)", [list(book.values()) for book in BOOKS]
+        )
+        db.commit()
+    table = build(f"{tmp_path / 'b.db'}:books")
+    assert "as before: id: key · text: title · value: price" in table.stderr
+    assert "3 unchanged" in table.stdout
+
+
+def test_row_numbers_stay_the_ids(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": "b"}])
+    build(path)
+    write_jsonl(path, [{"text": "a", "id": "x"}, {"text": "b", "id": "y"}])
+    again = build(path)
+    assert "as before: id: the row number · text: text" in again.stderr
+    assert values(folder).keys() == {"1", "2"}
+    build(path, "--id", "id", "--sync")
+    assert values(folder).keys() == {"x", "y"}
+
+
+def test_the_format_of_a_table_is_remembered(folder, build, tmp_path):
+    rows = "m|Moby|9.5\nd|Drác|7\n"
+    (tmp_path / "u.data").write_bytes(rows.encode("latin-1"))
+    named = ["--id", "column_1", "--text", "column_2", "--value", "column_3"]
+    build(tmp_path / "u.data", *named, "--delimiter", "|", "--encoding", "latin-1", "--no-header")
+    again = build(tmp_path / "u.data")
+    assert "as before: delimiter: '|' · encoding: latin-1 · no header" in again.stderr
+    assert "2 unchanged" in again.stdout
+    (tmp_path / "v.data").write_bytes(rows.encode("latin-1"))
+    assert "2 unchanged" in build(tmp_path / "v.data").stdout
+    assert values(folder) == {"m": 9.5, "d": 7}
+
+
+def test_a_failed_build_is_not_remembered(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    build(path, "--id", "key", "--text", "price", status=1)
+    assert entries_of(Data(folder).collection()) == []
+    assert "as before" not in build(path).stderr
+
+
+def test_values_that_no_build_has_written_are_not_emptied(folder, tmp_path, build, tiny_encoder):
+    data = Data(folder, load_encoder=lambda name: tiny_encoder)
+    data.create().upsert([{"id": "m", "text": "Moby", "value": 3}])
+    data.close()
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    refused = build(path, "--id", "key", "--text", "title", status=1)
+    assert "values of 1 stored document: the value would be none" in refused.stderr
+    assert "Name it with --value, or add --remap" in refused.stderr
+    build(path, *FIELDS)
+    assert values(folder)["m"] == 9.5
+
+
+def test_what_cannot_be_read_is_forgotten(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    build(path, *FIELDS)
+    Data(folder).collection().store.put_settings({"mapping": [{"source": 3}]})
+    assert "as before" not in build(path, *FIELDS).stderr
+    assert "as before" in build(path).stderr
