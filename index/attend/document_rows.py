@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from attend.api.base import parse
-from attend.api.upserts import DocumentRequest
+from attend.api.upsert import DocumentRequest
 from attend.errors import InvalidRequest
 from attend.source import Row, RowItem, RowProblem, Source
 from attend.types import Document

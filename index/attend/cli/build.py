@@ -210,7 +210,8 @@ def _vector(row: Row, map: FieldMap | None) -> list[float] | None:
     if map is not None:
         return as_vector(row.cells.get(map.vector or ""))
     named = row.cells.get("vectors")
-    first = next(iter(named.values()), None) if isinstance(named, dict) else row.cells.get("vector")
+    first = next(iter(named.values()), None) if isinstance(named, dict) else named
+    first = row.cells.get("vector") if first is None else first
     return as_vector(first) or as_vector(next(iter(first), None) if is_list(first) else None)
 
 

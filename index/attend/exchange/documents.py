@@ -16,13 +16,10 @@ from attend.collection import Collection
 from attend.errors import Conflict
 from attend.keys.files import sync_file, sync_folder
 from attend.store import Predicate, StoredDocument, compile_filter
-from attend.types import Float32, Json, OnStage
+from attend.types import WHOLE, Float32, Json, OnStage
 
 PAGE = 1000
 """Documents that are read at a time."""
-
-WHOLE = "vector"
-"""The name of vectors that stand for a document as a whole."""
 
 
 def export_documents(
@@ -115,8 +112,7 @@ def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]] | None)
     if document.fields:
         row["fields"] = document.fields
     if vectors is not None:
-        named = {name: _single(several) for name, several in vectors.items()}
-        row |= named if named.keys() == {WHOLE} else {"vectors": named}
+        row |= _named(vectors)
     row |= {"value": document.value, "payload": document.payload}
     try:
         options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -125,5 +121,9 @@ def _line(document: StoredDocument, vectors: Mapping[str, list[Float32]] | None)
         return json.dumps(row, default=np.ndarray.tolist).encode() + b"\n"
 
 
-def _single(vectors: list[Float32]) -> Float32 | list[Float32]:
-    return vectors[0] if len(vectors) == 1 else vectors
+def _named(vectors: Mapping[str, list[Float32]]) -> dict[str, Any]:
+    """Return vectors as a document has them: `vector` for one, else `vectors`."""
+    if vectors.keys() != {WHOLE}:
+        return {"vectors": vectors}
+    several = vectors[WHOLE]
+    return {"vector": several[0]} if len(several) == 1 else {"vectors": several}

@@ -148,6 +148,24 @@ def test_texts_are_exported_with_a_filter_and_to_stdout(tmp_path, tiny_encoder):
     ]
 
 
+def test_several_vectors_and_those_of_fields_are_exported(tmp_path):
+    rows = [
+        {"id": "1", "text": "a whale", "vectors": [[1, 0], [0, 1]]},
+        {"id": "2", "fields": {"title": "b", "body": "c"}, "vectors": {"title": [1, 2]}},
+        {"id": "3", "payload": {"year": 5}},
+    ]
+    collection = vector_data(tmp_path / "data").create(dimension=2)
+    collection.upsert(rows)
+    file = tmp_path / "all.jsonl"
+    assert invoke("export", "--data", tmp_path / "data", "--jsonl", file).exit_code == 0
+    again = invoke("build", file, "--data", tmp_path / "data")
+    assert "3 unchanged" in again.stdout, again.output
+    built = invoke("build", file, "--data", tmp_path / "other")
+    assert built.exit_code == 0, built.output
+    other = vector_data(tmp_path / "other").collection()
+    assert other.search([0, 1]).hits == collection.search([0, 1]).hits
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
