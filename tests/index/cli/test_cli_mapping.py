@@ -165,7 +165,7 @@ def test_a_failed_build_is_not_remembered(folder, build, tmp_path):
     path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
     build(path, "--id", "key", "--text", "price", status=1)
     assert entries_of(Data(folder).collection()) == []
-    assert "as before" not in build(path).stderr
+    assert "as before: id" not in build(path).stderr
 
 
 def test_values_that_no_build_has_written_are_not_emptied(folder, tmp_path, build, tiny_encoder):
@@ -184,5 +184,5 @@ def test_what_cannot_be_read_is_forgotten(folder, build, tmp_path):
     path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
     build(path, *FIELDS)
     Data(folder).collection().store.put_settings({"mapping": [{"source": 3}]})
-    assert "as before" not in build(path, *FIELDS).stderr
-    assert "as before" in build(path).stderr
+    assert "as before: id" not in build(path, *FIELDS).stderr
+    assert "as before: id" in build(path).stderr
