@@ -30,10 +30,13 @@ from attend.errors import InvalidRequest
 from attend.own_vectors import own_vectors
 from attend.settings import Settings
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
-from attend.types import WHOLE, Document, Float32, Json, id_fault
+from attend.types import WHOLE, Document, Float32, Json, OnStage, id_fault
 
 ATTEMPTS = 5
 """How often a batch is planned again when others change its documents meanwhile."""
+
+FOLLOWED = 1024
+"""Texts encoded between two reports of progress; more fill the encoder's batches no better."""
 
 
 ROUNDING = 1e-3
@@ -71,8 +74,13 @@ class Ingest:
         self._encoder = encoder
         self._adopt = adopt
 
-    def write(self, documents: Sequence[Document | Prepared]) -> Written:
+    def write(
+        self, documents: Sequence[Document | Prepared], progress: OnStage | None = None
+    ) -> Written:
         """Insert or replace documents, all or none.
+
+        Args:
+            progress: receives the share of the texts that are encoded.
 
         Raises:
             InvalidRequest: documents that this collection cannot take, or two with one id; its
@@ -80,11 +88,11 @@ class Ingest:
         """
         for _ in range(ATTEMPTS - 1):
             try:
-                return self._write_once(documents)
+                return self._write_once(documents, progress)
             except StaleEntries:
                 if self.settings.normalize is None:  # others have decided it meanwhile
                     self._adopt(Settings.of(self._store.settings()))
-        return self._write_once(documents)
+        return self._write_once(documents, progress)
 
     def prepare(self, document: Document) -> Prepared:
         """Check a document, and compute what is written beside its texts.
@@ -94,7 +102,9 @@ class Ingest:
         """
         return _prepared(document, self.settings)
 
-    def _write_once(self, documents: Sequence[Document | Prepared]) -> Written:
+    def _write_once(
+        self, documents: Sequence[Document | Prepared], progress: OnStage | None
+    ) -> Written:
         settings = decided = self.settings
         batch = self._prepared(documents, settings)
         if settings.normalize is None and any(prepared.vectors for prepared in batch):
@@ -106,7 +116,7 @@ class Ingest:
             for prepared in batch
         ]
         fresh = [prepared for prepared, verdict in plan if verdict in ("added", "updated")]
-        keys, encoded = self._keys(fresh)
+        keys, encoded = self._keys(fresh, progress)
         entries = [
             Entry(document, hashes, keys.get(document.id))
             for (document, _, hashes), verdict in plan
@@ -119,7 +129,9 @@ class Ingest:
             self._adopt(decided)
         return Written(**Counter(verdict for _, verdict in plan), encoded=encoded)
 
-    def _keys(self, batch: Sequence[Prepared]) -> tuple[dict[str, list[KeyRow]], int]:
+    def _keys(
+        self, batch: Sequence[Prepared], progress: OnStage | None
+    ) -> tuple[dict[str, list[KeyRow]], int]:
         """Return the keys of each document by its id, and the number of texts encoded for them."""
         keys = {
             document.id: [
@@ -142,10 +154,22 @@ class Ingest:
             for (id, field, text), passages in zip(named, spans, strict=True)
             for start, stop in passages
         ]
-        embeddings = self._encoder().encode_documents([part[-1] for part in parts])  # (m, d)
+        embeddings = self._embeddings([part[-1] for part in parts], progress)  # (m, d)
         for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
             keys[id].append(KeyRow(field, start, stop, embedding))
         return keys, len(parts)
+
+    def _embeddings(self, texts: Sequence[str], progress: OnStage | None) -> Float32:
+        """Encode texts (m, d); in blocks where somebody follows the progress."""
+        encode = self._encoder().encode_documents
+        if progress is None:
+            return encode(texts)
+        blocks = []
+        for start in range(0, len(texts), FOLLOWED):
+            progress("encoding texts", start / len(texts))
+            blocks.append(encode(texts[start : start + FOLLOWED]))
+        progress("encoding texts", 1.0)
+        return np.concatenate(blocks)
 
     def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         if not self.settings.passages:

@@ -49,15 +49,15 @@ class Bar:
 
 
 @contextmanager
-def reported(progress: Progress) -> Iterator[OnStage]:
-    """Open a bar, or pass on the caller's function, for the time of some long work."""
+def reported(progress: Progress) -> Iterator[OnStage | None]:
+    """Open a bar, or pass on the caller's function, for some long work; None: nobody follows."""
     if callable(progress):
         yield progress
     elif progress or (progress is None and has_viewer()):
         with Bar() as bar:
             yield bar
     else:
-        yield lambda stage, done: None
+        yield None
 
 
 def has_viewer() -> bool:

@@ -21,6 +21,7 @@ from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, value_hash
+from attend.progress import Progress, reported
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.settings import Settings
@@ -30,6 +31,8 @@ from attend.values import merged, parse_type
 from attend.versioned import VersionedCollection
 
 log = logging.getLogger("attend")
+
+MANY = 500  # documents, whose encoding takes seconds
 
 
 class Page(NamedTuple):
@@ -71,10 +74,15 @@ class StoredCollection(VersionedCollection):
 
     # -- documents --------------------------------------------------------------------------
 
-    def upsert(self, documents: Iterable[Document | Mapping[str, Any]]) -> Written:
+    def upsert(
+        self, documents: Iterable[Document | Mapping[str, Any]], *, progress: Progress = None
+    ) -> Written:
         """Insert or replace documents, all or none; the next search finds them.
 
         A document whose texts are as stored is not encoded again.
+
+        Args:
+            progress: as for `train`; by default a bar is shown for many documents only.
 
         >>> books.upsert([{"id": "dune", "vector": [0.2, 0.9], "payload": {"year": 1965}}]).added
         1
@@ -86,7 +94,8 @@ class StoredCollection(VersionedCollection):
                 field="documents",
             )
         self.views.current()  # what cannot be searched must not be written to
-        written = self.write(parsed)
+        with reported(progress if len(parsed) >= MANY else progress or False) as report:
+            written = self._ingest.write(parsed, report)
         self._merge_if_due()
         return written
 

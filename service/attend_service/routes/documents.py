@@ -66,7 +66,8 @@ def upsert_documents(collection: str, body: UpsertRequest) -> Response:
     a text. What is unchanged is not encoded again. The next search finds what was written. A bare
     list is taken too, and so is a single document.
     """
-    written = collection_of(collection).upsert([item.document() for item in body.documents])
+    documents = [item.document() for item in body.documents]
+    written = collection_of(collection).upsert(documents, progress=False)
     return reply(written)
 
 
