@@ -27,8 +27,11 @@ def pins(text: str) -> dict[str, str]:
 
 
 DIRECT, BROUGHT = (ROOT / "requirements.txt").read_text().split("\n# What those bring")
-OPTIONALLY, _ = (ROOT / "requirements-milvus.txt").read_text().split("\n# What it brings")
-OPTIONAL = {"pymilvus": "pymilvus", "grpc": "grpcio"}
+OPTIONALLY = "\n".join(
+    (ROOT / f"requirements-{extra}.txt").read_text().split("\n# What it brings")[0]
+    for extra in ("milvus", "documents")
+)
+OPTIONAL = {"pymilvus": "pymilvus", "grpc": "grpcio", "markitdown": "markitdown"}
 """By module, the packages that need not be installed."""
 PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])
 

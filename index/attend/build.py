@@ -48,7 +48,10 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Built:
-    """What a build did. Counts are documents; `encoded` counts texts (passages)."""
+    """What a build did. Counts are documents; `encoded` counts texts (passages).
+
+    `skipped` are the files of folders that were not read, each with the reason.
+    """
 
     read: int
     added: int
@@ -61,6 +64,14 @@ class Built:
     documents: int
     keys: int
     seconds: float
+    skipped: Sequence[SkippedFile] = ()
+
+
+class SkippedFile(TypedDict):
+    """A file of a folder that was not read."""
+
+    file: str
+    reason: str
 
 
 class Shard(NamedTuple):
@@ -158,6 +169,7 @@ def build(
         documents=count,
         keys=keys,
         seconds=round(time.perf_counter() - started, 3),
+        skipped=build.skipped,
     )
 
 
@@ -184,6 +196,7 @@ class _Build:
         self.written = Written()
         self.read = 0
         self.refused = 0
+        self.skipped: list[SkippedFile] = []
 
     def take(self, mapped: Mapped) -> None:
         before, size = len(self._places), self._collection.capabilities.window or WINDOW
@@ -233,6 +246,8 @@ class _Build:
 
     def _report(self, problem: RowProblem) -> None:
         self._on_problem(problem)
+        if problem.skips:
+            self.skipped.append({"file": problem.place, "reason": problem.reason})
         if not problem.rejects:
             return
         self.refused += 1

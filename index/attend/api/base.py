@@ -27,7 +27,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from attend.api.names import remedy
 from attend.errors import Detail, InvalidRequest
-from attend.source.cells import seconds_of
+from attend.source.cells import joined, seconds_of
 from attend.types import MAX_ID
 
 DEFAULT_COLLECTION = "default"
@@ -88,6 +88,8 @@ Vector = Annotated[
     BeforeValidator(_numbers, json_schema_input_type=list[float]),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+JoinedText = Annotated[Text, BeforeValidator(joined, json_schema_input_type=Text | list[str])]
+"""A text, or a list of strings such as tags, which are joined by commas."""
 Path = Annotated[str, Field(min_length=1, max_length=256)]
 Filter = Annotated[
     dict[str, JsonValue],

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from attend.api.base import MAX_DOCUMENTS, DocumentId, Request, Text, Vector, WrongField, parse
+from attend.api.base import (
+    MAX_DOCUMENTS,
+    DocumentId,
+    JoinedText,
+    Request,
+    Vector,
+    WrongField,
+    parse,
+)
 from attend.errors import InvalidRequest
 from attend.types import WHOLE, Document
 
@@ -48,9 +56,9 @@ class DocumentRequest(Request):
     """
 
     id: DocumentId
-    text: Text | None = None
-    """Short for fields: {text: …}."""
-    fields: dict[str, Text] | None = Field(None, min_length=1, max_length=MAX_TEXTS)
+    text: JoinedText | None = None
+    """Short for fields: {text: …}. A list of strings is joined by commas."""
+    fields: dict[str, JoinedText] | None = Field(None, min_length=1, max_length=MAX_TEXTS)
     """Texts by name. A collection with an encoder encodes each, so that each has its own keys;
     words, `match`, highlights and titles are of them in any collection."""
     vector: Vector | None = None

@@ -30,11 +30,14 @@ from attend.mapping_memory import (
     format_for,
     recall,
 )
-from attend.source import FieldMap, Row, describe, open_source, sample
+from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
 from attend.source.cells import as_vector
 from attend.source.decoding import DETECTED
 from attend.source.rows import LOOKAHEAD_ROWS, column_names, listed
 from attend.values.numbers import is_list
+
+MAX_NAMES = 1000
+"""Skipped files that are named for one reason; --json has all."""
 
 
 class BuildOptions(FormatOptions):
@@ -80,11 +83,12 @@ class BuildOptions(FormatOptions):
 def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> None:
     """Read documents from SOURCEs and index what is new or changed.
 
-    A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown or
-    text, a folder in BEIR's layout, a SQLite table (file.db:table), or - for JSON lines on
-    stdin. The rest of each row becomes payload. If a build is interrupted, rerun the command to
-    resume it. The fields of a build are remembered: later builds of the collection use them where
-    no others are named, and ask for --remap before other fields change stored values.
+    A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown, text, PDF, Word,
+    HTML and e-mail files (the extra `documents`), a folder in BEIR's layout, a SQLite table
+    (file.db:table), or - for JSON lines on stdin. The rest of each row becomes payload. If a build
+    is interrupted, rerun the command to resume it. The fields of a build are remembered: later
+    builds of the collection use them where no others are named, and ask for --remap before other
+    fields change stored values.
 
     Exit status: 0 if every row was used, 3 if some were rejected (--json has their number as
     `refused`).
@@ -114,6 +118,8 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     warn_of_floor(changeable.exact_below)
     built = _build(collection, mapped, problems, selection, publish)
     problems.summary()
+    if built.skipped:
+        click.echo(_skipped_files(built), err=True)
     if selection.sync and built.refused:
         click.echo("Nothing was deleted: not every row could be read.", err=True)
     target.show(asdict(built) | {"collection": target.name}, _sentence(built, target.name))
@@ -130,6 +136,10 @@ def _build(
     """Build with bars; if it is interrupted, print the number of stored documents."""
     with tqdm(unit="doc", desc=collection.name, file=sys.stderr) as rows, Bar() as stages:
 
+        def on_problem(problem: RowProblem) -> None:
+            if not problem.skips:  # files are listed at the end
+                problems(problem)
+
         def on_stage(stage: str, fraction: float) -> None:
             rows.close()
             stages(stage, fraction)
@@ -138,7 +148,7 @@ def _build(
             return build(
                 collection,
                 mapped,
-                on_problem=problems,
+                on_problem=on_problem,
                 on_progress=rows.update,
                 on_stage=on_stage,
                 publish=publish,
@@ -213,6 +223,15 @@ def _vector(row: Row, map: FieldMap | None) -> list[float] | None:
     first = next(iter(named.values()), None) if isinstance(named, dict) else named
     first = row.cells.get("vector") if first is None else first
     return as_vector(first) or as_vector(next(iter(first), None) if is_list(first) else None)
+
+
+def _skipped_files(built: Built) -> str:
+    """Return the number of files that were skipped, and their names by the reason."""
+    files: dict[str, list[str]] = {}
+    for entry in built.skipped:
+        files.setdefault(entry["reason"], []).append(entry["file"])
+    lines = [f"{listed(names, limit=MAX_NAMES)}: {reason}" for reason, names in files.items()]
+    return "\n  ".join([f"Files that were skipped: {len(built.skipped)}.", *lines])
 
 
 def _sentence(built: Built, collection: str) -> str:

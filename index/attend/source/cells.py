@@ -6,7 +6,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 
 from attend.source.rows import Row, Unusable
 from attend.types import Json, id_fault
@@ -165,7 +166,7 @@ def document_id(cell: Json, column: str) -> str:
     Control characters (Unicode category Cc) and lone surrogates are rejected.
     """
     if cell is None or cell == "":
-        raise Unusable(f"The row has no id: its field {column!r} is missing or empty.")
+        raise Unusable(f"The row has no id: its field {column!r} is missing or empty. Give it one.")
     if isinstance(cell, bool) or not isinstance(cell, str | int):
         raise Unusable(
             f"The id in {column!r} is {kind(cell)}, but a string or a whole number is expected."
@@ -174,6 +175,17 @@ def document_id(cell: Json, column: str) -> str:
     if fault := id_fault(identity):
         raise Unusable(f"The id in {column!r} {fault}.")
     return identity
+
+
+def joined(cell: object) -> object:
+    """Join a list of strings, such as tags, by commas; return anything else as it is.
+
+    >>> joined(["crime", "classics"])
+    'crime, classics'
+    """
+    if isinstance(cell, list | tuple) and all(isinstance(item, str) for item in cell):
+        return ", ".join(cell)
+    return cell
 
 
 def text_of(cell: Json, column: str) -> str:
@@ -186,11 +198,33 @@ def text_of(cell: Json, column: str) -> str:
     """
     if cell is None:
         return ""
-    if isinstance(cell, str):
-        return cell
-    if isinstance(cell, list | tuple) and all(isinstance(item, str) for item in cell):
-        return ", ".join(cell)
+    text = joined(cell)
+    if isinstance(text, str):
+        return text
     raise Unusable(
         f"The text field {column!r} holds {kind(cell)}, but a string or a list of strings "
         "is expected."
     )
+
+
+def to_json(cell: object) -> Json:
+    """Convert a Python value from Arrow or YAML to JSON: times in ISO 8601, durations in seconds.
+
+    NaN becomes null, since data frames write missing numbers as NaN.
+
+    >>> to_json({"on": date(2024, 2, 29), "paid": Decimal("1.50")})
+    {'on': '2024-02-29', 'paid': 1.5}
+    """
+    if isinstance(cell, datetime | date | time):
+        return cell.isoformat()
+    if isinstance(cell, timedelta):
+        return cell.total_seconds()
+    if isinstance(cell, float | Decimal):
+        return None if math.isnan(cell) else float(cell)
+    if isinstance(cell, Mapping):
+        return {str(name): to_json(item) for name, item in cell.items()}
+    if isinstance(cell, list | tuple):
+        return [to_json(item) for item in cell]
+    if cell is None or isinstance(cell, bool | int | str):
+        return cell
+    return str(cell)  # such as a UUID

@@ -71,6 +71,8 @@ def all_columns(names: Sequence[str], rows: Sequence[Row], source: Source | None
                     break
     for name in names:
         if name not in present:
+            if source is not None and name in source.faults:
+                raise SourceError(f"{source.name}: {source.faults[name]}")
             raise SourceError(
                 f"{'The source' if source is None else source.name} has no column {name!r} in its "
                 f"first {count} rows. They have {listed(tuple(present), limit=40)}."
@@ -145,6 +147,7 @@ def guess(
     if not (vector or text or natural_text):
         named_so = matching(columns, VECTOR_NAMES)
         vector_column = next((n for n in named_so if _mostly(sample, n, _is_vector)), None)
+        vector_column = vector_column or (source.natural_vector if source else None)
     texts = tuple(dict.fromkeys(text))
     if not texts and vector_column is None:
         texts = natural_text or _texts(sample, {id_column, *value}, id_column)
@@ -203,7 +206,8 @@ def describe(map: FieldMap, sample: Sequence[Row], source: Source | None = None)
     `source` adds the types of its columns and what was detected of its format.
     """
     untyped = source is not None and source.untyped
-    payload = [name for name in column_names(sample) if name not in map.taken()]
+    taken = map.taken() | {source.natural_vector if source else None}
+    payload = [name for name in column_names(sample) if name not in taken]
     text = list(map.text)
     if source is not None and source.text_note and map.text == source.natural_text:
         text[-1] += f" ({source.text_note})"

@@ -13,8 +13,8 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -144,17 +144,21 @@ class Decoding:
         return codecs.lookup(self.encoding).name.startswith("utf-8")
 
 
-def open_text(path: Path, encoding: str | None = None) -> TextIO:
+@contextmanager
+def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
     """Open a text file, in the encoding that is named or detected.
 
     Bytes that are not valid become surrogates: one is a problem of its row, not of the file.
 
     Raises:
-        SourceError: the file cannot be opened, or is no text.
+        SourceError: the file cannot be opened, is no text, or ends within a character.
     """
     decoding = detect_encoding(read_head(path), path, encoding)
     try:
-        return path.open(encoding=decoding.encoding, errors="surrogateescape", newline="")
+        with path.open(encoding=decoding.encoding, errors="surrogateescape", newline="") as file:
+            yield file
+    except UnicodeDecodeError as error:  # UTF-16 has bytes that no surrogate stands for
+        raise SourceError(f"{path} is not {decoding.encoding}: {error.reason}. {SAVE_AS}") from None
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -230,7 +234,7 @@ def _check_text(head: bytes, path: Path) -> None:
     if kind is not None:
         raise SourceError(f"{path} is no text: it seems to be {kind}.")
     for name, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
-        if zeros.count(0) > 0.4 * len(start) / 2:
+        if len(start) >= 16 and zeros.count(0) > 0.4 * len(start) / 2:
             raise SourceError(
                 f"{path} seems to be UTF-16 without a byte order mark. Save the file as UTF-8, or "
                 f"give --encoding {name}."

@@ -31,6 +31,7 @@ from attend.source.decoding import (
 from attend.source.rows import (
     LOOKAHEAD_ROWS,
     FileSource,
+    Replay,
     Row,
     RowProblem,
     Source,
@@ -92,31 +93,17 @@ class JsonLinesFile(TextFile):
 
 
 class StandardInput(Source):
-    """JSONL on standard input, which can be read only once.
-
-    The first 10,000 rows are stored and replayed, so that a sample consumes nothing. Once the
-    reading is past them they are dropped, and a second reading raises SourceError.
-    """
+    """JSONL on standard input, which can be read only once, but for its first 10,000 rows."""
 
     name = "stdin"
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
         lines = bounded_lines(stream if stream is not None else sys.stdin.buffer)
-        self._rest = json_rows(lines, self.name)
-        self._head: list[Row | RowProblem] = []
-        self._spent = False
+        fault = "Standard input can be read only once. Save it to a file first."
+        self._rows = Replay(json_rows(lines, self.name), LOOKAHEAD_ROWS, fault)
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        if self._spent:
-            raise SourceError("Standard input can be read only once. Save it to a file first.")
-        yield from self._head
-        for row in self._rest:
-            if len(self._head) < LOOKAHEAD_ROWS and not self._spent:
-                self._head.append(row)
-            else:
-                self._spent = True
-                self._head.clear()
-            yield row
+        return iter(self._rows)
 
 
 class JsonArray(TextFile):
@@ -131,7 +118,8 @@ class JsonArray(TextFile):
                 )
             items = parse(self.path.read_bytes(), self.decoding.encoding)
         except (OSError, ValueError, RecursionError) as error:
-            raise unreadable(self.path, error) from error
+            remedy = "Write a list of objects, or one object a line into a .jsonl file."
+            raise unreadable(self.path, error, remedy) from error
         if not isinstance(items, list):
             raise SourceError(
                 f"{self.path} holds {kind(items)}, but a list of objects is expected. "
@@ -236,13 +224,7 @@ class Delimited(TextFile):
         csv.field_size_limit(MAX_CELL_CHARACTERS)
         with open_text(self.path, self.decoding.encoding) as file:
             reader = csv.reader(file, delimiter=self.delimiter, strict=True)
-            try:
-                yield from self._rows(reader)
-            except UnicodeDecodeError as error:
-                raise SourceError(
-                    f"{self.path} is not {self.decoding.encoding} after line {reader.line_num}: "
-                    f"{error.reason}. {SAVE_AS}"
-                ) from None
+            yield from self._rows(reader)
 
     def _rows(self, reader: Reader) -> Iterator[Row | RowProblem]:
         """Yield the rows; without a header, the first line is one of them."""
@@ -278,7 +260,7 @@ class Delimited(TextFile):
             raise SourceError(f"The header of {self.path} is not UTF-8. {SAVE_AS}")
         # Data frames write their index under an empty name.
         names = [name.strip() or f"column_{i}" for i, name in enumerate(cells, start=1)]
-        check_names(self, names)
+        check_names(str(self.path), names)
         return names
 
     def _record(self, place: str, header: list[str], cells: list[str]) -> Row | RowProblem:
@@ -303,11 +285,11 @@ class TabDelimited(Delimited):
     default = "\t"
 
 
-def check_names(source: FileSource, names: list[str]) -> None:
+def check_names(source: str, names: list[str]) -> None:
     """Raise SourceError if several columns have one name."""
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise SourceError(
-            f"{source.path} has several columns named {listed(repeated)}. Give each its own name."
+            f"{source} has several columns named {listed(repeated)}. Give each its own name."
             f"{headless(names)}"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from attend.source.cells import as_vector, document_id, is_scalar_column, text_of, typed
+from attend.source.cells import as_vector, document_id, is_scalar_column, shown, text_of, typed
 from attend.source.columns import FieldMap
 from attend.source.rows import (
     Row,
@@ -50,7 +50,7 @@ class _Mapper:
     def __init__(self, source: Source, map: FieldMap, places: dict[str, str]) -> None:
         self._map = map
         self._places = places
-        self._taken = map.taken()
+        self._taken = map.taken() | {source.natural_vector}
         self._scalars: frozenset[str] | None = None  # columns of numbers, where cells have no types
         if source.untyped:
             rows = sample(source)
@@ -62,7 +62,9 @@ class _Mapper:
         id, vector, value = self._map.id, self._map.vector, self._map.value
         identity = str(number) if id is None else document_id(row.cells.get(id), id)
         if (place := self._places.get(identity)) is not None:
-            raise Unusable(f"The id {identity!r} was used before, at {place}.")
+            raise Unusable(
+                f"The id {identity!r} was used before, at {place}. Give each row its own."
+            )
         values = self._cells(row, value)
         empty = all(cell is None for cell in values.values())
         document = Document(
@@ -84,7 +86,10 @@ class _Mapper:
 def _vector(row: Row, column: str) -> list[float]:
     vector = as_vector(row.cells.get(column))
     if vector is None:
-        raise Unusable(f"The field {column!r} is not a list of finite numbers.")
+        raise Unusable(
+            f"The field {column!r} is {shown(row.cells.get(column))}, but a list of finite numbers "
+            f"is expected."
+        )
     return vector
 
 
@@ -94,7 +99,10 @@ def _texts(row: Row, names: tuple[str, ...]) -> dict[str, str]:
     filled = {name: text for name, text in texts.items() if text.strip()}
     if not filled:
         listed = ", ".join(repr(name) for name in names)
-        raise Unusable(f"The row has no text: {listed} {'is' if len(names) == 1 else 'are'} empty.")
+        raise Unusable(
+            f"The row has no text: {listed} {'is' if len(names) == 1 else 'are'} empty. Write one, "
+            f"or name other fields with --text."
+        )
     return filled
 
 

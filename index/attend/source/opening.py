@@ -1,4 +1,4 @@
-"""Open a SOURCE as it is written on the command line; folders of text, and of BEIR's layout."""
+"""Open a SOURCE as it is written on the command line; folders of BEIR's layout."""
 
 from __future__ import annotations
 
@@ -16,23 +16,19 @@ from attend.source.files import (
     TabDelimited,
     TextFile,
 )
-from attend.source.rows import FileSource, Row, RowProblem, Source
+from attend.source.folders import DOCUMENT_SUFFIXES, TextFolder
+from attend.source.rows import Row, RowProblem, Source
 from attend.types import Json
 
 KINDS = (
     "Readable are .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, a SQLite table as "
-    "file.db:table, a folder of Markdown or text, a folder with corpus.jsonl, and - for JSONL "
-    "on standard input."
+    "file.db:table, Markdown, text, PDF, Word, HTML and e-mail or a folder of these, a folder with "
+    "corpus.jsonl, and - for JSONL on standard input."
 )
 
-MAX_TEXT_BYTES = 64 << 20
-TEXT_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".rst"})
 BEIR_CORPUS = "corpus.jsonl"
 
 _TABLE = re.compile(r"(?P<file>.+?\.(?:db|sqlite3?)):(?P<table>.+)", re.IGNORECASE | re.DOTALL)
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?$")
-_UNDERLINE = re.compile(r"={3,}[ \t]*$")
-_FENCE = re.compile(r" {0,3}(?:```|~~~)")
 
 
 def _parquet(path: Path) -> Source:
@@ -46,6 +42,12 @@ def _table(path: Path, table: str = "") -> Source:
     from attend.source.tables import open_table
 
     return open_table(path, table)
+
+
+def _stream(data: object) -> Source:
+    from attend.source.tables import ArrowStream
+
+    return ArrowStream(data)
 
 
 TEXT_READERS: dict[str, type[TextFile]] = {
@@ -62,12 +64,13 @@ READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 
-def open_source(spec: str, format: TableFormat = DETECTED) -> Source:
+def open_source(spec: str | Path | object, format: TableFormat = DETECTED) -> Source:
     """Return the reader for a file, a folder, `file.db:table`, or `-` for standard input.
 
     Rows are read only later.
 
     Args:
+        spec: or an object with `__arrow_c_stream__`, such as a frame of pandas or Polars.
         format: how text files are read, where it is not to be detected. With a delimiter, or
             without a header, a file of any other ending is a table, too.
 
@@ -75,15 +78,18 @@ def open_source(spec: str, format: TableFormat = DETECTED) -> Source:
         SourceError: the path does not exist, its kind is not readable, a folder has nothing to
             read, or a table does not exist.
     """
+    if hasattr(spec, "__arrow_c_stream__"):
+        return _stream(spec)
     if spec == "-":
         return StandardInput()
+    spec = str(spec)
     path = Path(spec)
     if spec and path.is_dir():
         name = path.resolve().name
         corpus = path / BEIR_CORPUS
         if corpus.is_file():
             return BeirCorpus(corpus, f"{name}/{BEIR_CORPUS}", format)
-        return TextFolder(path)
+        return TextFolder(path, format, READERS)
     if spec and path.exists():
         return _file(path, format)
     if (match := _TABLE.fullmatch(spec)) and Path(match["file"]).is_file():
@@ -105,6 +111,8 @@ def _file(path: Path, format: TableFormat) -> Source:
         return text_reader(path, format=format)
     if (reader := READERS.get(ending)) is not None:
         return reader(path)
+    if ending in DOCUMENT_SUFFIXES:
+        return TextFolder(path, format)
     kind = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
     raise SourceError(
         f"{path} cannot be read: {kind} are not known. {KINDS} For a table, give --delimiter or "
@@ -135,78 +143,3 @@ def _joined(cells: Mapping[str, Json]) -> Mapping[str, Json]:
         return cells
     rest = {name: cell for name, cell in cells.items() if name != "title" or title.strip()}
     return {**rest, "text": f"{title} {text}".strip()}
-
-
-class TextFolder(FileSource):
-    """Every Markdown or text file under a folder; hidden files and folders are left out.
-
-    Each row has `id` (the path below the folder, with `/`), `title` (the first heading,
-    else the file's name without its suffix) and `text` (the whole file).
-
-    Raises:
-        SourceError: there is no such file; said now, and not after a model is loaded.
-    """
-
-    natural_id = "id"
-    natural_text = ("title", "text")
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, path.resolve().name)
-        if not self._files():
-            raise SourceError(
-                f"The folder {path} holds neither {BEIR_CORPUS} nor a text file "
-                f"({' '.join(sorted(TEXT_SUFFIXES))}). Name a data file in it, or another folder."
-            )
-
-    def rows(self) -> Iterator[Row | RowProblem]:
-        for path in self._files():
-            yield _file_row(path, path.relative_to(self.path).as_posix())
-
-    def _files(self) -> list[Path]:
-        """Return the text files in a stable order."""
-        return [
-            path
-            for path in sorted(self.path.rglob("*"))
-            if path.suffix.lower() in TEXT_SUFFIXES
-            and path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(self.path).parts)
-        ]
-
-
-def _file_row(path: Path, place: str) -> Row | RowProblem:
-    try:
-        if path.stat().st_size > MAX_TEXT_BYTES:
-            return RowProblem(
-                place, f"The file is larger than {MAX_TEXT_BYTES >> 20} MiB. Split it."
-            )
-        data = path.read_bytes()
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return RowProblem(f"{place}:{line}", "The line is not UTF-8. Save the file as UTF-8.")
-    except OSError as error:
-        return RowProblem(place, f"The file cannot be read: {error.strerror}.")
-    if not text.strip():
-        return RowProblem(place, "The file is empty.")
-    return Row(place, {"id": place, "title": heading(text) or path.stem, "text": text})
-
-
-def heading(text: str) -> str | None:
-    """Return the first heading: a line that begins with `#`, or one underlined with `===`.
-
-    Lines in fenced code are skipped: a comment there looks like a heading.
-
-    >>> heading("intro\\n```\\n# a comment\\n```\\n## Setup ##\\n")
-    'Setup'
-    """
-    fenced, previous = False, ""
-    for line in text.splitlines():
-        if _FENCE.match(line):
-            fenced = not fenced
-        elif not fenced:
-            if (match := _HEADING.match(line)) and match[1]:
-                return match[1]
-            if _UNDERLINE.match(line) and previous.strip():
-                return previous.strip()
-        previous = line
-    return None

@@ -67,6 +67,8 @@ class Source(ABC):
         natural_id: the column that the format declares to be the id, such as a primary key.
         natural_text: the text columns that the layout prescribes; then neither text nor value is
             guessed.
+        natural_vector: the column that holds vectors as bytes; it is no payload.
+        faults: column → the sentence that says why it is not read.
         text_note: how the format makes its text, for the line that describes the columns.
         untyped: every cell is text, since the format has no types (CSV, TSV).
     """
@@ -74,6 +76,8 @@ class Source(ABC):
     name: str
     natural_id: str | None = None
     natural_text: tuple[str, ...] = ()
+    natural_vector: str | None = None
+    faults: Mapping[str, str] = {}
     text_note: str = ""
     untyped: bool = False
 
@@ -84,6 +88,32 @@ class Source(ABC):
     def detected(self) -> str:
         """Describe what was detected of the source's format, with options to choose; or nothing."""
         return ""
+
+
+class Replay(Generic[Item]):
+    """Items that come once, such as lines of standard input; the first can be read repeatedly.
+
+    Once the reading is past them they are dropped, and a second reading raises SourceError.
+    """
+
+    def __init__(self, items: Iterator[Item], limit: int, fault: str) -> None:
+        self._rest = items
+        self._limit = limit
+        self._fault = fault
+        self._head: list[Item] = []
+        self._spent = False
+
+    def __iter__(self) -> Iterator[Item]:
+        if self._spent:
+            raise SourceError(self._fault)
+        yield from self._head
+        for item in self._rest:
+            if len(self._head) < self._limit and not self._spent:
+                self._head.append(item)
+            else:
+                self._spent = True
+                self._head.clear()
+            yield item
 
 
 class FileSource(Source):
@@ -149,7 +179,8 @@ def listed(names: Sequence[str], limit: int = 12) -> str:
     return line if len(names) <= limit else f"{line} and {len(names) - limit} more"
 
 
-def unreadable(path: Path, error: Exception) -> SourceError:
+def unreadable(path: Path, error: Exception, remedy: str = "") -> SourceError:
     """Return the error for a file that exists but cannot be opened or parsed."""
     reason = getattr(error, "strerror", None) or str(error)
-    return SourceError(f"{path} cannot be read: {reason.rstrip('.')}.")
+    advice = f" {remedy}" if remedy and not isinstance(error, OSError) else ""
+    return SourceError(f"{path} cannot be read: {reason.rstrip('.')}.{advice}")

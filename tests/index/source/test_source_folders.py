@@ -9,7 +9,8 @@ import pytest
 
 from attend.errors import SourceError
 from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
-from attend.source.opening import heading
+from attend.source.decoding import SAVE_AS
+from attend.source.folders import heading
 from tests.places import DATA
 
 
@@ -32,7 +33,7 @@ def test_every_text_file_is_a_row_with_its_path_as_id(tmp_path):
         "data.bin": "not text",
     }
     source = open_source(str(write(tmp_path, files)))
-    rows = {row.place: row.cells for row in source.rows()}
+    rows = {row.place: row.cells for row in source.rows() if isinstance(row, Row)}
     assert {place: cells["title"] for place, cells in rows.items()} == {
         "b.txt": "b",
         "d.markdown": "d",
@@ -58,13 +59,15 @@ def test_unreadable_files_are_problems(tmp_path):
         str(write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": " \n", "c.txt": "c"}))
     )
     broken, empty, good = source.rows()
-    assert broken == RowProblem("a.txt:2", "The line is not UTF-8. Save the file as UTF-8.")
-    assert empty == RowProblem("b.txt", "The file is empty.")
+    assert broken == RowProblem("a.txt:2", f"The line is not UTF-8. {SAVE_AS}", skips=True)
+    assert empty == RowProblem(
+        "b.txt", "The file is empty. Write a text into it, or remove it.", skips=True
+    )
     assert isinstance(good, Row)
 
 
 def test_a_file_over_the_limit_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr("attend.source.opening.MAX_TEXT_BYTES", 4)
+    monkeypatch.setattr("attend.source.folders.MAX_FILE_BYTES", 4)
     first, second = open_source(str(write(tmp_path, {"a.txt": "12345", "b.txt": "1234"}))).rows()
     assert isinstance(first, RowProblem)
     assert isinstance(second, Row)

@@ -236,7 +236,9 @@ def test_the_id_of_an_unusable_row_is_free_for_the_next(tmp_path):
     first, second, third = from_json(tmp_path / "x.jsonl", objects, TEXT)
     assert isinstance(first, RowProblem)
     assert second.item.fields == {"text": "t"}
-    assert third == RowProblem("x.jsonl:3", "The id '1' was used before, at x.jsonl:2.")
+    assert third == RowProblem(
+        "x.jsonl:3", "The id '1' was used before, at x.jsonl:2. Give each row its own."
+    )
 
 
 def test_row_numbers_count_broken_rows_too_so_that_mending_one_moves_no_other(tmp_path):

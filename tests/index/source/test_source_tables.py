@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from contextlib import closing
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
+import duckdb
+import numpy as np
+import pandas
+import polars
 import pytest
 
 from attend.errors import SourceError
-from attend.source import Row, RowProblem, documents, guess, open_source, sample
+from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow, which is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -189,3 +194,110 @@ def test_an_infinite_number_is_a_problem(tmp_path):
     bad, good = documents(source, guess(sample(source), source=source))
     assert isinstance(bad, RowProblem)
     assert good.item.payload == {"rate": 1.0}
+
+
+# -- streams of Arrow, and vectors as bytes --------------------------------------------------------
+
+COLUMNS = {
+    "title": ["Emma", "Dune", None],
+    "price": [7.5, None, 9.0],
+    "embedding": [[0.5, 1.0], [1.0, 0.0], [0.0, -1.0]],
+}
+CELLS = [dict(zip(COLUMNS, cells, strict=True)) for cells in zip(*COLUMNS.values(), strict=True)]
+
+
+def duck(columns: dict[str, list]) -> object:
+    table = pa.table(columns)
+    return duckdb.connect().from_arrow(table)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [pandas.DataFrame, polars.DataFrame, duck, pa.table, lambda c: pa.table(c).to_reader(1)],
+    ids=["pandas", "polars", "duckdb", "arrow", "reader"],
+)
+def test_whatever_streams_arrow_is_a_source(frame):
+    source = open_source(frame(COLUMNS))
+    rows = sample(source)
+    assert [row.cells for row in rows] == CELLS
+    assert rows[2].place == f"{source.name}:3"
+    assert guess(rows, source=source).vector == "embedding"
+    assert [row.cells for row in source.rows()] == CELLS
+
+
+def test_a_stream_is_cut_into_short_batches(monkeypatch):
+    monkeypatch.setattr("attend.source.tables.BATCH_ROWS", 3)
+    frame = polars.DataFrame({"n": range(10), "raw": [b"x"] * 10})
+    *rows, notice = open_source(frame).rows()
+    assert [row.cells for row in rows] == [{"n": number} for number in range(10)]
+    assert "'raw' holds bytes" in notice.reason
+
+
+def test_a_reader_that_is_spent_and_a_mixed_frame_are_refused(monkeypatch):
+    monkeypatch.setattr("attend.source.tables.LOOKAHEAD_BATCHES", 1)
+    source = open_source(pa.table({"n": [1, 2, 3]}).to_reader(1))
+    assert len(list(source.rows())) == 3
+    with pytest.raises(SourceError, match="only once"):
+        list(source.rows())
+    with pytest.raises(SourceError, match=r"DataFrame cannot be read .* Give each column one type"):
+        sample(open_source(pandas.DataFrame({"a": [1, "x"]})))
+
+
+def vectors_db(path, rows, kind="<f4"):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        # As `llm` writes it.
+        connection.execute(
+            "CREATE TABLE embeddings (collection_id INTEGER, id TEXT, embedding BLOB, content TEXT,"
+            " content_hash BLOB, PRIMARY KEY (collection_id, id))"
+        )
+        for number, vector in enumerate(rows):
+            blob = vector if isinstance(vector, bytes) else np.array(vector, kind).tobytes()
+            digest = hashlib.md5(str(number).encode()).digest()
+            entry = (1, f"d{number}", blob, f"text {number}", digest)
+            connection.execute("INSERT INTO embeddings VALUES (?, ?, ?, ?, ?)", entry)
+    return f"{path}:embeddings"
+
+
+def test_bytes_of_float32_are_vectors(tmp_path):
+    vectors = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
+    source = open_source(vectors_db(tmp_path / "x.db", vectors))
+    fields = guess(sample(source), source=source, vector="embedding")
+    *found, notice = documents(source, fields)
+    brought = [item.item.vectors["vector"] for item in found]
+    np.testing.assert_array_equal(np.array(brought, np.float32), vectors)
+    assert found[3].item.id == "d3"
+    assert found[3].item.payload == {"collection_id": 1, "content": "text 3"}
+    assert "'content_hash' holds bytes" in notice.reason
+    assert "detected: embedding has 8 numbers (float32, little-endian)" in describe(
+        fields, sample(source), source
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(">f4", "big-endian"), ("<f8", "float64"), ("u1", "do not read as float32")],
+)
+def test_other_bytes_are_refused_as_vectors_with_the_remedy(tmp_path, kind, reason):
+    vectors = np.random.default_rng(1).normal(size=(9, 8)) * (60 if kind == "u1" else 1)
+    if kind == "u1":
+        vectors = np.abs(vectors)
+    source = open_source(vectors_db(tmp_path / "x.db", vectors.tolist(), kind))
+    with pytest.raises(SourceError, match=f"'embedding' holds .*{reason}.*little-endian"):
+        guess(sample(source), source=source, vector="embedding")
+    assert "embedding" not in sample(source)[0].cells
+
+
+def test_a_vector_of_another_length_is_a_problem_of_its_row(tmp_path):
+    vectors = [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0], [0.5, 0.5, 0.5]]
+    source = open_source(vectors_db(tmp_path / "x.db", vectors))
+    first, _, problem, last, _ = source.rows()
+    assert first.cells["embedding"] == [1.0, 2.0, 3.0]
+    assert problem.place == "x.db:embeddings:3"
+    assert "has 8 bytes here, but 12 are expected, for 3 float32 numbers" in problem.reason
+    assert last.cells["id"] == "d3"
+
+
+def test_a_vector_in_bytes_is_no_payload_of_a_document_with_texts(tmp_path):
+    source = open_source(vectors_db(tmp_path / "x.db", [[1.0, 2.0], [2.0, 1.0]]))
+    first, *_ = documents(source, guess(sample(source), source=source, text=["content"]))
+    assert first.item.payload == {"collection_id": 1}

@@ -1,0 +1,190 @@
+"""Folders of documents: text, Markdown with front matter, and what `convert` reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from attend.errors import SourceError
+from attend.source.cells import to_json
+from attend.source.converting import CONVERTIBLE, MissingExtra, convert
+from attend.source.decoding import DETECTED, HEAD_BYTES, SAVE_AS, TableFormat, detect_encoding
+from attend.source.rows import FileSource, Row, RowProblem, Unusable
+from attend.types import Json
+
+MAX_FILE_BYTES = 64 << 20
+MARKDOWN = frozenset({".md", ".markdown"})
+TEXT_SUFFIXES = MARKDOWN | {".txt", ".rst"}
+DOCUMENT_SUFFIXES = TEXT_SUFFIXES | CONVERTIBLE
+
+_FRONT_MATTER = re.compile(
+    r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?$")
+_UNDERLINE = re.compile(r"={3,}[ \t]*$")
+_FENCE = re.compile(r" {0,3}(?:```|~~~)")
+
+
+class TextFolder(FileSource):
+    """The documents under a folder, or one document; hidden files and folders are left out.
+
+    Each row has `id` (the path below the folder, with `/`), `title` (of the front matter, the
+    document or its first heading, else the file's name without its suffix), `text`, and the fields
+    of the front matter or e-mail. A file that is not read is a problem with `skips`.
+
+    Args:
+        tables: endings of files that are sources of their own.
+
+    Raises:
+        SourceError: no file is a document; raised now, and not after a model is loaded.
+    """
+
+    natural_id = "id"
+    natural_text = ("title", "text")
+
+    def __init__(
+        self, path: Path, format: TableFormat = DETECTED, tables: Collection[str] = ()
+    ) -> None:
+        super().__init__(path, path.resolve().name)
+        self._encoding = format.encoding
+        self._tables = tables
+        if not any(file.suffix.lower() in DOCUMENT_SUFFIXES for file in self._files()):
+            raise SourceError(
+                f"The folder {path} holds neither corpus.jsonl nor a text file "
+                f"({' '.join(sorted(TEXT_SUFFIXES))}), nor one that can be converted "
+                f"({' '.join(sorted(CONVERTIBLE))}). Name a data file in it, or another folder."
+            )
+
+    def rows(self) -> Iterator[Row | RowProblem]:
+        for path in self._files():
+            ending = path.suffix.lower()
+            name = path.name if path == self.path else path.relative_to(self.path).as_posix()
+            if ending in DOCUMENT_SUFFIXES:
+                yield from self._document(path, name)
+            else:
+                yield RowProblem(name, self._reason(ending), rejects=False, skips=True)
+
+    def _files(self) -> list[Path]:
+        """Return the files in a stable order."""
+        if self.path.is_file():
+            return [self.path]
+        return [
+            path
+            for path in sorted(self.path.rglob("*"))
+            if path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(self.path).parts)
+        ]
+
+    def _reason(self, ending: str) -> str:
+        if ending in self._tables:
+            return "A table is no document of a folder. Build it as a source of its own."
+        kind = f"ending in {ending}" if ending else "without an ending"
+        return f"Files {kind} are not read. Convert it to one of {_endings()}."
+
+    def _document(self, path: Path, name: str) -> Iterator[Row | RowProblem]:
+        """Yield the row of a file, or the reason why it has none."""
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise Unusable(f"The file is larger than {MAX_FILE_BYTES >> 20} MiB. Split it.")
+            if path.suffix.lower() in CONVERTIBLE:
+                text, title, fields = convert(path)
+                yield _row(name, text, title or heading(text) or path.stem, fields)
+            else:
+                yield from _text_rows(path, name, self._encoding)
+        except OSError as error:
+            reason = f"The file cannot be read: {error.strerror}. Check its permissions."
+            yield RowProblem(name, reason, skips=True)
+        except MissingExtra as reason:
+            yield RowProblem(name, str(reason), skips=True)
+        except (Unusable, SourceError) as reason:
+            yield RowProblem(name, str(reason).replace(str(path), "The file", 1), skips=True)
+
+
+def _endings() -> str:
+    return ", ".join(sorted(DOCUMENT_SUFFIXES))
+
+
+def _text_rows(path: Path, name: str, encoding: str | None) -> Iterator[Row | RowProblem]:
+    """Yield the row of a text file, after a notice of front matter that is no YAML."""
+    data = path.read_bytes()
+    decoding = detect_encoding(data[:HEAD_BYTES], path, encoding)
+    try:
+        text = data.decode(decoding.encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        kind = "UTF-8" if decoding.is_utf8 else decoding.encoding
+        yield RowProblem(f"{name}:{line}", f"The line is not {kind}. {SAVE_AS}", skips=True)
+        return
+    fields: Mapping[str, Json] = {}
+    if path.suffix.lower() in MARKDOWN:
+        try:
+            fields, text = front_matter(text)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = 2 if mark is None else mark.line + 2  # the first line is ---
+            fault = getattr(error, "problem", None) or str(error)
+            yield RowProblem(
+                f"{name}:{line}",
+                f"The front matter is no valid YAML ({fault}), and is left out. Quote its texts.",
+                rejects=False,
+            )
+            text = text[_FRONT_MATTER.match(text).end() :]  # type: ignore[union-attr]
+    title = fields.get("title")
+    if not text.strip():
+        raise Unusable("The file is empty. Write a text into it, or remove it.")
+    shown = title.strip() if isinstance(title, str) else None
+    yield _row(name, text, shown or heading(text) or path.stem, fields)
+
+
+def _row(name: str, text: str, title: str, fields: Mapping[str, Json]) -> Row:
+    """Return a row; fields that would replace its id or text get a longer name."""
+    rest = {
+        f"front_matter_{key}" if key in ("id", "text") else key: cell
+        for key, cell in fields.items()
+        if key != "title" or not isinstance(cell, str)
+    }
+    return Row(name, {**rest, "id": name, "title": title, "text": text})
+
+
+def front_matter(text: str) -> tuple[Mapping[str, Json], str]:
+    """Split Markdown into the fields of its front matter and the text after it.
+
+    Raises:
+        YAMLError: the lines between the --- are not valid YAML.
+
+    >>> front_matter("---\\ntitle: Ships\\ntags: [sea, sail]\\n---\\nA ship sails.")
+    ({'title': 'Ships', 'tags': ['sea', 'sail']}, 'A ship sails.')
+    """
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        return {}, text
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match[1])):
+        raise yaml.YAMLError("it has an alias, which can expand to gigabytes")
+    fields = yaml.safe_load(match[1])
+    if not isinstance(fields, Mapping):  # a rule and some text, and no fields
+        return {}, text
+    return {str(name): to_json(cell) for name, cell in fields.items()}, text[match.end() :]
+
+
+def heading(text: str) -> str | None:
+    """Return the first heading: a line that begins with `#`, or one underlined with `===`.
+
+    Lines in fenced code are skipped: a comment there looks like a heading.
+
+    >>> heading("intro\\n```\\n# a comment\\n```\\n## Setup ##\\n")
+    'Setup'
+    """
+    fenced, previous = False, ""
+    for line in text.splitlines():
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced:
+            if (match := _HEADING.match(line)) and match[1]:
+                return match[1]
+            if _UNDERLINE.match(line) and previous.strip():
+                return previous.strip()
+        previous = line
+    return None
