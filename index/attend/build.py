@@ -22,13 +22,32 @@ from attend.document_rows import document_rows
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Prepared
 from attend.mapping_memory import SourceFields, remember
-from attend.source import FieldMap, RowItem, RowProblem, Source, TableFormat, documents
+from attend.source import (
+    FieldMap,
+    RowItem,
+    RowProblem,
+    Source,
+    TableFormat,
+    documents,
+    guess,
+    open_source,
+    sample,
+)
 from attend.source.decoding import DETECTED
 from attend.types import Document, OnStage
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
 to sort by length, and what a killed build has to repeat (about five seconds of work)."""
+
+
+class Roles(TypedDict, total=False):
+    """The fields of a source that become a document's parts; the rest is guessed."""
+
+    id: str | None
+    text: Sequence[str]
+    vector: str | None
+    value: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -44,6 +63,25 @@ class Mapped:
     map: FieldMap | None
     named: frozenset[str] = frozenset()
     format: TableFormat = DETECTED
+
+    @classmethod
+    def of(cls, source: object, **roles: Unpack[Roles]) -> Mapped:
+        """Open a source, and choose the fields that `roles` do not name.
+
+        Args:
+            source: as `open_source` takes it: a path, or an object with `__arrow_c_stream__`.
+            roles: the fields of the id, texts, vector and value.
+
+        Raises:
+            SourceError: it cannot be read, or has no such field.
+
+        >>> import pyarrow
+        >>> Mapped.of(pyarrow.table({"id": [1], "title": ["Emma"]})).map
+        FieldMap(id='id', text=('title',), vector=None, value=(), guessed=('id', 'text'))
+        """
+        opened = open_source(source)
+        named = frozenset(role for role, fields in roles.items() if fields)
+        return cls(opened, guess(sample(opened), source=opened, **roles), named)
 
 
 @dataclass(frozen=True)

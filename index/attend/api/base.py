@@ -88,7 +88,12 @@ Vector = Annotated[
     BeforeValidator(_numbers, json_schema_input_type=list[float]),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-JoinedText = Annotated[Text, BeforeValidator(joined, json_schema_input_type=Text | list[str])]
+JoinedText = Annotated[
+    Text,
+    BeforeValidator(
+        joined, json_schema_input_type=Text | Annotated[list[Text], Field(min_length=1)]
+    ),
+]
 """A text, or a list of strings such as tags, which are joined by commas."""
 Path = Annotated[str, Field(min_length=1, max_length=256)]
 Filter = Annotated[

@@ -281,13 +281,14 @@ def first_records(text: str, delimiter: str) -> list[list[str]]:
 
 
 def has_decimal_comma(cells: Iterable[str]) -> bool:
-    """Return whether the cells of a column are numbers such as 1.234,50.
+    """Return whether most cells of a column are numbers such as 1.234,50.
 
-    >>> has_decimal_comma(["3,50", "1.200,00", "", "7"]), has_decimal_comma(["3,50", "abc"])
+    >>> has_decimal_comma(["3,50", "1.200,00", "", "free"]), has_decimal_comma(["3,50", "a", "b"])
     (True, False)
     """
     filled = [cell for cell in cells if cell]
-    return any("," in cell for cell in filled) and all(map(_DECIMAL.fullmatch, filled))
+    numbers = [cell for cell in filled if _DECIMAL.fullmatch(cell)]
+    return any("," in cell for cell in numbers) and len(numbers) > len(filled) / 2
 
 
 def with_decimal_point(cell: str) -> str:

@@ -42,6 +42,14 @@ def documents(
             yield RowItem(row.place, mapper.document(row, number))
         except Unusable as reason:
             yield RowProblem(row.place, str(reason))
+    for name, (place, cell, count) in mapper.misfits.items():
+        more = f" and {count - 1} more cells" if count > 1 else ""
+        yield RowProblem(
+            place,
+            f"The column {name!r} has numbers, but {shown(cell)} here{more}, which stay text. "
+            f"Write numbers, or leave the cells empty.",
+            rejects=False,
+        )
 
 
 class _Mapper:
@@ -51,6 +59,8 @@ class _Mapper:
         self._map = map
         self._places = places
         self._taken = map.taken() | {source.natural_vector}
+        self.misfits: dict[str, tuple[str, Json, int]] = {}
+        """Column of numbers → the place of its first text after the sample, that text, a count."""
         self._scalars: frozenset[str] | None = None  # columns of numbers, where cells have no types
         if source.untyped:
             rows = sample(source)
@@ -80,7 +90,14 @@ class _Mapper:
 
     def _cells(self, row: Row, names: Sequence[str]) -> dict[str, Json]:
         cells = {name: row.cells.get(name) for name in names}
-        return cells if self._scalars is None else typed(cells, self._scalars)
+        if self._scalars is None:
+            return cells
+        parsed = typed(cells, self._scalars)
+        for name in self._scalars & parsed.keys():
+            if isinstance(cell := parsed[name], str):
+                place, first, count = self.misfits.get(name, (row.place, cell, 0))
+                self.misfits[name] = place, first, count + 1
+        return parsed
 
 
 def _vector(row: Row, column: str) -> list[float]:

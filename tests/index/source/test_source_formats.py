@@ -21,6 +21,7 @@ from attend.source import (
 )
 from attend.source.columns import guess_columns, with_format
 from attend.source.decoding import encoding_of
+from attend.source.rows import SAMPLE_ROWS
 
 GERMAN = (
     "id;title;price\n1;Größe und Länge für alle Bücher;1.203,50\n"
@@ -170,6 +171,25 @@ def test_a_column_that_is_not_all_numbers_is_told_with_its_line(tmp_path):
     lines = '{"title": "a", "price": 3}\n{"title": "b", "price": "4 €"}\n'
     source = table(tmp_path / "x.jsonl", lines)
     assert "value: price (mixed, because of '4 €' in row 2)" in described(source, value=["price"])
+
+
+def test_a_late_text_in_a_column_of_numbers_is_told_at_the_end(tmp_path):
+    lines = [f"book {number},{number}\n" for number in range(SAMPLE_ROWS + 9)]
+    lines[SAMPLE_ROWS + 2] = lines[SAMPLE_ROWS + 5] = "odd,n/a\n"
+    source = table(tmp_path / "x.csv", "title,price\n" + "".join(lines))
+    *rows, notice = documents(source, guess(sample(source), source=source, value=["price"]))
+    assert [item.item.value for item in rows[SAMPLE_ROWS : SAMPLE_ROWS + 4]] == [
+        100,
+        101,
+        "n/a",
+        103,
+    ]
+    assert notice == RowProblem(
+        "x.csv:104",
+        "The column 'price' has numbers, but 'n/a' here and 1 more cells, which stay text. Write "
+        "numbers, or leave the cells empty.",
+        rejects=False,
+    )
 
 
 def test_a_bad_row_among_the_first_does_not_make_guessing_fail(tmp_path):
