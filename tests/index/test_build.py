@@ -134,7 +134,9 @@ def test_an_id_may_come_from_one_source_only(tmp_path, collection):
     problems: list[str] = []
     built = run(collection, one, two, problems=problems)
     assert (built.added, built.refused) == (4, 1)
-    assert problems == ["two.jsonl:1: The id 'd0' was used before, at one.jsonl:1."]
+    assert problems == [
+        "two.jsonl:1: The id 'd0' was used before, at one.jsonl:1. Give each row its own."
+    ]
 
 
 def test_sources_without_ids_are_not_numbered_over_each_other(tmp_path, collection):

@@ -157,8 +157,9 @@ def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
     try:
         with path.open(encoding=decoding.encoding, errors="surrogateescape", newline="") as file:
             yield file
-    except UnicodeDecodeError as error:  # UTF-16 has bytes that no surrogate stands for
-        raise SourceError(f"{path} is not {decoding.encoding}: {error.reason}. {SAVE_AS}") from None
+    except UnicodeError as error:  # UTF-16 has bytes that no surrogate stands for
+        reason = getattr(error, "reason", str(error))
+        raise SourceError(f"{path} is not {decoding.encoding}: {reason}. {SAVE_AS}") from None
     except OSError as error:
         raise unreadable(path, error) from error
 

@@ -157,7 +157,9 @@ def sample(source: Source) -> tuple[Row, ...]:
         return tuple(rows)
     rejected = [problem for problem in problems if problem.rejects]
     if rejected:
-        raise SourceError(f"None of the first {len(rejected)} rows can be used. {rejected[0]}")
+        count = len(rejected)
+        no_row = f"None of the first {count} rows can" if count > 1 else "The only row cannot"
+        raise SourceError(f"{no_row} be used. {rejected[0]}")
     notices = "".join(f" {notice}" for notice in problems[:1])
     raise SourceError(f"{source.name} has no rows. Give a source with at least one.{notices}")
 

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attend.errors import SourceError
+from attend.api.base import parse
+from attend.api.upsert import DocumentRequest
+from attend.errors import InvalidRequest, SourceError
 from attend.source import FieldMap, Row, RowProblem, describe, documents, guess, open_source, sample
 from attend.source.cells import as_vector, document_id, scalar
 from attend.source.rows import SAMPLE_ROWS, Unusable
@@ -164,6 +166,16 @@ def test_a_row_becomes_a_document(tmp_path):
     assert found.item.fields == {"title": "T", "tags": "a, b"}
     assert found.item.value == {"v": 1.5, "w": None}
     assert found.item.payload == {"p": None}
+
+
+def test_requests_take_the_texts_that_files_may_have():
+    request = parse(DocumentRequest, {"id": "1", "text": ["crime", "classics"]})
+    assert request.document().fields == {"text": "crime, classics"}
+    request = parse(DocumentRequest, {"id": "1", "fields": {"tags": ["a", "b"], "title": "T"}})
+    assert request.document().fields == {"tags": "a, b", "title": "T"}
+    for text in ([], [""], ["a", 5]):
+        with pytest.raises(InvalidRequest, match="text"):
+            parse(DocumentRequest, {"id": "1", "text": text})
 
 
 def test_values_none_one_and_several(tmp_path):
