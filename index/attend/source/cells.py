@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
+import numpy as np
+
 from attend.source.rows import Row, Unusable
 from attend.types import Json, id_fault
 
@@ -120,15 +122,16 @@ def as_vector(cell: Json) -> list[float] | None:
             return None
     if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
         return None
-    vector: list[float] = []
-    for number in cell:
-        # bool is an int to Python, but `true` is no coordinate.
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            return None
-        if not -FLOAT32_MAX <= number <= FLOAT32_MAX:  # false for NaN too
-            return None
-        vector.append(float(number))
-    return vector
+    # bool is an int to Python, but `true` is no coordinate.
+    kinds = set(map(type, cell))
+    if not all(issubclass(kind, int | float) and kind is not bool for kind in kinds):
+        return None
+    try:
+        numbers = np.array(cell, dtype=np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    # False for NaN too.
+    return numbers.tolist() if np.abs(numbers).max() <= FLOAT32_MAX else None
 
 
 def seconds_of(cell: Json) -> float | None:

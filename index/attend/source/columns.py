@@ -128,17 +128,13 @@ def guess(
     `source` adds what its format declares: a primary key, or a layout's text columns.
 
     Raises:
-        SourceError: no row has a column that is named; text and vector are both named; or
-            neither is named nor can be guessed.
+        SourceError: no row has a column that is named; or neither text nor vector is named or can
+            be guessed.
 
     >>> rows = [Row("a.csv:2", {"text": "Where is my card?", "category": "arrival"})]
     >>> describe(guess(rows), rows).splitlines()[0]
     'id: the row number · text: text · value: category'
     """
-    if text and vector:
-        raise SourceError(
-            "A document has either texts or a vector. Give --text or --vector, not both."
-        )
     all_columns([name for name in (*text, vector, id, *value) if name is not None], sample, source)
     columns = column_names(sample)
     natural_id, natural_text = (source.natural_id, source.natural_text) if source else (None, ())
@@ -149,8 +145,9 @@ def guess(
         vector_column = next((n for n in named_so if _mostly(sample, n, _is_vector)), None)
         vector_column = vector_column or (source.natural_vector if source else None)
     texts = tuple(dict.fromkeys(text))
-    if not texts and vector_column is None:
-        texts = natural_text or _texts(sample, {id_column, *value}, id_column)
+    if not texts:
+        used = {id_column, vector_column, *value}
+        texts = natural_text or _texts(sample, used, id_column, required=vector_column is None)
     values = tuple(dict.fromkeys(value))
     if not values and not natural_text:
         used = {id_column, vector_column, *texts}
@@ -161,16 +158,23 @@ def guess(
     return replace(map, guessed=tuple(r for r in named if getattr(map, r) and not named[r]))
 
 
-def _texts(sample: Sequence[Row], used: set[str | None], id: str | None) -> tuple[str, ...]:
-    """Return all columns with a name that texts go by, else the one with the longest strings."""
+def _texts(
+    sample: Sequence[Row], used: set[str | None], id: str | None, *, required: bool
+) -> tuple[str, ...]:
+    """Return all columns with a name that texts go by, else the one with the longest strings.
+
+    Where a vector makes the texts optional, a name is needed.
+    """
     names = column_names(sample)
     strings = [
         name
         for name in names
         if _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
     ]
-    # A column that is returned is searched only where there is no other: English → French.
     free = [name for name in strings if name not in used]
+    if not required:
+        return tuple(matching(free, TEXT_NAMES))
+    # A column that is returned is searched only where there is no other: English → French.
     free = free or [name for name in strings if name != id]
     if not free:
         raise SourceError(

@@ -79,7 +79,7 @@ class _Mapper:
         empty = all(cell is None for cell in values.values())
         document = Document(
             id=identity,
-            fields={} if vector else _texts(row, self._map.text),
+            fields=_texts(row, self._map.text, required=vector is None),
             vectors={"vector": _vector(row, vector)} if vector else {},
             value=values[value[0]] if len(value) == 1 else None if empty else values,
             payload=self._cells(row, [name for name in row.cells if name not in self._taken]),
@@ -110,11 +110,11 @@ def _vector(row: Row, column: str) -> list[float]:
     return vector
 
 
-def _texts(row: Row, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the texts that are not blank; raises Unusable where all are."""
+def _texts(row: Row, names: tuple[str, ...], *, required: bool) -> dict[str, str]:
+    """Return the texts that are not blank; raises Unusable where all are and one is required."""
     texts = {name: text_of(row.cells.get(name), name) for name in names}
     filled = {name: text for name, text in texts.items() if text.strip()}
-    if not filled:
+    if required and not filled:
         listed = ", ".join(repr(name) for name in names)
         raise Unusable(
             f"The row has no text: {listed} {'is' if len(names) == 1 else 'are'} empty. Write one, "

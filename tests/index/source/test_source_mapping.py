@@ -49,7 +49,8 @@ TEXT = FieldMap("id", ("text",), None, ())
         ({"text": "a", "category": "b"}, FieldMap(None, ("text",), None, ("category",))),
         ({"ID": 1, "Name": "a", "Label": "x"}, FieldMap("ID", ("Name",), None, ("Label",))),
         ({"uuid": "u", "id": "1", "body": "b"}, FieldMap("id", ("body",), None, ())),
-        ({"text": "a", "embedding": [1, 2.5]}, FieldMap(None, (), "embedding", ())),
+        ({"text": "a", "embedding": [1, 2.5]}, FieldMap(None, ("text",), "embedding", ())),
+        ({"kind": "a", "embedding": [1, 2.5]}, FieldMap(None, (), "embedding", ())),
         ({"text": "a", "vector": "north"}, FieldMap(None, ("text",), None, ())),
         ({"question": "q", "answer": "a"}, FieldMap(None, ("question",), None, ("answer",))),
         ({"label": 1, "value": 2, "name": "n"}, FieldMap(None, ("name",), None, ("value",))),
@@ -86,8 +87,6 @@ def test_impossible_choices_name_the_fields_there_are():
             guess(table, **choice)
     with pytest.raises(SourceError, match="Choose with --text F or --vector F among n"):
         guess(rows({"n": 1}))
-    with pytest.raises(SourceError, match="not both"):
-        guess(table, text=["title"], vector="v")
 
 
 def test_a_given_field_may_come_only_after_the_sample(tmp_path):
@@ -283,6 +282,18 @@ def test_a_document_of_a_vector_has_no_texts(tmp_path):
     assert found[3].item.vectors == {"vector": [4.0, 5.0, 6.0]}
     assert found[3].item.fields == {}
     assert found[3].item.payload == {"text": "p"}
+
+
+def test_a_document_has_its_texts_beside_its_vector(tmp_path):
+    objects = [{"id": 1, "text": "a whale", "embedding": [1, 2]}, {"id": 2, "embedding": [3, 4]}]
+    table = rows(*objects)
+    assert describe(guess(table), table).startswith("id: id · text: text · vector: embedding")
+    first, second = from_json(tmp_path / "x.jsonl", objects, guess(table))
+    assert first.item.fields == {"text": "a whale"}
+    assert first.item.vectors == {"vector": [1.0, 2.0]}
+    assert (second.item.fields, second.item.payload) == ({}, {})
+    # Whoever names the texts alone wants them to be encoded.
+    assert guess(table, text=["text"]) == FieldMap("id", ("text",), None, ())
 
 
 @given(

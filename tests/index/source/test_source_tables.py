@@ -266,7 +266,8 @@ def test_bytes_of_float32_are_vectors(tmp_path):
     brought = [item.item.vectors["vector"] for item in found]
     np.testing.assert_array_equal(np.array(brought, np.float32), vectors)
     assert found[3].item.id == "d3"
-    assert found[3].item.payload == {"collection_id": 1, "content": "text 3"}
+    assert found[3].item.fields == {"content": "text 3"}
+    assert found[3].item.payload == {"collection_id": 1}
     assert "'content_hash' holds bytes" in notice.reason
     assert "detected: embedding has 8 numbers (float32, little-endian)" in describe(
         fields, sample(source), source
