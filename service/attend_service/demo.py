@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from attend_service.settings import ServerSettings
 
 HEADER = "-H 'Content-Type: application/json'"
 VALUES = {"name": "text", "module": "category", "kind": "category"}
+
+SETTING = "demo"
+"""The setting of the collection that says what it was made of."""
 
 QUESTIONS = Path(__file__).parent / "demo_questions.tsv"
 """Questions in people's words, each with the names that answer it, judged by hand."""
@@ -79,6 +83,37 @@ def build(data: Data, docstrings: Sequence[Docstring]) -> Built:
         return attend.build.build(collection, [source], sync=True, on_progress=bar.update)
 
 
+def prepare(
+    data: Data, read: Callable[[], Sequence[Docstring]] = standard_library
+) -> tuple[Built, Mapping[str, Any]] | None:
+    """Build and teach the default collection; None where both are done for this Python.
+
+    Args:
+        read: reads the docstrings, which takes seconds; called only where something is to do.
+
+    Returns: what was built, and the report of the training, empty where it was trained before.
+    """
+    if DEFAULT_COLLECTION in data.names():
+        collection = data.collection()
+        if collection.store.settings().get(SETTING) == _state_of(collection):
+            return None
+    built = build(data, read())
+    collection = data.collection()
+    report = teach(collection) or {}
+    collection.store.put_settings({SETTING: _state_of(collection)})
+    return built, report
+
+
+def _state_of(collection: Collection) -> dict[str, Any]:
+    """Return what the contents of the demo's collection follow from, and how many they are."""
+    return {
+        "python": sys.version,
+        "attend": attend.__version__,
+        "documents": collection.store.counts()[0],
+        "versions": len(collection.projections()) > 1,
+    }
+
+
 def teach(collection: Collection) -> Mapping[str, Any] | None:
     """Teach a collection the demo's questions, and train it once.
 
@@ -127,19 +162,23 @@ def _prepare_and_report(folder: Path, as_json: bool) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = Data(folder)
     try:
-        built = build(data, standard_library())
-        report = teach(data.collection())
+        done = prepare(data)
+        documents = data.collection().store.counts()[0]
     finally:
         data.close()
+    built, report = done or (None, {})
     if as_json:
-        click.echo(json.dumps(asdict(built)))
+        click.echo(json.dumps({"documents": documents} if built is None else asdict(built)))
+        return
+    if built is None:
+        click.echo(f"{documents} documents, unchanged.", err=True)
         return
     click.echo(
         f"{built.added} added, {built.updated} updated, {built.revised} revised, "
         f"{built.unchanged} unchanged.",
         err=True,
     )
-    if report is not None:
+    if report:
         click.echo(f"Trained on {report['questions']} questions: {report['reason']}", err=True)
 
 

@@ -16,7 +16,7 @@ from attend import Data
 from attend.encoder import SentenceEncoder
 from attend.source import documents
 from attend_service import demo
-from attend_service.demo import build, teach
+from attend_service.demo import build, prepare, teach
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from tests.places import ROOT
 
@@ -131,4 +131,15 @@ def test_the_demo_is_taught_once_and_its_confidence_is_fitted(
     stored = data.collection().store.settings()["questions"]
     assert [each["query"] for each in stored] == [each.query for each in demo.START]
     assert teach(data.collection()) is None
+    # A later start reads no source of the library, unless something is missing.
+    assert prepare(data, lambda: some) is not None
+    assert prepare(data, refuse_to_read) is None
+    data.collection().delete([some[0].name])
+    repaired = prepare(data, lambda: some)
+    assert repaired is not None
+    assert (repaired[0].added, repaired[1]) == (1, {})
     data.close()
+
+
+def refuse_to_read() -> list[Docstring]:
+    raise AssertionError("the library was read, and nothing had changed")

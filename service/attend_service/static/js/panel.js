@@ -29,7 +29,9 @@ export function panel(result, weighed, heat, hard, served, context) {
 
 function heading(result, answered, hard) {
   if (!answered) return "Answer";
-  return hard ? "Answer of the best document" : `Answer, blended from ${plural(result.attended, "document")}`;
+  const { value } = result.asked ?? {};
+  const field = value ? `: ${value}` : "";
+  return hard ? `Answer of the best document${field}` : `Answer, blended from ${plural(result.attended, "document")}${field}`;
 }
 
 /** Whether what they say together takes the server: it was not asked at this temperature yet. */

@@ -18,6 +18,7 @@ export async function example(place) {
   try {
     const answer = await post(of(collection, "search"), body);
     if (!place.isConnected || !answer.attended) return;
+    answer.asked = body;
     const weighed = weigh(answer, 1);
     const hits = weighed.order.slice(0, SHOWN).map((at, rank) => drawHit(collection, answer.hits[at], weighed.weights[at], rank + 1));
     place.replaceChildren(
