@@ -158,10 +158,7 @@ async function tried(work) {
   }
 }
 
-async function start() {
-  await restore();
-  await offerUsers();
-  showHistory();
+function start() {
   field("user").addEventListener("change", () => {
     showHistory();
     changed();
@@ -183,6 +180,14 @@ async function start() {
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   reopenOnReturn();
+  show();
+}
+
+/** What the address names; a reader may begin to type before it is there. */
+async function show() {
+  await restore();
+  offerUsers().then(() => those(true).length || field("user").value || ask());
+  showHistory();
   changed();
 }
 

@@ -123,6 +123,7 @@ function paint() {
   const answered = isAnswered(answer, weighed.nothing, heat);
   const none = noAnswer(answer, weighed.nothing);
   const nearest = answered || !items.length ? null : h("h2", { class: "label" }, "Nearest all the same");
+  const inside = results.contains(document.activeElement);
   results.replaceChildren(
     panel(answer, weighed, heat, field("mode").value === "hard", served, { collection, q: field("q").value, clear: clearFilters }),
     ...[
@@ -133,13 +134,16 @@ function paint() {
       tail(weighed.weights, weighed.order.filter((at) => !listed.has(at)), order.length - k, more),
     ].filter(Boolean),
   );
+  if (inside) focusFirst(); // an answer that came late must not take the reader out of the list
   const weighedOf = total === null ? plural(answer.attended, "document") : `${count(answer.attended)} of ${plural(total, "document")}`;
   status.textContent = `${weighedOf} weighed · ${number(answer.took, 2)} ms`;
 }
 
 function more() {
-  field("k").value = String(Number(field("k").value) + 20);
+  const shown = Number(field("k").value);
+  field("k").value = String(shown + 20);
   repaint();
+  results.querySelectorAll(".hit h3 a")[shown]?.focus();
 }
 
 function said() {
@@ -236,12 +240,14 @@ function start() {
   else if (byId("start")) example(byId("example"));
 }
 
+const focusFirst = () => results.querySelector(".hit h3 a")?.focus({ preventScroll: true });
+
 /** "/" goes to the query, and ↓ from there to the first document. */
 function onKey(event) {
   const typing = event.target.closest("input, select, textarea");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/" && !typing) field("q").focus();
-  else if (event.key === "ArrowDown" && event.target === field("q")) results.querySelector(".hit h3 a")?.focus();
+  else if (event.key === "ArrowDown" && event.target === field("q")) focusFirst();
   else return;
   event.preventDefault();
 }
