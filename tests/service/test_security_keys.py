@@ -79,6 +79,7 @@ NEEDS: Mapping[str, str] = {
     "map_page": "read",
     "add_page": "read",
     "operate_page": "read",
+    "document_page": "read",
     "map_keys": "read",
     "compare_projections": "read",
 }
@@ -89,7 +90,7 @@ OWN = {
     "list_collections", "plain_search", "list_jobs", "show_job", "cancel_job",
     "list_aliases", "show_alias", "search_collections", "openapi_document", "docs", "home",
     "attention_page", "compare_page", "recommend_page", "teach_page", "map_page",
-    "add_page", "operate_page",
+    "add_page", "operate_page", "document_page",
 }  # fmt: skip
 """Those that name no collection in their path, and keep to a key's collections by themselves."""
 
