@@ -154,7 +154,7 @@ def test_rolling_back_in_a_role(books: FlaskClient, data: Data) -> None:
 def test_through_a_server_and_another_process(tmp_path: Path) -> None:
     data = Data(tmp_path)
     made = data.create("books", dimension=2)
-    made.upsert([{"id": f"b{at}", "vector": [at % 7, at % 3]} for at in range(30)])
+    made.upsert([{"id": f"b{at}", "vector": [at % 7 + 1, at % 3]} for at in range(30)])
     data.close()
     with running(tmp_path) as server:
         wait_until_ready(server)
