@@ -7,7 +7,8 @@ from typing import Any
 
 from attend.api.search import SearchRequest
 from attend.search.attend import Attention
-from attend.search.listing import Listing, Match, explanations, highlights, matches
+from attend.search.highlighting import highlights
+from attend.search.listing import Listing, Match, explanations, matches
 from attend.search.queries import Search
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
@@ -41,7 +42,8 @@ def shown_columns(
     columns |= texts_of(documents, matched, options.include or ())
     if options.highlight:
         texts = search.query.texts  # type: ignore[union-attr]  # encoded
-        columns["highlight"] = highlights(matched, [text for pairs in texts for text, _ in pairs])
+        every = [text for pairs in texts for text, _ in pairs]
+        columns["highlight"] = highlights(store, matched, every)
     if options.explain:
         names = part_names(options)
         columns["explanation"] = explanations(attention, query, listing.ranks, matched, names)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sqlite3
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.answers import Highlight
 from attend.api.search import SearchRequest
 from attend.attention import Attended, Softmax
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.search.attend import Attention
 from attend.search.scoring import Scoring
 from attend.store import CollectionStore, StoredDocument, StoredKey
-from attend.store.words import SPLIT, TOKENIZER
 from attend.types import Int64, Json
 from attend.versions import Vanished
 
@@ -32,13 +28,6 @@ DIGEST = 8
 
 MAX_SHARES = 200_000
 """Shares of parts in hits, in one response: about 10 MB of JSON."""
-
-BEGIN, END = "\ufdd0", "\ufdd1"
-"""Marks that no text can hold on purpose: Unicode's noncharacters, which part words."""
-
-_BLANK = str.maketrans({BEGIN: " ", END: " ", "\x00": " "})
-
-_tables = threading.local()
 
 
 def group_key(label: Json, rank: int) -> str:
@@ -217,15 +206,6 @@ def matches(
     return matched
 
 
-def highlights(matched: Sequence[Match], texts: Sequence[str]) -> list[Highlight]:
-    """Return the passages that matched, with the places of the words of a query's texts."""
-    spans = word_spans(texts, [match.passage or "" for match in matched])
-    return [
-        Highlight(match.key.field, match.key.start, match.key.stop, match.passage, places)
-        for match, places in zip(matched, spans, strict=True)
-    ]
-
-
 def explain_parts(
     scoring: Scoring, attended: Attended, places: Int64, names: Sequence[Mapping[str, Json]]
 ) -> list[list[dict[str, Json]]]:
@@ -299,49 +279,3 @@ def explanations(
         }
         for rank, (place, match) in enumerate(zip(places.tolist(), matched, strict=True))
     ]
-
-
-def word_spans(query: Sequence[str], texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return for each text where words of the query stand in it, by their stems, in order.
-
-    >>> word_spans(["databases"], ["A database of Databases."])
-    [[(2, 10), (14, 23)]]
-    """
-    words = {word for text in query for word in TOKENIZER.words(text).values()}
-    if not words or not texts:
-        return [[] for _ in texts]
-    pattern = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
-    return [_spans(text) for text in _marked(pattern, texts)]
-
-
-def _marked(pattern: str, texts: Sequence[str]) -> list[str]:
-    """Return the texts with a mark before and after each match."""
-    db: sqlite3.Connection | None = getattr(_tables, "db", None)
-    if db is None:  # each thread has a table in memory, empty between two calls
-        db = _tables.db = sqlite3.connect(":memory:", isolation_level=None)
-        db.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = 'porter {SPLIT}')")
-    db.execute("BEGIN")
-    try:
-        # Half a surrogate pair is no UTF-8; as '?' it has the same length, and parts words.
-        plain = [text.translate(_BLANK).encode("utf-8", "replace").decode() for text in texts]
-        db.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(plain))
-        rows = db.execute(
-            "SELECT rowid, highlight(texts, 0, ?, ?) FROM texts WHERE texts MATCH ?",
-            [BEGIN, END, pattern],
-        )
-        marked = dict(rows.fetchall())
-        return [marked.get(place, text) for place, text in enumerate(plain)]
-    finally:
-        db.execute("ROLLBACK")
-
-
-def _spans(marked: str) -> list[tuple[int, int]]:
-    """Return where the marks stand, in the text without them."""
-    spans = []
-    before, *rest = marked.split(BEGIN)
-    length = len(before)
-    for part in rest:
-        inside, after = part.split(END)
-        spans.append((length, length + len(inside)))
-        length += len(inside) + len(after)
-    return spans

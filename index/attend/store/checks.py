@@ -15,8 +15,8 @@ from sqlite_utils import Database
 
 from attend.store import field_index
 from attend.store.connections import dimension
-from attend.store.migrations import FILL_LEXICAL, TEXTS
 from attend.store.schema import MAX_NUMBER, repair_schema, schema_problems, type_problems
+from attend.store.word_schema import FILL_LEXICAL, TEXTS
 from attend.store.words import index_problems
 
 READ_ROWS = 8192

@@ -22,6 +22,7 @@ from attend.store.filters import (
     Not,
     Within,
 )
+from attend.store.tokens import quoted
 
 NULL, BOOLEAN, NUMBER, WORDS = 0, 1, 2, 3
 """Kinds of values. SQLite orders every text above every number, and takes true for 1:
@@ -131,20 +132,18 @@ def _within(leaf: Within) -> LeafSql:
 
 def _has_words(leaf: HasWords) -> LeafSql:
     matches = "SELECT rowid AS row FROM lexical WHERE lexical MATCH ?"
-    query = " ".join(f'"{word}"' for word in leaf.words)
+    query = " ".join(map(quoted, leaf.words))
     if leaf.field == TEXT:
         return LeafSql(f"documents.row IN ({matches})", matches, (query,))
     # The index does not tell one text field from another: where there are others, look closer.
     path = f"$.{json.dumps(leaf.field)}".replace("'", "''")
-    # NUL, at which SQLite's JSON ends a text, is a blank as in the index.
-    fields = "replace(documents.fields, '\\u0000', '\\u0020')"
     scan = (
         f"documents.row IN ({matches}) AND json_type(documents.fields, '{path}') = 'text' AND "
         f"((SELECT count(*) FROM json_each(documents.fields)) = 1 OR "
-        f"has_words(json_extract({fields}, '{path}'), ?))"
+        f"has_words(documents.fields, ?, ?))"
     )
     lookup = f"SELECT row FROM documents WHERE {scan}"
-    return LeafSql(f"ifnull({scan}, 0)", lookup, (query, query))
+    return LeafSql(f"ifnull({scan}, 0)", lookup, (query, leaf.field, query))
 
 
 def _any_element(name: str, condition: str) -> str:

@@ -16,6 +16,7 @@ from sqlite_utils import Database
 from attend.deadline import check_deadline, is_over
 from attend.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
 from attend.store.records import State
+from attend.store.tokens import register
 from attend.store.words import TOKENIZER
 from attend.types import Float32, Json
 
@@ -155,7 +156,8 @@ class Connections:
                 connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.set_progress_handler(is_over, STEPS)
-            connection.create_function("has_words", 2, TOKENIZER.holds, deterministic=True)
+            connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)
+            register(connection)
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from attend.deadline import checked
+from attend.deadline import NO_DEADLINE, checked, until
 from attend.store import words
 from attend.store.connections import Connections, change_settings, put_settings, read_state
 from attend.store.documents import StoredDocuments
@@ -51,7 +51,7 @@ class Store(
         self._selection = Selection(self._indexes)
         # Reading never waits for writing: the lock is taken only if a migration is due.
         if migrations.pending(self.connections.reader()):
-            with self.connections.writing() as db:
+            with until(NO_DEADLINE), self.connections.writing() as db:
                 migrations.apply(db)
 
     def close(self) -> None:
@@ -106,3 +106,8 @@ class Store(
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)
             return [words.search(reader, TOKENIZER.words(text), limit) for text in checked(texts)]
+
+    def common_words(self, texts: Sequence[str]) -> set[str]:
+        with self.connections.reading() as db:
+            reader = WordReader(db, self._words)
+            return {stem for text in texts for stem in words.common(reader, TOKENIZER.words(text))}

@@ -237,7 +237,7 @@ def _starts(name: str, operand: Json) -> Node:
 def _matches(name: str, operand: Json) -> Node:
     if not isinstance(operand, str):
         raise _rejected(f"'match' on {name!r} takes text, but {_shown(operand)} was given")
-    words = list(TOKENIZER.words(operand).values())
+    words = TOKENIZER.phrases(operand)
     if not 1 <= len(words) <= MAX_WORDS:
         raise _rejected(
             f"'match' on {name!r} takes 1 to {MAX_WORDS} words, but {_shown(operand)} has "

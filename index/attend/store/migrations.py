@@ -7,6 +7,8 @@ import json
 from sqlite_utils import Database, Migrations
 
 from attend.store.conditions import kind_of
+from attend.store.tokens import register
+from attend.store.word_schema import LEXICAL, WORDS_OF_ALL_SCRIPTS, fill_words
 
 migrations = Migrations("attend")
 
@@ -19,7 +21,7 @@ def m001_documents_keys_projections(db: Database) -> None:
 
 @migrations()
 def m002_lexical_examples_versions(db: Database) -> None:
-    for statement in (*_LEXICAL, *_EXAMPLES, *_VERSIONS):
+    for statement in (*LEXICAL, *_EXAMPLES, *_VERSIONS):
         db.execute(statement)
 
 
@@ -46,6 +48,14 @@ def m004_activations(db: Database) -> None:
 def m005_roles_interactions_terms(db: Database) -> None:
     for statement in (*_ROLES, *_INTERACTIONS, *_TERMS):
         db.execute(statement)
+
+
+@migrations()
+def m006_words_of_all_scripts(db: Database) -> None:
+    register(db.conn)
+    for statement in WORDS_OF_ALL_SCRIPTS:
+        db.execute(statement)
+    fill_words(db)
 
 
 _M001 = (
@@ -93,54 +103,6 @@ _M001 = (
         note TEXT NOT NULL
     )
     """,
-)
-
-# FTS5 takes a document out by the very text that was put in: both come from here. ORDER BY:
-# the same order each time. The replacement: json_each ends a text at NUL (and a blank of the
-# same form keeps a backslash that is text valid JSON).
-_ROW_AND_TEXT = """
-    {row}.row, coalesce((
-        SELECT group_concat(value, char(10)) FROM (
-            SELECT value FROM json_each(replace({row}.fields, '\\u0000', '\\u0020')) ORDER BY id
-        )
-    ), '')
-"""
-# Documents without any text (they bring vectors) are no part of the lexical collection.
-_ADD_TEXT = f"""
-    INSERT INTO lexical (rowid, text)
-    SELECT {_ROW_AND_TEXT.format(row="new")} WHERE new.fields <> '{{}}';
-    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND new.fields <> '{{}}';
-"""
-_REMOVE_TEXT = f"""
-    INSERT INTO lexical (lexical, rowid, text)
-    SELECT 'delete', {_ROW_AND_TEXT.format(row="old")} WHERE old.fields <> '{{}}';
-    UPDATE settings SET value = value + 1 WHERE name = 'texts' AND old.fields <> '{{}}';
-"""
-
-TEXTS = f"""
-    SELECT {_ROW_AND_TEXT.format(row="documents")} FROM documents
-    WHERE fields <> '{{}}' ORDER BY row
-"""
-FILL_LEXICAL = f"INSERT INTO lexical (rowid, text) {TEXTS}"
-
-_LEXICAL = (
-    # Contentless: the texts are in `documents`. Before SQLite 3.43 such a table knows no DELETE
-    # of its own, hence the command 'delete', which every version understands.
-    """
-    CREATE VIRTUAL TABLE lexical USING fts5(
-        text, content = '', tokenize = 'porter unicode61 remove_diacritics 2'
-    )
-    """,
-    # Counts changes of texts, for those who keep what they have read of them.
-    "INSERT INTO settings (name, value) VALUES ('texts', '0')",
-    f"CREATE TRIGGER index_text AFTER INSERT ON documents BEGIN {_ADD_TEXT} END",
-    f"CREATE TRIGGER remove_text AFTER DELETE ON documents BEGIN {_REMOVE_TEXT} END",
-    # One trigger for both steps: the order in which several would fire is not defined.
-    f"""
-    CREATE TRIGGER reindex_text AFTER UPDATE OF row, fields ON documents
-    WHEN old.fields <> new.fields OR old.row <> new.row BEGIN {_REMOVE_TEXT} {_ADD_TEXT} END
-    """,
-    FILL_LEXICAL,
 )
 
 _EXAMPLE_KEYS = """

@@ -169,6 +169,10 @@ class CollectionStore(Protocol):
         """Do the same for many texts, in one state of the collection."""
         raise self.unsupported("lexical")
 
+    def common_words(self, texts: Sequence[str]) -> set[str]:
+        """Return the stems of texts that so many documents have that they tell nothing."""
+        return set()
+
     # -- examples ---------------------------------------------------------------------------
 
     def add_examples(

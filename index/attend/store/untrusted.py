@@ -20,8 +20,10 @@ from sqlite_utils import Database
 
 from attend.errors import Damaged
 from attend.store.checks import CHECKS
-from attend.store.migrations import FILL_LEXICAL, migrations
+from attend.store.migrations import migrations
 from attend.store.schema import check_migrations
+from attend.store.tokens import register
+from attend.store.word_schema import FILL_LEXICAL
 
 STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock: about a millisecond."""
@@ -114,6 +116,7 @@ def _open(path: Path, mode: str, is_over: Callable[[], bool]) -> Database:
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, MAX_SQL)
     for pragma in _GUARDS:
         connection.execute(pragma)
+    register(connection)
     return Database(connection, execute_plugins=False)
 
 

@@ -6,6 +6,7 @@ is the sum of its words' scores, so that the matches of single words are cached.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 import threading
@@ -18,10 +19,15 @@ from numpy.typing import NDArray
 from sqlite_utils import Database
 
 from attend.store.caching import LimitedCache
+from attend.store.tokens import (
+    SPLIT,
+    indexed_text,
+    phrases,
+    quoted,
+    readable,
+    register,
+)
 from attend.types import Float32, Float64, Int64
-
-SPLIT = "unicode61 remove_diacritics 2"
-"""How a text becomes words (sqlite.org/fts5.html#tokenizers); `porter` makes stems of these."""
 
 MAX_STEMS = 1024
 """Distinct stems of a text that are used, the first ones: twice what most encoders read."""
@@ -38,6 +44,9 @@ MAX_TERMS = 64
 FULL_DOCUMENTS = 100_000
 """Up to this number of documents every term counts. In a larger collection only the rarest terms
 count, which together match at most this number: a query takes no longer than it takes here."""
+
+FEW_DOCUMENTS = 50
+"""Fewer do not show which words say nothing: in three texts about ships two have the word."""
 
 MAX_SPAN = 4_000_000
 """Largest span of row numbers whose scores are summed in a table: 32 MB."""
@@ -65,29 +74,42 @@ class Tokenizer:
         The word is what a search must look for: the stem of 'databases' is 'databas', and the
         stem of that another.
         """
+        return self._words(indexed_text(readable(text), query=True))
+
+    def phrases(self, text: str) -> list[str]:
+        """Return what a text must have that matches another: its words and unspaced runs.
+
+        An identifier is one word here, and a run one phrase.
+        """
+        others, runs = phrases(readable(text))
+        return [*self._words(others).values(), *dict.fromkeys(runs)]
+
+    def _words(self, text: str) -> dict[str, str]:
         tables = self._tables()
-        # Half a surrogate pair is no UTF-8; as '?' it separates words, as it does in the index.
-        readable = text.encode("utf-8", "replace").decode("utf-8")
         tables.execute("BEGIN")
         try:
-            tables.execute("INSERT INTO words VALUES (?)", [readable])
-            tables.execute("INSERT INTO stems VALUES (?)", [readable])
+            tables.execute("INSERT INTO words VALUES (?)", [text])
+            tables.execute("INSERT INTO stems VALUES (?)", [text])
             places = dict(tables.execute("SELECT offset, term FROM word_places"))
             stems = tables.execute(
                 "SELECT term, min(offset) AS first FROM stem_places GROUP BY term "
                 "ORDER BY first LIMIT ?",
                 [MAX_STEMS],
             )
-            return {stem: places[first] for stem, first in stems}
+            # Accents alone make an empty token.
+            return {stem: places[first] for stem, first in stems if places[first]}
         finally:
             tables.execute("ROLLBACK")
 
-    def holds(self, text: str, query: str) -> bool:
-        """Return whether a text matches an FTS5 query, by the rules of the index."""
+    def holds(self, fields: str, name: str, query: str) -> bool:
+        """Return whether a field of a document, as JSON, matches an FTS5 query."""
+        text = json.loads(fields).get(name)
+        if not isinstance(text, str):
+            return False
         tables = self._tables()
         tables.execute("BEGIN")
         try:
-            tables.execute("INSERT INTO stems VALUES (?)", [text])
+            tables.execute("INSERT INTO stems VALUES (?)", [indexed_text(readable(text))])
             matches = tables.execute("SELECT 1 FROM stems WHERE stems MATCH ?", [query])
             return matches.fetchone() is not None
         finally:
@@ -101,7 +123,7 @@ class Tokenizer:
             for name, tokenize in (("word", SPLIT), ("stem", f"porter {SPLIT}")):
                 tables.execute(
                     f"CREATE VIRTUAL TABLE {name}s USING fts5("
-                    f"text, content = '', tokenize = '{tokenize}')"
+                    f"text, content = '', tokenize = \"{tokenize}\")"
                 )
                 tables.execute(
                     f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab ({name}s, 'instance')"
@@ -161,7 +183,7 @@ class WordReader:
             return count
         row = self._db.execute(
             "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)",
-            [_quoted(word), most + 1],
+            [quoted(word), most + 1],
         ).fetchone()
         return self._cache.counts.put((self._texts, stem), int(row[0]))
 
@@ -171,14 +193,9 @@ class WordReader:
         if match is not None:
             return match
         pairs = self._db.execute(
-            "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [_quoted(word)]
+            "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [quoted(word)]
         ).fetchall()
         return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
-
-
-def _quoted(word: str) -> str:
-    """Quote a word, so that it is never syntax."""
-    return '"' + word.replace('"', '""') + '"'
 
 
 class Lexical(NamedTuple):
@@ -226,6 +243,14 @@ def search(reader: WordReader, words: Mapping[str, str], limit: int | None = Non
     return Lexical(rows, scores, maximum, ideal, tuple(term.stem for term in used))
 
 
+def common(reader: WordReader, words: Mapping[str, str]) -> list[str]:
+    """Return the stems that more than half of the documents have; none of a small collection."""
+    size = reader.size()
+    if size < FEW_DOCUMENTS:
+        return []
+    return [stem for stem, word in words.items() if reader.count(stem, word, size // 2) > size // 2]
+
+
 def idf(documents: int, size: int) -> float:
     """Return the inverse document frequency of a term by FTS5's formula."""
     return max(math.log((size - documents + 0.5) / (documents + 0.5)), LEAST_IDF)
@@ -266,6 +291,7 @@ def index_problems(db: Database, texts: str) -> Iterator[str]:
     )
     fresh = sqlite3.connect("", uri=True)
     try:
+        register(fresh)
         fresh.execute("ATTACH ? AS stored", [f"{path.as_uri()}?mode=ro"])
         yield from _differences(fresh, texts)
     except sqlite3.DatabaseError as error:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from attend.ingest import value_hash
 from attend.store import Store, compile_filter
 from attend.store import words as store_words
+from attend.store.tokens import register
 from attend.store.words import MAX_STEMS, Tokenizer
 from tests.index.helpers import entry, fresh_store
 
@@ -165,6 +166,7 @@ def test_the_schema_keeps_step_and_not_the_store(store):
     write(store, {"a": "aa", "b": "bb", "c": "cc"})
     assert set(found(store, "aa")) == {"a"}
     with sqlite3.connect(store.path) as other:
+        register(other)
         other.execute("PRAGMA foreign_keys = ON")
         other.execute("""UPDATE documents SET fields = '{"t": "dd"}' WHERE id = 'a'""")
         other.execute("DELETE FROM documents WHERE id = 'b'")
