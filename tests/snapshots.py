@@ -20,6 +20,7 @@ import numpy as np
 from attend.collection import Collection
 from attend.store import Interaction, NewExample, Question
 from attend.store.schema import TABLES
+from attend.store.tokens import register
 
 BOOKS = "collections/books/documents.db"
 
@@ -90,6 +91,7 @@ def changed(snapshot: bytes, folder: Path, change: Callable[[sqlite3.Connection]
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute("PRAGMA synchronous = OFF")
+        register(db)
         change(db)
     return path.read_bytes()
 

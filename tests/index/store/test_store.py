@@ -18,6 +18,7 @@ from attend.settings import Settings
 from attend.store import Entry, StaleEntries, Store, connections
 from attend.store import keys as store_keys
 from attend.types import Document
+from attend.store.tokens import register
 from tests.index.helpers import embeddings_of, entry, fresh_store, no_encoder
 
 
@@ -88,6 +89,7 @@ def test_the_database_itself_logs_every_key_that_goes(store):
     assert removed_keys(store) == [keys[3], keys[0], keys[1]]
     # Not by way of the store: the log is the schema's, so that no path forgets it.
     with sqlite3.connect(store.path) as other:
+        register(other)
         other.execute("PRAGMA foreign_keys = ON")
         other.execute("DELETE FROM documents WHERE id = 'b'")
     other.close()

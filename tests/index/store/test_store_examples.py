@@ -15,6 +15,7 @@ from attend.errors import UnknownDocument
 from attend.ingest import value_hash
 from attend.store import Entry, NewExample, Question
 from attend.types import Document
+from attend.store.tokens import register
 from tests.index.helpers import embeddings_of, entry, fresh_store
 
 
@@ -237,6 +238,7 @@ def test_a_document_takes_its_examples_with_it(store):
     assert told(store) == {("q", "b"): -1}
     assert (example_keys(store), questions(store)) == ({}, 1)
     with sqlite3.connect(store.path) as other:
+        register(other)
         other.execute("PRAGMA foreign_keys = ON")
         other.execute("DELETE FROM documents WHERE id = 'b'")
     other.close()
