@@ -17,8 +17,8 @@ from attend.ingest import Ingest, value_hash
 from attend.settings import Settings
 from attend.store import Entry, StaleEntries, Store, connections
 from attend.store import keys as store_keys
-from attend.types import Document
 from attend.store.tokens import register
+from attend.types import Document
 from tests.index.helpers import embeddings_of, entry, fresh_store, no_encoder
 
 

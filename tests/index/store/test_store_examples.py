@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from attend.errors import UnknownDocument
 from attend.ingest import value_hash
 from attend.store import Entry, NewExample, Question
-from attend.types import Document
 from attend.store.tokens import register
+from attend.types import Document
 from tests.index.helpers import embeddings_of, entry, fresh_store
 
 
