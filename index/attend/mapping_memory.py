@@ -34,11 +34,9 @@ ROLES = tuple(field.name for field in fields(FieldMap) if field.name != "guessed
 SEVERAL = ("text", "value")
 """The roles that may have several columns."""
 
-KEYS = ("text", "vector")
-"""The roles of which one that is named takes the place of the other."""
-
 Columns = Mapping[str, tuple[str, ...]]
-"""Role → its columns. An empty name stands for none: no value, or the row number as id."""
+"""Role → its columns. An empty name stands for none: no value, vector or text, or the row number
+as id."""
 
 
 WINDOW = 1000
@@ -162,7 +160,8 @@ def recall(
         SourceError: no row has a column that the user names, or no text can be guessed.
     """
     named = {role: names for role in ROLES if (names := _columns(options.get(role)))}
-    before = {} if entry is None else _reusable(entry.columns, named)
+    columns: Columns = {} if entry is None else entry.columns
+    before = {role: names for role, names in columns.items() if role not in named}
     usable = {role: names for role, names in before.items() if _has(source, rows, names)}
     map = _mapped(source, rows, {**usable, **named})
     again = frozenset() if entry is None else entry.named & usable.keys()
@@ -232,14 +231,6 @@ def _columns(names: Any) -> tuple[str, ...]:
     if names is None:
         return ()
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _reusable(columns: Columns, named: Columns) -> Columns:
-    """Return the columns of before in the roles that the user does not name."""
-    excluded = set(named)
-    if excluded & set(KEYS):
-        excluded |= set(KEYS)
-    return {role: names for role, names in columns.items() if role not in excluded}
 
 
 def _has(source: Source, rows: Sequence[Row], names: Sequence[str]) -> bool:

@@ -161,6 +161,25 @@ def test_the_format_of_a_table_is_remembered(folder, build, tmp_path):
     assert values(folder) == {"m": 9.5, "d": 7}
 
 
+def test_vectors_and_texts_are_remembered_apart(tmp_path):
+    rows = [{"id": "1", "title": "a", "body": "a whale", "embedding": [1, 0]}]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    build = ["build", path, "--data", tmp_path / "vectors"]
+
+    def run(*options: str) -> str:
+        words = [str(part) for part in (*build, *options)]
+        result = CliRunner().invoke(main, words, prog_name="attend")
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    run("--vector", "embedding", "--text", "title")
+    assert "as before: id: id · text: title · vector: embedding" in run()
+    assert "as before: id: id · vector: embedding\n" in run("--text", "body")
+    assert "text: body · vector: embedding" in run()
+    assert "as before: id: id · vector: embedding\n" in run("--text", "")
+    assert Data(tmp_path / "vectors").collection().document("1").fields == {}
+
+
 def test_a_failed_build_is_not_remembered(folder, build, tmp_path):
     path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
     build(path, "--id", "key", "--text", "price", status=1)
