@@ -15,7 +15,7 @@ from attend.api import keywords
 from attend.api.documents import CollectionSettings
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
-from attend.api.search import SearchOptions
+from attend.api.search import SearchRequest
 
 CLASSES = (attend.Answer, attend.Collection, attend.Data, attend.Document, attend.Hit)
 
@@ -73,7 +73,7 @@ def test_a_public_name_has_an_example_that_runs(name: str, world: dict[str, Any]
 @pytest.mark.parametrize(
     ("declared", "model", "others"),
     [
-        (keywords.SearchKeywords, SearchOptions, set()),
+        (keywords.SearchKeywords, SearchRequest, {"query"}),
         (keywords.RecommendKeywords, RecommendRequest, {"target"}),
         (keywords.CollectionKeywords, CollectionSettings, set()),
         (keywords.TrainKeywords, TrainRequest, set()),

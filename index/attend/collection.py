@@ -13,7 +13,7 @@ from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, In
 from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords, keywords_of
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
-from attend.api.search import MAX_BATCH, SearchOptions, SearchRequest
+from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
 from attend.deadline import checked
 from attend.encoder import Encoder
@@ -74,7 +74,7 @@ class Collection(StoredCollection):
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
 
-    @keywords_of(SearchOptions)
+    @keywords_of(SearchRequest)
     def search(
         self,
         query: str | Sequence[float] | Mapping[str, Any],
@@ -84,7 +84,8 @@ class Collection(StoredCollection):
 
         Args:
             query: text, a vector (d,), or one of `{"text": …}`, `{"vector": …}`, `{"id": …}`,
-                `{"ids": […]}` and `{"blend": [{"text": …, "weight": 2}, …]}`.
+                `{"ids": […]}` and `{"blend": [{"text": …, "weight": 2}, …]}`. A text with
+                `vector=` is for words alone, and the vector is compared with the keys.
             options: the fields of `attend.api.search.SearchOptions`, which describes them: `k`
                 hits; `filter` by payload and value; `mode` hard or soft, of the field `value`;
                 `include=["text"]` for texts and passages; `lexical` for BM25.

@@ -15,7 +15,7 @@ from attend.api.answers import AcrossAnswer
 from attend.api.base import DEFAULT_COLLECTION, parse
 from attend.api.documents import CollectionSettings
 from attend.api.keywords import CollectionKeywords, SearchKeywords, keywords_of
-from attend.api.search import AcrossRequest, SearchOptions
+from attend.api.search import AcrossRequest, SearchRequest
 from attend.collection import Collection
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines import SCHEME, engine_of
@@ -230,7 +230,7 @@ class Data(AliasedCollections):
                 field="collection",
             )
 
-    @keywords_of(SearchOptions)
+    @keywords_of(SearchRequest)
     def search(
         self,
         query: str | Sequence[float] | Mapping[str, Any] | AcrossRequest,

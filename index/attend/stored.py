@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from attend.api.documents import (
     UpdateRequest,
     Written,
 )
-from attend.api.upsert import parse_documents
+from attend.api.upsert import Documents, parse_documents
 from attend.attention import default_scale
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
@@ -74,15 +74,19 @@ class StoredCollection(VersionedCollection):
 
     # -- documents --------------------------------------------------------------------------
 
-    def upsert(
-        self, documents: Iterable[Document | Mapping[str, Any]], *, progress: Progress = None
-    ) -> Written:
+    def upsert(self, documents: Documents, *, progress: Progress = None) -> Written:
         """Insert or replace documents, all or none; the next search finds them.
 
         A document whose texts are as stored is not encoded again.
 
         Args:
+            documents: each with the fields of `DocumentRequest`: id, text or fields, vector or
+                vectors, value, payload; or a table with such columns (pandas, Polars, DuckDB,
+                Arrow), whose other columns are the payload.
             progress: as for `train`; by default a bar is shown for many documents only.
+
+        Raises:
+            InvalidRequest: documents that this collection cannot take; nothing was stored.
 
         >>> books.upsert([{"id": "dune", "vector": [0.2, 0.9], "payload": {"year": 1965}}]).added
         1

@@ -11,11 +11,18 @@ from flask import request
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import Request, parse
+from attend.api.upsert import ArrowDocuments
 from attend.errors import InvalidRequest
 from attend_service.security.limits import check_brackets, check_depth
 from attend_service.security.memory import need_memory, parsed_size
 
 Model = TypeVar("Model", bound=Request)
+
+ARROW = "application/vnd.apache.arrow.stream"
+"""The media type of a stream of Arrow's IPC format."""
+
+ARROW_MEMORY = 4
+"""Bytes that a byte of such a stream takes: as it is, as embeddings, and as they are stored."""
 
 
 def read_body(model: type[Model], bare: str | None = None, *, single: bool = False) -> Model:
@@ -39,6 +46,15 @@ def read_body(model: type[Model], bare: str | None = None, *, single: bool = Fal
             f"The body is {_kind(content)}, but an object {{…}} was expected.", field="body"
         )
     return parse(model, content, strict=True)
+
+
+def read_arrow() -> ArrowDocuments:
+    """The request's body as documents in Arrow's format."""
+    from attend.api.arrow import stream_documents
+
+    raw = _raw_body("a stream with a row for each document")
+    need_memory(ARROW_MEMORY * len(raw))
+    return ArrowDocuments(stream_documents(raw))
 
 
 def read_query(model: type[Model], *, form: bool = False) -> Model:
@@ -88,12 +104,17 @@ def _has_items(content: Mapping[str, object]) -> bool:
     )
 
 
-def _json_body() -> object:
+def _raw_body(expected: str) -> bytes:
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise UnsupportedMediaType("The body is compressed; send it uncompressed.")
     raw = request.get_data(cache=False)
     if not raw:
-        raise BadRequest("The body is empty; send a JSON object, {} for defaults.")
+        raise BadRequest(f"The body is empty; send {expected}.")
+    return raw
+
+
+def _json_body() -> object:
+    raw = _raw_body("a JSON object, {} for defaults")
     if not request.is_json:
         raise UnsupportedMediaType(
             f"The body is sent as {request.mimetype or 'nothing in particular'}; send JSON, with "

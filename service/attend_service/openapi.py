@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from attend import __version__
 from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
-from attend_service.bodies import structured
+from attend_service.bodies import ARROW, structured
 from attend_service.operations import Operation
 from attend_service.problems import KINDS, ProblemDetails
 from attend_service.replies import HTML, JSON, PROBLEM
@@ -151,7 +151,10 @@ def _body(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {"schema": schema}
     if operation.example is not None:
         content["example"] = operation.example
-    return {"required": True, "content": {JSON: content}}
+    media = {JSON: content}
+    if operation.arrow:
+        media[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": True, "content": media}
 
 
 def _responses(operation: Operation) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from werkzeug.routing import BaseConverter
 from attend.api.base import Reply, Request
 from attend.deadline import until
 from attend.types import Json
-from attend_service.bodies import read_body, read_query
+from attend_service.bodies import ARROW, read_arrow, read_body, read_query
 from attend_service.context import context
 from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
@@ -51,6 +51,7 @@ class Operation:
         body, query: the models of what is sent; the view gets them under these names.
         bare: the field of the body that a bare list stands for.
         single: whether one item may stand for a list of one.
+        arrow: whether the body may be documents in Arrow's format.
         returns: what each successful status answers; None for nothing at all.
         html: whether a browser gets a page instead.
         example: a body that works.
@@ -75,6 +76,7 @@ class Operation:
     body: type[Request] | None = None
     bare: str | None = None
     single: bool = False
+    arrow: bool = False
     query: type[Request] | None = None
     html: bool = False
     example: Json = None
@@ -141,9 +143,12 @@ class Operation:
         arrived = request.environ.get(ARRIVED) or time.monotonic()
         with until(arrived + self.patience * context().settings.deadline):
             if self.body is not None:
-                body = read_body(self.body, self.bare, single=self.single)
-                need_memory(working_size(body))
-                arguments["body"] = body if self.exact else _resolved(body)
+                if self.arrow and request.mimetype == ARROW:
+                    arguments["body"] = read_arrow()
+                else:
+                    body = read_body(self.body, self.bare, single=self.single)
+                    need_memory(working_size(body))
+                    arguments["body"] = body if self.exact else _resolved(body)
             if self.query is not None:
                 query = read_query(self.query, form=self.html)
                 need_memory(working_size(query))

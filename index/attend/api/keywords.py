@@ -21,8 +21,9 @@ Conditions = Mapping[str, Any] | None
 
 
 class SearchKeywords(TypedDict, total=False):
-    """Options of a search (`attend.api.search.SearchOptions`)."""
+    """Options of a search (`attend.api.search.SearchRequest`)."""
 
+    vector: Sequence[float] | None
     k: int
     offset: int
     attend: int | Literal["all"]

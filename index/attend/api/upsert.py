@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -100,9 +102,31 @@ class UpsertRequest(Request):
 
     documents: list[DocumentRequest] = Field(max_length=MAX_DOCUMENTS)
 
+    @property
+    def parsed(self) -> Sequence[Document]:
+        """The documents as collections take them."""
+        return [item.document() for item in self.documents]
 
-def parse_documents(items: Iterable[Document | Mapping[str, Any]]) -> list[Document]:
-    """Return documents from mappings of the fields of `DocumentRequest`.
+
+@dataclass(frozen=True)
+class ArrowDocuments:
+    """The documents of a body in Arrow's format, as `UpsertRequest` has those of JSON."""
+
+    parsed: Sequence[Document]
+
+
+class ArrowTable(Protocol):
+    """A table that Arrow can read: of pandas, Polars, DuckDB or pyarrow itself."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+Documents: TypeAlias = Iterable[Document | Mapping[str, Any]] | ArrowTable
+"""Documents as a caller has them: each with the fields of `DocumentRequest`, or a table of them."""
+
+
+def parse_documents(items: Documents) -> list[Document]:
+    """Return documents from mappings of the fields of `DocumentRequest`, or from a table.
 
     Raises:
         InvalidRequest: one is wrong; its sentence begins with the position and the id.
@@ -110,16 +134,28 @@ def parse_documents(items: Iterable[Document | Mapping[str, Any]]) -> list[Docum
     >>> parse_documents([{"id": 1, "text": "A whale, hunted."}])[0].fields
     {'text': 'A whale, hunted.'}
     """
+    if hasattr(items, "__arrow_c_stream__"):
+        # Here: pyarrow takes long to import, and few writes need it.
+        from attend.api.arrow import arrow_documents
+
+        return arrow_documents(items)
     documents = []
     for place, item in enumerate(items):
-        if isinstance(item, Document):
-            documents.append(item)
-            continue
-        try:
-            documents.append(parse(DocumentRequest, item).document())
-        except InvalidRequest as error:
-            id = item.get("id") if isinstance(item, Mapping) else None
-            fault = InvalidRequest(f"documents.{place} (id {id!r:.80}): {error}", field=error.field)
-            fault.details = error.details
-            raise fault from None
+        if not isinstance(item, Document):
+            with located(place, item.get("id") if isinstance(item, Mapping) else None):
+                item = parse(DocumentRequest, item).document()
+        documents.append(item)
     return documents
+
+
+@contextmanager
+def located(place: int, id: object) -> Iterator[None]:
+    """Let an error of one document begin with its position and its id."""
+    try:
+        yield
+    except InvalidRequest as error:
+        fault = InvalidRequest(f"documents.{place} (id {id!r:.80}): {error}", field=error.field)
+        fault.details = [
+            {**detail, "field": f"documents.{place}.{detail['field']}"} for detail in error.details
+        ]
+        raise fault from None

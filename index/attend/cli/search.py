@@ -50,8 +50,9 @@ def search_command(
 ) -> None:
     """Search documents.
 
-    QUERY is text, or a JSON list of numbers for a collection of vectors; --vector takes its
-    place, also in a collection of texts. With --like it may be left out; with both, the query is
+    QUERY is text, or a JSON list of numbers for a collection of vectors. --vector takes its
+    place, also in a collection of texts; beside it, QUERY counts by its words (--lexical) and the
+    vector is compared with the keys. With --like it may be left out; with both, the query is
     a blend of them.
 
     \b
@@ -60,8 +61,6 @@ def search_command(
       attend search "[0.1, 0.7]" --data library --collection vectors
       attend search --vector query.json --data library --collection vectors
     """
-    if query is not None and vector is not None:
-        raise click.UsageError("QUERY and --vector are two queries; give one of them.")
     if vector is not None and as_vector(vector) is None:
         raise click.UsageError(
             f"--vector is {shortened(str(vector))}, but a list of finite numbers is expected."
@@ -69,7 +68,10 @@ def search_command(
     if query is None and vector is None and not ids:
         raise click.UsageError("Give a QUERY, a --vector, or --like with the id of a document.")
     collection = target.collection()
-    request = vector if query is None else _parsed_query(query, collection)
+    request: Any = vector
+    if query is not None:
+        both = {"text": query, "vector": vector}
+        request = _parsed_query(query, collection) if vector is None else both
     if request is None:
         blend: Any = {"ids": list(ids)}
     else:

@@ -16,7 +16,7 @@ from attend.api.documents import (
     UpdateRequest,
     Written,
 )
-from attend.api.upsert import UpsertRequest
+from attend.api.upsert import ArrowDocuments, UpsertRequest
 from attend.errors import UnknownDocument
 from attend.store import StoredDocument
 from attend_service.context import collection_of
@@ -54,21 +54,27 @@ EXAMPLE = {
     body=UpsertRequest,
     bare="documents",
     single=True,
+    arrow=True,
     body_limit=None,
     returns={200: Written},
     example=EXAMPLE,
     scope="write",
 )
-def upsert_documents(collection: str, body: UpsertRequest) -> Response:
+def upsert_documents(collection: str, body: UpsertRequest | ArrowDocuments) -> Response:
     """Insert or replace documents, all or none.
 
     A document has texts, own vectors or both; a collection without an encoder needs a vector beside
     a text. What is unchanged is not encoded again. The next search finds what was written. A bare
-    list is taken too, and so is a single document.
+    list is taken too, and so are a single document, and an uncompressed stream of Arrow's IPC
+    format with columns of these names, whose other columns are the payload.
     """
+<<<<<<< HEAD
     documents = [item.document() for item in body.documents]
     written = collection_of(collection).upsert(documents, progress=False)
     return reply(written)
+=======
+    return reply(collection_of(collection).upsert(body.parsed))
+>>>>>>> feaaed8 (Upserts take data frames and streams of Arrow)
 
 
 @operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})

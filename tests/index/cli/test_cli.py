@@ -248,7 +248,7 @@ def test_a_vector_is_asked_as_query_as_option_and_from_a_file(library, tmp_path)
             "'nothing.json' is not valid JSON, and no file that holds it",
         ),
         (["--vector", "{folder}/v.jsonl"], "is not valid JSON, and no file that holds it"),
-        (["q", "--vector", "[1, 2]"], "two queries; give one of them"),
+        (["q", "--vector", "{}"], "--vector is {}, but a list of"),
     ],
 )
 def test_a_wrong_vector_is_told_with_the_usage(library, given, said):
