@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -380,3 +382,32 @@ def test_the_server_says_what_indexes_must_do_where_clients_do_not(tmp_path):
     assert client.put("/v1/collections/usual", json={"dimension": 2}).status_code == 200
     assert client.put("/v1/collections/usual", json=own).status_code == 409
     data.close()
+
+
+def test_upserts_take_a_stream_of_arrow(client: FlaskClient) -> None:
+    client.put("/v1/collections/own", json={"dimension": 2})
+    table = pa.table(
+        {
+            "id": ["a", "b"],
+            "text": ["a whale", "a village"],
+            "vector": [[0.6, 0.8], [1.0, 0.0]],
+            "year": [1851, 1815],
+        }
+    )
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    path, kind = "/v1/collections/own/documents", "application/vnd.apache.arrow.stream"
+    written = client.post(path, data=sink.getvalue(), content_type=kind)
+    assert written.get_json()["added"] == 2
+    assert get(client, f"{path}/a")["payload"] == {"year": 1851}
+    query = {"query": "whale", "vector": [0.6, 0.8], "lexical": True, "highlight": True}
+    batch = {"searches": [query, {"query": {"text": "village", "vector": [1, 0]}}]}
+    first, second = post(client, "/v1/collections/own/search/batch", batch)["answers"]
+    assert (first["hits"][0]["id"], second["hits"][0]["id"]) == ("a", "b")
+    assert first["hits"][0]["highlight"]["spans"] == [[2, 7]]
+    across = post(client, "/v1/search", query | {"collections": ["own"]})
+    assert across["hits"][0]["id"] == "a"
+    for body, status in ((b"ARROW1", 422), (b"", 400)):
+        assert client.post(path, data=body, content_type=kind).status_code == status
+    assert client.post(SEARCH, data=sink.getvalue(), content_type=kind).status_code in (404, 415)
