@@ -80,13 +80,9 @@ class StoredCollection(VersionedCollection):
         A document whose texts are as stored is not encoded again.
 
         Args:
-            documents: each with the fields of `DocumentRequest`: id, text or fields, vector or
-                vectors, value, payload; or a table with such columns (pandas, Polars, DuckDB,
-                Arrow), whose other columns are the payload.
+            documents: each with the fields of `DocumentRequest`, or a table with such columns
+                (pandas, Polars, Arrow), whose other columns are the payload.
             progress: as for `train`; by default a bar is shown for many documents only.
-
-        Raises:
-            InvalidRequest: documents that this collection cannot take; nothing was stored.
 
         >>> books.upsert([{"id": "dune", "vector": [0.2, 0.9], "payload": {"year": 1965}}]).added
         1

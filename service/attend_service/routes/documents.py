@@ -68,13 +68,7 @@ def upsert_documents(collection: str, body: UpsertRequest | ArrowDocuments) -> R
     list is taken too, and so are a single document, and an uncompressed stream of Arrow's IPC
     format with columns of these names, whose other columns are the payload.
     """
-<<<<<<< HEAD
-    documents = [item.document() for item in body.documents]
-    written = collection_of(collection).upsert(documents, progress=False)
-    return reply(written)
-=======
-    return reply(collection_of(collection).upsert(body.parsed))
->>>>>>> feaaed8 (Upserts take data frames and streams of Arrow)
+    return reply(collection_of(collection).upsert(body.parsed, progress=False))
 
 
 @operations.add("GET", ALL, query=ListingRequest, returns={200: DocumentPage})
