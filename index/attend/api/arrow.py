@@ -71,7 +71,7 @@ def stream_documents(body: bytes) -> list[Document]:
                     "The Arrow stream is compressed; write it uncompressed.", field="body"
                 )
         return _documents(pa.ipc.open_stream(body), untrusted=True)
-    except (pa.ArrowException, TypeError, ValueError, struct.error, OSError) as error:
+    except (pa.ArrowException, TypeError, ValueError, IndexError, struct.error, OSError) as error:
         raise InvalidRequest(
             f"The body is no stream of Arrow's IPC format ({error}).", field="body"
         ) from error
