@@ -103,7 +103,7 @@ TWO = {"id": ["a", "b"], "vector": [[1.0, 0.0], [0.0, 1.0]]}
         (pa.table({"name": ["a"], "vector": [[1.0]]}), "columns name, vector, but a column 'id'"),
         (pa.table({"id": ["a"], "embedding": [[1.0]]}), "one of text, fields, vector, vectors"),
         (pa.table({"id": ["a", None], "text": ["b", "c"]}), r"documents.1 \(id None\): id: "),
-        (pa.table({"id": ["a"], "text": [7]}), r"documents.0 \(id 'a'\): text: a text was expected"),
+        (pa.table({"id": ["a"], "text": [7]}), r"documents.0 \(id 'a'\): text: a text was"),
         (pa.table(TWO | {"vector": ["[1, 0]", "x"]}), "type string, but lists of numbers"),
         (pa.table(TWO | {"vector": [["a"], ["b"]]}), "but lists of numbers were expected"),
         (pa.table(TWO | {"vectors": [[[1.0]], [[1.0]]]}), "send one of them"),
