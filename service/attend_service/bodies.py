@@ -52,7 +52,7 @@ def read_arrow() -> ArrowDocuments:
     """The request's body as documents in Arrow's format."""
     from attend.api.arrow import stream_documents
 
-    raw = _raw_body("a stream with a row for each document")
+    raw = request.get_data(cache=False)
     need_memory(ARROW_MEMORY * len(raw))
     return ArrowDocuments(stream_documents(raw))
 
@@ -104,17 +104,12 @@ def _has_items(content: Mapping[str, object]) -> bool:
     )
 
 
-def _raw_body(expected: str) -> bytes:
+def _json_body() -> object:
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise UnsupportedMediaType("The body is compressed; send it uncompressed.")
     raw = request.get_data(cache=False)
     if not raw:
-        raise BadRequest(f"The body is empty; send {expected}.")
-    return raw
-
-
-def _json_body() -> object:
-    raw = _raw_body("a JSON object, {} for defaults")
+        raise BadRequest("The body is empty; send a JSON object, {} for defaults.")
     if not request.is_json:
         raise UnsupportedMediaType(
             f"The body is sent as {request.mimetype or 'nothing in particular'}; send JSON, with "
