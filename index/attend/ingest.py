@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.api.base import MAX_DETAILS, MAX_TEXT
+from attend.api.base import MAX_DETAILS, MAX_TEXT, parse
 from attend.api.documents import Written
+from attend.api.upsert import DocumentRequest, Documents, located
 from attend.encoder import Encoder
 from attend.errors import InvalidRequest
 from attend.own_vectors import own_vectors
@@ -214,6 +215,29 @@ class Ingest:
             {"field": field, "reason": str(reason)} for field, reason in wrong[:MAX_DETAILS]
         ]
         raise refusal
+
+
+def parse_documents(items: Documents) -> list[Document]:
+    """Return documents from mappings of the fields of `DocumentRequest`, or from a table.
+
+    Raises:
+        InvalidRequest: one is wrong; its sentence begins with the position and the id.
+
+    >>> parse_documents([{"id": 1, "text": "A whale, hunted."}])[0].fields
+    {'text': 'A whale, hunted.'}
+    """
+    if hasattr(items, "__arrow_c_stream__"):
+        # Here: pyarrow takes long to import, and few writes need it.
+        from attend.api.arrow import arrow_documents
+
+        return arrow_documents(items)
+    documents = []
+    for place, item in enumerate(items):
+        if not isinstance(item, Document):
+            with located(place, item.get("id") if isinstance(item, Mapping) else None):
+                item = parse(DocumentRequest, item).document()
+        documents.append(item)
+    return documents
 
 
 def check_id(id: str) -> None:

@@ -15,12 +15,12 @@ from attend.api.documents import (
     UpdateRequest,
     Written,
 )
-from attend.api.upsert import Documents, parse_documents
+from attend.api.upsert import Documents
 from attend.attention import default_scale
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
-from attend.ingest import Ingest, Prepared, value_hash
+from attend.ingest import Ingest, Prepared, parse_documents, value_hash
 from attend.progress import Progress, reported
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place

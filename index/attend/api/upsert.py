@@ -17,7 +17,6 @@ from attend.api.base import (
     Request,
     Vector,
     WrongField,
-    parse,
 )
 from attend.errors import InvalidRequest
 from attend.types import WHOLE, Document
@@ -123,29 +122,6 @@ class ArrowTable(Protocol):
 
 Documents: TypeAlias = Iterable[Document | Mapping[str, Any]] | ArrowTable
 """Documents as a caller has them: each with the fields of `DocumentRequest`, or a table of them."""
-
-
-def parse_documents(items: Documents) -> list[Document]:
-    """Return documents from mappings of the fields of `DocumentRequest`, or from a table.
-
-    Raises:
-        InvalidRequest: one is wrong; its sentence begins with the position and the id.
-
-    >>> parse_documents([{"id": 1, "text": "A whale, hunted."}])[0].fields
-    {'text': 'A whale, hunted.'}
-    """
-    if hasattr(items, "__arrow_c_stream__"):
-        # Here: pyarrow takes long to import, and few writes need it.
-        from attend.api.arrow import arrow_documents
-
-        return arrow_documents(items)
-    documents = []
-    for place, item in enumerate(items):
-        if not isinstance(item, Document):
-            with located(place, item.get("id") if isinstance(item, Mapping) else None):
-                item = parse(DocumentRequest, item).document()
-        documents.append(item)
-    return documents
 
 
 @contextmanager
