@@ -285,11 +285,15 @@ class Data(AliasedCollections):
 
         >>> library.close()
         """
+        self.close_collections()
+        self._engine.close()
+
+    def close_collections(self) -> None:
+        """Close the files of all collections; each is opened again where it is used next."""
         with self._lock:
             for _, collection in self._open.values():
                 collection.close()
             self._open.clear()
-        self._engine.close()
 
     def _settings(self, request: CollectionSettings) -> Settings:
         plain = request.model_dump(exclude={"encoder", "dimension"})

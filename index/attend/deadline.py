@@ -58,9 +58,9 @@ def is_over() -> bool:
     return time.monotonic() > _current.moment
 
 
-def check_deadline() -> None:
-    """Raise OverTime if the deadline of this thread has passed."""
-    if is_over():
+def check_deadline(ahead: float = 0.0) -> None:
+    """Raise OverTime if the deadline of this thread has passed, or does within `ahead` seconds."""
+    if time.monotonic() + ahead > _current.moment:
         raise _over_time()
 
 

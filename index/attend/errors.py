@@ -19,6 +19,7 @@ AttendError
 │   └── ManifestMismatch  an index file and the database disagree
 ├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── Unavailable           a server that it needs does not answer, or not in time
+│   └── OutOfFiles        the process has as many open files as the system allows
 ├── LimitExceeded         larger than a stated limit
 ├── OverTime              the work took longer than its deadline
 ├── SourceError           a source that cannot be read at all
@@ -154,6 +155,10 @@ class Unavailable(AttendError):
 
     retry_after = 5
     """Seconds to wait before asking again."""
+
+
+class OutOfFiles(Unavailable):
+    """The process has as many open files as the system allows."""
 
 
 class LimitExceeded(AttendError):

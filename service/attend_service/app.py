@@ -8,9 +8,9 @@ from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import NotFound, SecurityError
 
 from attend import Data
-from attend.errors import ReadOnly
+from attend.errors import OutOfFiles, ReadOnly
 from attend.training import train
-from attend_service.context import EXTENSION, Context, context, requested_operation
+from attend_service.context import EXTENSION, Context, Files, context, requested_operation
 from attend_service.jobs import Jobs
 from attend_service.logs import observe
 from attend_service.metrics import EXTENSION as METRICS
@@ -47,7 +47,9 @@ def create_app(
     jobs = jobs or Jobs(data, train)
     keys = KeyRing(data.folder, always=settings.require_keys)
     operations = {operation.name: operation for operation in all_operations()}
-    app.extensions[EXTENSION] = Context(data, settings, readiness, jobs, keys, operations)
+    app.extensions[EXTENSION] = Context(
+        data, settings, readiness, jobs, keys, operations, Files(data)
+    )
     app.extensions[f"{EXTENSION}-operations"] = all_operations()
     app.jinja_env.globals["views"] = VIEWS
     metrics = app.extensions[METRICS] = Metrics(data, readiness, jobs)
@@ -99,6 +101,8 @@ def body_limit(app: Flask, environ: dict[str, Any]) -> int:
 
 
 def _respond(error: Exception) -> Response:
+    if isinstance(error, OutOfFiles):
+        context().files.free(error)
     return respond(error, names_all=access.sees_all())
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from flask import current_app, request
+from flask import current_app, g, request
 
 from attend import Collection, Data
+from attend.errors import Conflict, OutOfFiles
 from attend_service.jobs import Jobs
 from attend_service.readiness import Readiness
 from attend_service.security.keys import KeyRing, Scope
 from attend_service.settings import ServerSettings
+
+log = logging.getLogger("attend")
 
 EXTENSION = "attend"
 
@@ -42,6 +48,27 @@ class RequestedOperation(Protocol):
     def body_limit(self) -> int | None: ...
 
 
+class Files:
+    """Frees files where the process has as many open as the system allows."""
+
+    SECONDS = 60.0
+    """How often it does so, and says so."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._last = -self.SECONDS
+        self._lock = threading.Lock()
+
+    def free(self, error: OutOfFiles) -> None:
+        """Close the collections, each of which threads may have open several times."""
+        with self._lock:
+            if time.monotonic() - self._last < self.SECONDS:
+                return
+            self._last = time.monotonic()
+        log.warning("%s All collections are closed, and opened again where they are used.", error)
+        self._data.close_collections()
+
+
 @dataclass(frozen=True)
 class Context:
     """The objects of one application; `operations` are by the names of their views."""
@@ -52,6 +79,7 @@ class Context:
     jobs: Jobs
     keys: KeyRing
     operations: Mapping[str, RequestedOperation]
+    files: Files
 
 
 def context() -> Context:
@@ -60,8 +88,28 @@ def context() -> Context:
 
 
 def collection_of(name: str) -> Collection:
-    """Return the collection with a name or an alias."""
-    return context().data.collection(name)
+    """Return the collection with a name or an alias.
+
+    Raises:
+        Conflict: the request has a key, and the name has become an alias since it was checked.
+    """
+    collection = context().data.collection(name)
+    if collection.name != name:
+        check_opened([name], [collection.name])
+    return collection
+
+
+def check_opened(names: Container[str], opened: Iterable[str]) -> None:
+    """Raise Conflict where other collections were opened than the request's key was checked for.
+
+    With a key, `names` are collections: aliases were resolved by the check. One that is dropped
+    meanwhile may leave its name to an alias of another.
+    """
+    if "key" in g and any(name not in names for name in opened):
+        raise Conflict(
+            "The collection was replaced by an alias while it was opened. Send the request again.",
+            field="collection",
+        )
 
 
 def requested_operation() -> RequestedOperation | None:

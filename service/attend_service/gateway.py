@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
@@ -19,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope
 
-from attend_service.operations import ARRIVED
+from attend_service.operations import ANSWERED_SHARE, ARRIVED, DEADLINE, WORKING_SHARE
 from attend_service.problems import BUSY, OVER_TIME, TOO_SLOW, UNREADABLE
 from attend_service.security.limits import (
     BYTES_PER_SECOND,
@@ -38,8 +39,10 @@ from attend_service.wsgi import (
     Headers,
     HttpAnswer,
     Refusal,
+    add_headers,
     environ_of,
     pieces_of,
+    send_late,
 )
 
 Application = Callable[[Environ, Any], Iterable[bytes]]
@@ -64,10 +67,11 @@ LOOK_SECONDS = 0.002, 0.5
 
 
 class Patience(NamedTuple):
-    """Seconds that a client gets, to send a body, and without a byte taken of an answer."""
+    """Seconds for a client to send a body, to take a byte of an answer, and to be answered."""
 
     body: float = REQUEST_SECONDS
     idle: float = IDLE_SECONDS
+    answer: float = 60
 
 
 class Gateway:
@@ -130,13 +134,14 @@ class Gateway:
                 if is_operational:
                     answer = await threads.run(partial(self._call, environ))
                 else:
-                    answer = await self._admit(environ)
+                    late = partial(send_late, scope, protocol)
+                    admitted = await self._admit(environ, late)
+                    if admitted is None:
+                        return
+                    answer = admitted
         except Refusal as refusal:
             answer = refusal.answer(scope.path)
-        answer.headers.append(("Server", "attend"))
-        if "transfer-encoding" in scope.headers:
-            # A proxy that goes by a length could take what follows for another's (RFC 9112 6.1).
-            answer.headers.append(("Connection", "close"))
+        add_headers(answer, scope)
         if answer.rest is None:
             protocol.response_bytes(answer.status, answer.headers, answer.content)
             return
@@ -187,12 +192,17 @@ class Gateway:
             raise Refusal(UNREADABLE, detail)
         return body
 
-    async def _admit(self, environ: Environ) -> HttpAnswer:
-        """Run a request in a thread, once there is one, and the memory that it takes."""
+    async def _admit(self, environ: Environ, late: Callable[[], None]) -> HttpAnswer | None:
+        """Run a request in a thread, once there is one, and the memory that it takes.
+
+        Args:
+            late: called where there is no answer in time; the answer is None then.
+        """
         if self._admitted >= self._running_limit + self._queue_limit:
             raise self._busy(self._queue_limit, "")
         body = environ["wsgi.input"]
-        size, deadline = body.seek(0, SEEK_END), None
+        size = body.seek(0, SEEK_END)
+        deadline = environ[ARRIVED] + WORKING_SHARE * self._patience.answer
         if size <= SPOOL_BYTES:
             size = 0
         self._admitted += 1
@@ -201,32 +211,56 @@ class Gateway:
                 body.seek(0)
                 environ[GRANTED] = size
                 try:
-                    return await self._run(environ, size, deadline)
+                    return await self._run(environ, size, deadline, late)
                 except NeedsMemory as needs:
                     size, deadline = needs.size, needs.deadline
         finally:
             self._admitted -= 1
 
-    async def _run(self, environ: Environ, size: int, deadline: float | None) -> HttpAnswer:
+    async def _run(
+        self, environ: Environ, size: int, deadline: float, late: Callable[[], None]
+    ) -> HttpAnswer | None:
         """Run a request in a thread, with so much memory.
 
         Raises:
             NeedsMemory: it takes more.
         """
-        call = partial(self._call, environ)
         if not size:
-            return await self._threads.run(call)
+            return await self._in_time(environ, late)
         if self._memory.waiting >= MAX_WAITING:
             raise self._busy(MAX_WAITING, " for memory")
         try:
             async with self._memory.hold(size, deadline):
-                return await self._threads.run(call)
+                return await self._in_time(environ, late)
         except TimeoutError:
             detail = (
                 "The request waited for memory until its deadline, while others worked. Ask for "
                 "less at once, or send it again later."
             )
             raise Refusal(OVER_TIME, detail) from None
+
+    async def _in_time(self, environ: Environ, late: Callable[[], None]) -> HttpAnswer | None:
+        """Run a request in a thread; where it is late, return None once the thread is free."""
+        work = self._threads.run(partial(self._call, environ))
+        latest, end = environ[ARRIVED] + ANSWERED_SHARE * self._patience.answer, 0.0
+        while end < latest:
+            end = latest
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    answer = await asyncio.shield(work)
+                if answer.rest is not None:
+                    has_memory = environ[GRANTED] > 0
+                    await self._unsent.make_room(
+                        len(answer.content), has_memory=has_memory, deadline=end
+                    )
+                return answer
+            latest = environ.get(DEADLINE, end)  # some operations may take longer
+        late()
+        with suppress(Exception, NeedsMemory):
+            answer = await work
+            if answer.rest is not None:
+                await self._threads.run(answer.rest.close)
+        return None
 
     def _busy(self, waiting: int, reason: str) -> Refusal:
         self.refused += 1
@@ -286,8 +320,12 @@ class Gateway:
         def start_response(status: str, headers: Headers, _error: object = None) -> None:
             started.append((int(status[:3]), headers))
 
-        rest = pieces_of(self._application(environ, start_response), environ["wsgi.input"])
-        content = next(rest, b"")
+        try:
+            rest = pieces_of(self._application(environ, start_response), environ["wsgi.input"])
+            content = next(rest, b"")
+        except NeedsMemory as needs:
+            # Its traceback has the body, and a future that has it would be kept with it.
+            raise needs.with_traceback(None) from None
         if environ.get(GRANTED):
             trim_heap()
         if len(content) >= WHOLE_BYTES:

@@ -13,7 +13,7 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
-from attend.deadline import until
+from attend.deadline import check_deadline, until
 from attend.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
 from attend_service.context import context
@@ -26,6 +26,13 @@ View = Callable[..., Response]
 
 ARRIVED = "attend.arrived"
 """The moment at which a request was received, in its environment, by `time.monotonic`."""
+
+DEADLINE = "attend.deadline"
+"""The moment at which its client has an answer, whatever becomes of the work."""
+
+WORKING_SHARE, ANSWERED_SHARE = 0.9, 0.95
+"""Shares of the deadline after which work stops, at its next check, and a client is answered at the
+latest. The rest is for what lies between two checks, and for the answer's way."""
 
 CONVERTERS = {"id": "id:", "version": "int:", "job": "int:"}
 """A document's id may be anything; versions and jobs are numbers."""
@@ -141,7 +148,12 @@ class Operation:
 
     def call(self, **arguments: Any) -> Response:
         arrived = request.environ.get(ARRIVED) or time.monotonic()
-        with until(arrived + self.patience * context().settings.deadline):
+        seconds = self.patience * context().settings.deadline
+        request.environ[DEADLINE] = arrived + ANSWERED_SHARE * seconds
+        end = arrived + WORKING_SHARE * seconds
+        with until(end):
+            if time.monotonic() > end:  # it waited for a thread as long
+                check_deadline()
             if self.body is not None:
                 if self.arrow and request.mimetype == ARROW:
                     arguments["body"] = read_arrow()

@@ -28,6 +28,7 @@ from attend.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    OutOfFiles,
     OverTime,
     ReadOnly,
     Unavailable,
@@ -163,7 +164,7 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error, names_all=names_all)
-    if problem.status >= 500 and problem.type != OVER_TIME.type:
+    if problem.status >= 500 and not isinstance(error, OverTime | OutOfFiles):
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
@@ -195,6 +196,8 @@ def _errors(error: AttendError) -> Sequence[Detail]:
 def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
+    if isinstance(error, OutOfFiles):
+        return "The server has too many files open; ask again later."
     if isinstance(error, Unavailable):
         return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,15 +16,42 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
+STANDING_SECONDS = 10.0
+"""The time after which a client that takes nothing makes room for others' answers."""
+
+LOOK_SECONDS = 0.02
+"""How often an answer looks whether there is room for it."""
+
+
 class Unsent:
     """Long answers on the way to their clients, whose memory is limited together.
 
-    Where they exceed it, the answer of which nothing was taken for the longest time is dropped.
+    An answer waits for room in the working memory that it has. What has none may wait with half
+    as much again.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sizes: dict[asyncio.Task[Any], int] = {}  # the one that stands longest is first
+        self._waiting = 0  # bytes of answers without working memory
+        # Size and last progress; the one that stands longest is first.
+        self._answers: dict[asyncio.Task[Any], tuple[int, float]] = {}
+
+    async def make_room(self, size: int, *, has_memory: bool, deadline: float) -> None:
+        """Wait until an answer fits; drop those that stand where it cannot wait."""
+        uncounted = 0 if has_memory else size
+        self._waiting += uncounted
+        try:
+            while self._answers and self._total() + size > self._limit:
+                slowest, (_, since) = next(iter(self._answers.items()))
+                now = time.monotonic()
+                may_wait = self._waiting <= self._limit // 2 and now < deadline
+                if may_wait and now - since < STANDING_SECONDS:
+                    await asyncio.sleep(LOOK_SECONDS)
+                else:
+                    del self._answers[slowest]
+                    slowest.cancel()
+        finally:
+            self._waiting -= uncounted
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Callable[[], None]]:
@@ -32,18 +60,17 @@ class Unsent:
         assert task is not None
 
         def progress() -> None:
-            if task in self._sizes:
-                self._sizes[task] = self._sizes.pop(task)
+            if self._answers.pop(task, None) is not None:
+                self._answers[task] = size, time.monotonic()
 
-        while self._sizes and sum(self._sizes.values()) + size > self._limit:
-            slowest = next(iter(self._sizes))
-            del self._sizes[slowest]
-            slowest.cancel()
-        self._sizes[task] = size
+        self._answers[task] = size, time.monotonic()
         try:
             yield progress
         finally:
-            self._sizes.pop(task, None)
+            self._answers.pop(task, None)
+
+    def _total(self) -> int:
+        return sum(size for size, _ in self._answers.values())
 
 
 class NeedsMemory(BaseException):

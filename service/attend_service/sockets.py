@@ -84,7 +84,10 @@ class Connection:
         """Find the connection of a client; None where the system does not tell."""
         if not LINUX:
             return None
-        duplicates = _duplicates(lambda peer: peer.getpeername()[:2] == (address, port))
+        try:
+            duplicates = _duplicates(lambda peer: peer.getpeername()[:2] == (address, port))
+        except OSError:  # no file is left to list them with
+            return None
         return cls(duplicates[0]) if duplicates else None
 
     def taken(self) -> int:

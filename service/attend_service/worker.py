@@ -27,7 +27,7 @@ from attend import AttendError, Data
 from attend.timings import listen
 from attend_service import logs
 from attend_service.app import body_limit, create_app
-from attend_service.gateway import Gateway
+from attend_service.gateway import Gateway, Patience
 from attend_service.jobs import Jobs, Trainer
 from attend_service.metrics import IS_ONE_OF_SEVERAL, QueueState, metrics_of
 from attend_service.readiness import Readiness
@@ -102,6 +102,7 @@ class Worker:
             queue=settings.queue,
             max_body=settings.max_body_bytes,
             body_limit=partial(body_limit, app),
+            patience=Patience(answer=settings.deadline),
         )
         self._metrics = metrics_of(app)
         gateway = self._gateway

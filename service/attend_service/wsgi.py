@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import IO, Any, NamedTuple
 
-from granian.rsgi import Scope
+from granian.rsgi import HTTPProtocol, Scope
 
-from attend_service.problems import BUSY, HEADERS_TOO_LARGE, UNREADABLE, Kind
+from attend_service.problems import BUSY, HEADERS_TOO_LARGE, OVER_TIME, UNREADABLE, Kind
 from attend_service.replies import PROBLEM, to_json
 from attend_service.security.browsers import ALWAYS
 from attend_service.security.limits import MAX_HEADERS
@@ -56,6 +56,26 @@ class HttpAnswer(NamedTuple):
     def length(self) -> int:
         lengths = [value for name, value in self.headers if name.lower() == "content-length"]
         return int(lengths[0]) if lengths else len(self.content)
+
+
+def add_headers(answer: HttpAnswer, scope: Scope) -> None:
+    """Add the headers that any answer has."""
+    answer.headers.append(("Server", "attend"))
+    if "transfer-encoding" in scope.headers:
+        # A proxy that goes by a length could take what follows for another's (RFC 9112 6.1).
+        answer.headers.append(("Connection", "close"))
+
+
+def send_late(scope: Scope, protocol: HTTPProtocol) -> None:
+    """Answer a client whose request has not ended by its deadline."""
+    detail = (
+        "The request takes longer than the server allows, and its answer is not waited for. Where "
+        "it writes, look before you send it again: it may be stored. Ask for less at once, or "
+        "start the server with a larger --deadline."
+    )
+    answer = Refusal(OVER_TIME, detail).answer(scope.path)
+    add_headers(answer, scope)
+    protocol.response_bytes(answer.status, answer.headers, answer.content)
 
 
 def pieces_of(iterable: Iterable[bytes], body: IO[bytes]) -> Generator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 import threading
 from asyncio import AbstractEventLoop
@@ -28,6 +29,7 @@ LIMIT = 30.0
 THREADS, QUEUE = 2, 3
 MAX_BODY = 1_000_000
 HEADER_SECONDS, REQUEST_SECONDS, IDLE_SECONDS = 1.0, 2.0, 1.0
+ANSWER_SECONDS = float(os.environ.get("ANSWER_SECONDS", "60"))
 
 
 class Application:
@@ -78,7 +80,7 @@ gateway = StoppingGateway(
     queue=QUEUE,
     max_body=MAX_BODY,
     body_limit=lambda environ: MAX_BODY,
-    patience=Patience(REQUEST_SECONDS, IDLE_SECONDS),
+    patience=Patience(REQUEST_SECONDS, IDLE_SECONDS, ANSWER_SECONDS),
 )
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -50,11 +51,11 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def started() -> Iterator[Server]:
+def started(**environment: str) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tests.service.gateway_server", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment)
     server = Server(port)
     try:
         until(lambda: answers(server))
@@ -112,6 +113,18 @@ def test_a_full_queue_refuses_while_health_and_metrics_answer() -> None:
         assert server.get("/v1/wait/later").status == 200
         assert "/v1/wait/late" not in server.state()["answered"]
         assert server.state()["waiting"] == 0
+
+
+def test_a_client_is_answered_at_its_deadline_while_the_work_keeps_its_place() -> None:
+    with started(ANSWER_SECONDS="1") as server, ThreadPoolExecutor(THREADS + 1) as pool:
+        late = list(pool.map(server.get, [f"/v1/wait/{n}" for n in range(THREADS + 1)]))
+        assert [reply.status for reply in late] == [503] * (THREADS + 1)
+        assert json.loads(late[0].body)["type"] == "/docs#over-time"
+        assert late[0].headers["server"] == "attend"
+        assert server.state()["waiting"] == 1, "threads are taken until their work ends"
+        server.get("/healthz?open")
+        until(lambda: server.state()["waiting"] == 0)
+        assert server.get("/v1/wait/later").status == 200
 
 
 # -- clients that are slow, or leave ------------------------------------------------------------

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,6 +120,28 @@ def test_more_connections_than_files_wait_outside_and_are_told_once(
         assert server.request("POST", SEARCH, {"query": [1, 0, 0]})[0] == 200
     (line,) = log.read_text().splitlines()
     assert f"The system allows {DESCRIPTORS} open files" in line
+
+
+def test_more_collections_than_files_are_answered_again_and_told_once(tmp_path: Path) -> None:
+    folder, log = tmp_path / "library", tmp_path / "log"
+    with closing(Data(folder)) as data:
+        for number in range(CROWD):
+            data.create(f"c{number}", dimension=3).upsert([{"id": "a", "vector": [1, 0, 0]}])
+    paths = [f"/v1/collections/c{number}/search" for number in range(CROWD)]
+    with (
+        with_few_files(folder, log, "--log-level", "warning") as server,
+        ThreadPoolExecutor(8) as clients,
+    ):
+        wait_until_ready(server)
+
+        def ask(path: str) -> int:
+            return server.request("POST", path, {"query": [1, 0, 0]})[0]
+
+        statuses = set(clients.map(ask, 10 * paths))
+        assert {200, 503} <= statuses
+        assert server.request("GET", "/healthz")[0] == 200
+        until(lambda: ask(paths[0]) == 200)
+    assert log.read_text().count("All collections are closed") in (1, 2)
 
 
 def test_the_health_port_answers_health_checks_and_nothing_else(tmp_path: Path) -> None:

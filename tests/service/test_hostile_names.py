@@ -14,8 +14,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
+from attend.api.answers import AcrossAnswer
+from attend.api.search import AcrossRequest
 from attend.encoder import DEFAULT
+from attend_service import operations
 from attend_service.app import create_app
+from attend_service.context import Context, context
 from attend_service.security.keys import KeyFile
 from attend_service.settings import ServerSettings
 from tests.service.test_server import running, wait_until_ready
@@ -44,6 +48,49 @@ def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> 
     assert set(statuses) == {200, 403}, "either is missing: nothing was tried"
     with closing(Data(tmp_path, read_only=True)) as data:
         assert data.collection("theirs").ids() == {"theirs"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/collections/mine/search", ONE),
+        ("POST", "/v1/collections/mine/search/batch", {"searches": [ONE]}),
+        ("POST", "/v1/search", {**ONE, "collections": ["mine"]}),
+        ("POST", "/v1/collections/mine/documents", [{"id": "n", "vector": [1, 0, 0]}]),
+        ("GET", "/v1/collections/mine/documents", None),
+        ("GET", "/v1/collections/mine", None),
+        ("POST", "/v1/collections/mine/snapshot", None),
+    ],
+)
+def test_an_alias_in_the_place_of_a_collection_is_not_followed(
+    data: Data, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: Any
+) -> None:
+    """The collection is dropped between the check of the key and the view."""
+    for name in ("mine", "theirs"):
+        data.create(name, dimension=3).upsert([{"id": name, "vector": [1, 0, 0]}])
+    key = KeyFile(data.folder).add(scope="admin", collections=["mine"]).text
+    app = create_app(data)
+
+    def replace() -> Context:
+        if "mine" in data.names():
+            data.drop("mine")
+            data.set_alias("mine", "theirs")
+        with app.app_context():
+            return context()
+
+    def search_across(self: Data, request: AcrossRequest) -> AcrossAnswer:
+        replace()
+        return across(self, request)
+
+    across = Data.search_across
+    if path == "/v1/search":  # whose body names the collections
+        monkeypatch.setattr(Data, "search_across", search_across)
+    else:
+        monkeypatch.setattr(operations, "context", replace)  # called once the key is checked
+    answer = app.test_client().open(path, method=method, json=body, headers={"X-Api-Key": key})
+    assert answer.status_code == 409, answer.data
+    assert b"theirs" not in answer.data
+    assert data.collection("theirs").ids() == {"theirs"}
 
 
 def switch(folder: Path, stopped: threading.Event) -> None:

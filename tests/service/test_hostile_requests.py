@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flask import Response
+from flask.testing import FlaskClient
 
 from attend import Data
 from attend.api.search import (
@@ -22,7 +24,9 @@ from attend.api.search import (
     MAX_BATCH_MASKED,
     MAX_BATCH_PARTS,
 )
+from attend.deadline import deadline
 from attend.search.values import MAX_PATHS
+from attend_service.operations import WORKING_SHARE, Operation
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY
 from tests.service.test_hostile_connections import memory
@@ -158,6 +162,18 @@ def test_a_search_that_takes_too_long_is_stopped(server: Server) -> None:
     assert problem["type"] == "/docs#over-time"
     assert "--deadline" in problem["detail"]
     assert server.request("POST", SEARCH, QUERY)[0] == 200
+
+
+@pytest.mark.parametrize("patience", [1, 10])
+def test_an_operation_may_take_several_deadlines(client: FlaskClient, patience: int) -> None:
+    def show() -> Response:
+        left.append(deadline() - time.monotonic())
+        return Response(status=204)
+
+    left: list[float] = []
+    with client.application.test_request_context("/"):
+        Operation("GET", "/", "", show, {204: None}, patience=patience).call()
+    assert left[0] == pytest.approx(WORKING_SHARE * patience * 60, abs=5)
 
 
 def test_work_ends_at_the_deadline_where_the_client_has_left(library: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
+from attend.errors import Damaged
 from attend.exchange import restore
 from attend.verify import verify
 from attend_service.app import create_app
+from attend_service.routes.server import MAX_SNAPSHOTS
 from attend_service.security.keys import KeyFile
 from tests.service.conftest import LIMIT
 from tests.service.test_security_server import served
@@ -268,6 +271,10 @@ HOSTILE = {
         of_sql("UPDATE keys SET embedding = x'0000807f0000807f0000807f'"), "finite numbers",
     ),
     "matrices that are none": (of_sql("UPDATE projections SET weights = x'00'"), "cannot be read"),
+    "a payload that is deep": (
+        of_sql(f"""UPDATE documents SET payload = '{{"a": {"[" * 201}{"]" * 201}}}'"""),
+        "more than 200 deep",
+    ),
     "a payload that is a list": (of_sql("UPDATE documents SET payload = '[]'"), "a payload that"),
     "a payload that is no JSON": (of_sql("UPDATE documents SET payload = '{'"), "no JSON"),
     "an id that is not UTF-8": (
@@ -332,6 +339,34 @@ def test_checking_has_a_deadline(
     assert "could not be checked within 0 s" in answer.get_json()["detail"]
     assert list(tmp_path.rglob("*.db")) == []
     with_data.close()
+
+
+def test_a_long_manifest_is_not_read(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "MAX_MANIFEST", 100)
+    with closing(Data(tmp_path)) as data:
+        refused = create_app(data).test_client().put(COPY, data=server.snapshot, content_type=TAR)
+        assert refused.status_code == 422
+        assert "does not begin with manifest.json" in refused.get_json()["detail"]
+        assert data.names() == []
+
+
+def test_few_snapshots_are_worked_on_at_once(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object, **__: object) -> None:
+        refused.append(client.put(COPY, data=server.snapshot, content_type=TAR))
+        raise Damaged("One more was begun.")
+
+    refused: list[Any] = []
+    monkeypatch.setattr("attend_service.routes.server.restore_backup", check)
+    with closing(Data(tmp_path)) as data:
+        client = create_app(data).test_client()
+        client.put(COPY, data=server.snapshot, content_type=TAR)
+    assert [answer.status_code for answer in refused] == [429] + [422] * (MAX_SNAPSHOTS - 1)
+    assert refused[0].headers["Retry-After"] == "10"
+    assert f"{MAX_SNAPSHOTS} snapshots are taken or restored" in refused[0].get_json()["detail"]
 
 
 def test_restoring_takes_a_key_to_all_collections(

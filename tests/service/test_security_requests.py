@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from attend_service.app import create_app
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth
 from attend_service.settings import ServerSettings, check_origin
+from tests.places import ROOT
 
 SEARCH = "/v1/collections/books/search"
 DOCUMENTS = "/v1/collections/books/documents"
@@ -90,30 +92,55 @@ def test_a_long_address_is_refused(books: FlaskClient) -> None:
     assert "16,384" in response.get_json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (SEARCH, {"query": [1, 0, 0], "k": 10_001}),
-        (SEARCH, {"query": [1, 0, 0], "attend": 100_001}),
-        (SEARCH, {"query": "x" * 1_000_001}),
-        (SEARCH, {"query": [0] * 65_537}),
-        (SEARCH, {"query": {"id": "x" * 513}}),
-        (SEARCH, {"query": [1, 0, 0], "heads": [1] * 257}),
-        (SEARCH, {"query": [1, 0, 0], "value": "x" * 257}),
-        (SEARCH, {"query": [1, 0, 0], "mask": {"only": ["a"] * 100_001}}),
-        (SEARCH, {"query": [1, 0, 0], "filter": {"a": {"in": list(range(100_001))}}}),
-        (SEARCH, {"query": [1, 0, 0], "filter": {"$or": [{"a": n} for n in range(257)]}}),
-        (SEARCH, {"query": [1, 0, 0], "filter": json.loads('{"$not":' * 13 + "{}" + "}" * 13)}),
-        (f"{SEARCH}/batch", {"searches": [{"query": [1, 0, 0]}] * 257}),
-        (DOCUMENTS, [{"id": "a", "vector": [1, 0, 0]}] * 10_001),
-        (DOCUMENTS, [{"id": "a", "text": "x" * 1_000_001}]),
-        (DOCUMENTS, [{"id": "a", "fields": {str(n): "x" for n in range(65)}}]),
-        (DOCUMENTS, [{"id": "x" * 513, "vector": [1, 0, 0]}]),
-        (f"{DOCUMENTS}/delete", {"ids": ["a"] * 10_001}),
-    ],
-    ids=lambda given: given if isinstance(given, str) else repr(given)[:40],
-)
-def test_every_stated_limit_is_kept_with_a_sentence(tmp_path: Path, path: str, body: Any) -> None:
+RECOMMEND = "/v1/collections/books/recommend"
+VECTOR = [1, 0, 0]
+WORDS = " ".join(f"w{number}" for number in range(65))
+BEYOND: dict[str, tuple[str, Any]] = {
+    "k": (SEARCH, {"query": VECTOR, "k": 10_001}),
+    "offset": (SEARCH, {"query": VECTOR, "offset": 10_001, "attend": "all"}),
+    "attend": (SEARCH, {"query": VECTOR, "attend": 100_001}),
+    "text": (SEARCH, {"query": "x" * 1_000_001}),
+    "dimensions": (SEARCH, {"query": [0] * 65_537}),
+    "id": (SEARCH, {"query": {"id": "x" * 513}}),
+    "ids of a query": (SEARCH, {"query": {"ids": ["a"] * 1001}}),
+    "parts of a blend": (SEARCH, {"query": {"blend": [VECTOR] * 1001}}),
+    "parts of a mixture": (SEARCH, {"query": {"mixture": [VECTOR] * 1001}}),
+    "heads": (SEARCH, {"query": VECTOR, "heads": [1] * 257}),
+    "value": (SEARCH, {"query": VECTOR, "value": "x" * 257}),
+    "facets": (SEARCH, {"query": VECTOR, "facets": ["a"] * 33}),
+    "mask": (SEARCH, {"query": VECTOR, "mask": {"only": ["a"] * 100_001}}),
+    "listed": (SEARCH, {"query": VECTOR, "filter": {"a": {"in": list(range(100_001))}}}),
+    "conditions": (SEARCH, {"query": VECTOR, "filter": {"$or": [{"a": n} for n in range(257)]}}),
+    "depth": (SEARCH, {"query": VECTOR, "filter": json.loads('{"$not":' * 13 + "{}" + "}" * 13)}),
+    "words": (
+        SEARCH,
+        {"query": VECTOR, "filter": {"a": {"match": " ".join(f"w{n}" for n in range(65))}}},
+    ),
+    "searches": (f"{SEARCH}/batch", {"searches": [{"query": VECTOR}] * 257}),
+    "collections": ("/v1/search", {"query": VECTOR, "collections": ["books"] * 33}),
+    "a map": ("/v1/collections/books/map", {"limit": 3001}),
+    "documents": (DOCUMENTS, [{"id": "a", "vector": VECTOR}] * 10_001),
+    "text of a document": (DOCUMENTS, [{"id": "a", "text": "x" * 1_000_001}]),
+    "text fields": (DOCUMENTS, [{"id": "a", "fields": {str(n): "x" for n in range(65)}}]),
+    "id of a document": (DOCUMENTS, [{"id": "x" * 513, "vector": VECTOR}]),
+    "ids in a deletion": (f"{DOCUMENTS}/delete", {"ids": ["a"] * 10_001}),
+    "history": (RECOMMEND, {"history": ["a"] * 100_001}),
+    "examples": (RECOMMEND, {"positive": ["a"] * 1001}),
+    "facts": (RECOMMEND, {"facts": [{"field": "a", "value": 1}] * 1001}),
+    "targets": (RECOMMEND, {"history": ["a"], "target": ["a"] * 257}),
+    "diversity": (RECOMMEND, {"history": ["a"], "k": 1001, "diversity": 0.5}),
+    "interactions": (
+        "/v1/collections/books/interactions",
+        [{"user": "u", "id": "a"}] * 10_001,
+    ),
+    "user": ("/v1/collections/books/interactions", [{"user": "x" * 513, "id": "a"}]),
+    "name": (f"/v1/collections/{'x' * 64}/search", {"query": VECTOR}),
+}
+
+
+@pytest.mark.parametrize("limit", BEYOND)
+def test_every_stated_limit_is_kept_with_a_sentence(tmp_path: Path, limit: str) -> None:
+    path, body = BEYOND[limit]
     client = make_client(tmp_path)
     client.put("/v1/collections/books", json={"dimension": 3})
     response = client.post(path, json=body)
@@ -122,6 +149,23 @@ def test_every_stated_limit_is_kept_with_a_sentence(tmp_path: Path, path: str, b
     assert any(character.isdigit() for character in detail)
     assert len(detail) < 1500, "the whole of it is sent back"
     assert client.get(f"{DOCUMENTS}?limit=0").get_json()["total"] == 0
+
+
+def test_a_page_has_a_limit(books: FlaskClient) -> None:
+    refused = books.get(f"{DOCUMENTS}?limit=1001")
+    assert refused.status_code == 422
+    assert "1000" in refused.get_json()["detail"]
+
+
+def test_each_limit_of_the_document_names_a_test_that_there_is() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    tests = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        tests |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    assert set(re.findall(r"`(test_\w+)`", text)) <= tests
+    rows = text.partition("## Limits")[2].split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    for row in rows.splitlines():
+        assert re.search(r"`test_\w+` \|$", row), row
 
 
 def test_no_more_collections_than_allowed(tmp_path: Path) -> None:

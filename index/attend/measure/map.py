@@ -19,6 +19,7 @@ from attend.api.queries import Query
 from attend.api.search import MapRequest
 from attend.arrays import KeyTable
 from attend.collection import Collection
+from attend.deadline import check_deadline
 from attend.errors import InvalidRequest
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, StoredDocument
@@ -32,6 +33,9 @@ FEWEST = 8
 PERPLEXITY, STEPS, ANGLE = 10, 400, 0.8
 """Settings of t-SNE. Of 3,000 points in 100 clusters .57 of the ten nearest stay among the ten
 nearest (UMAP: .39, in the same time; the library's own settings: .48, in five times the time)."""
+
+SECONDS_PER_KEY = 0.003
+"""Time that t-SNE takes at most, also beside other work; nothing interrupts it."""
 
 NEIGHBOURS = 15
 """Documents between which t-SNE places what was not fitted: a query, or a key before it moved."""
@@ -186,6 +190,7 @@ def _tsne(keys: Float64) -> Plane:
             f"{FEWEST} documents. Ask for method pca.",
             field="method",
         )
+    check_deadline(SECONDS_PER_KEY * len(keys))
     from sklearn.manifold import TSNE
     from sklearn.neighbors import KNeighborsRegressor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.deadline import check_deadline, is_over
-from attend.errors import CannotWrite, Conflict, Damaged, ReadOnly, UnknownCollection
+from attend.errors import CannotWrite, Conflict, Damaged, OutOfFiles, ReadOnly, UnknownCollection
 from attend.store.records import State
 from attend.store.tokens import register
 from attend.store.words import TOKENIZER
@@ -159,11 +160,24 @@ class Connections:
             connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)
             register(connection)
         except sqlite3.DatabaseError as error:
+            _check_files(self.path)
             raise Damaged(
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
                 f"this program wrote; restore it from a copy, or check the folder's permissions."
             ) from error
         return Database(connection, execute_plugins=False)
+
+
+def _check_files(path: Path) -> None:
+    """Raise OutOfFiles where the system lets this process open no file."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise OutOfFiles(
+                f"{path} cannot be opened, as the process has as many open files as the system "
+                f"allows. Raise LimitNOFILE, or 'ulimit -n'."
+            ) from error
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from sqlite_utils import Database
@@ -35,6 +36,22 @@ KINDS = {"INTEGER": "integer", "TEXT": "text", "BLOB": "blob", "REAL": "real"}
 
 MAX_NUMBER = 2**53
 """The end of numbers in settings and counters: far beyond it SQLite counts in fractions."""
+
+
+MAX_DEPTH = 200
+"""Objects and lists within one another, in JSON that strangers stored: writers of JSON end at 254,
+and what walks such a tree in Python not far beyond."""
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKET = re.compile(r"[\[\]{}]")
+
+_DEEP = {
+    "documents": ("fields", "value", "payload"),
+    "interactions": ("value",),
+    "projections": ("note", "tuning", "report"),
+    "settings": ("value",),
+}
+"""The columns with JSON."""
 
 
 class SchemaObject(NamedTuple):
@@ -166,3 +183,23 @@ def type_problems(db: Database) -> Iterator[str]:
     )
     for name, number in counters:
         yield f"The counter of {name!r:.200} is {number!r:.80}, which is not a valid counter."
+
+
+def depth_problems(db: Database) -> Iterator[str]:
+    """Find JSON that is nested deeper than it can be sent."""
+    for table, columns in _DEEP.items():
+        for column in columns:
+            rows = db.execute(
+                f"SELECT {column} FROM {table} WHERE typeof({column}) = 'text' "
+                f"AND length({column}) > ?",
+                [MAX_DEPTH],
+            )
+            if any(_is_deep(text) for (text,) in rows):
+                yield f"It has JSON in {table} that is nested more than {MAX_DEPTH} deep."
+
+
+def _is_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    brackets = _BRACKET.findall(_TEXT.sub("", text))
+    return max(accumulate(1 if sign in "[{" else -1 for sign in brackets), default=0) > MAX_DEPTH

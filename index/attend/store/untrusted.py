@@ -21,7 +21,7 @@ from sqlite_utils import Database
 from attend.errors import Damaged
 from attend.store.checks import CHECKS
 from attend.store.migrations import migrations
-from attend.store.schema import check_migrations
+from attend.store.schema import check_migrations, depth_problems
 from attend.store.tokens import register
 from attend.store.word_schema import FILL_LEXICAL
 
@@ -80,6 +80,8 @@ def adopt(path: Path, is_over: Callable[[], bool]) -> dict[str, Any]:
     with closing(_open(path, "mode=rw", is_over)) as db:
         _bring_up_to_date(db, path.stat().st_size)
         _check(db, _AFTER)
+        for problem in depth_problems(db):
+            raise Damaged(problem)
         rows = db.execute("SELECT name, value FROM settings")
         return {name: json.loads(value) for name, value in rows}
 

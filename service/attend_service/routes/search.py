@@ -16,7 +16,7 @@ from attend.api.map import KeyMap
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
-from attend_service.context import context
+from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
 from attend_service.problems import ProblemDetails, problem_of
@@ -67,7 +67,7 @@ def search(collection: str, body: SearchRequest) -> Response:
     for several with weights. `mode` soft blends the values of all attended documents by their
     weights; hard takes the best document's. `next` is the cursor of the following page.
     """
-    answer = context().data.collection(collection).search_many([body])[0]
+    answer = collection_of(collection).search_many([body])[0]
     return reply(answer)
 
 
@@ -87,7 +87,7 @@ def search_batch(collection: str, body: BatchRequest) -> Response:
     a batch in which a search is malformed is refused whole.
     """
     started = time.perf_counter()
-    opened = context().data.collection(collection)
+    opened = collection_of(collection)
     answers = _answers(opened, body.searches)
     matrix = opened.matrix(body.searches) if body.matrix else None
     took_ms = round((time.perf_counter() - started) * 1000, 3)
@@ -108,7 +108,7 @@ def map_keys(collection: str, body: MapRequest) -> Response:
     The axes are principal components of the keys under `projection`; `before` tells where the
     same documents were under another version.
     """
-    return reply(chart(context().data.collection(collection), body))
+    return reply(chart(collection_of(collection), body))
 
 
 @operations.add(
@@ -128,7 +128,9 @@ def search_collections(body: AcrossRequest) -> Response:
     That takes logits of one scale: the same encoder, projection, scorer, scale, temperature and
     tuning. Otherwise `merged` is false, and the answers of the collections stand side by side.
     """
-    return reply(context().data.search(body))
+    answer = context().data.search(body)
+    check_opened(body.collections, answer.answers)
+    return reply(answer)
 
 
 @operations.add(
@@ -170,5 +172,5 @@ def _answer_or_error(collection: Collection, search: SearchRequest) -> Answer | 
 
 
 def _plain_answer(query: PlainSearch) -> Answer:
-    collection = context().data.collection(query.collection)
+    collection = collection_of(query.collection)
     return collection.search_many([parse(SearchRequest, query.request())])[0]

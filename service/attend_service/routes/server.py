@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from flask import Response, current_app, render_template, request, send_file
-from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.exceptions import TooManyRequests, UnsupportedMediaType
 
 from attend import Data
 from attend.api.base import Reply, parse
@@ -20,7 +22,7 @@ from attend.errors import Damaged, EncoderError, InvalidRequest
 from attend.exchange import restore_backup, save_backup
 from attend.settings import Settings
 from attend_service import openapi
-from attend_service.context import EXTENSION, context
+from attend_service.context import EXTENSION, check_opened, collection_of, context
 from attend_service.metrics import MEDIA_TYPE, metrics_of
 from attend_service.operations import Operation, Operations
 from attend_service.pages import (
@@ -41,6 +43,13 @@ operations = Operations("Server")
 
 SNAPSHOT = "/v1/collections/{collection}/snapshot"
 TAR = "application/x-tar"
+
+MAX_SNAPSHOTS = 4
+"""Snapshots that one process takes and restores at once: each needs its size on the disk."""
+
+RETRY_SECONDS = 10
+
+_snapshots = threading.BoundedSemaphore(MAX_SNAPSHOTS)
 
 
 @dataclass(slots=True)
@@ -64,7 +73,9 @@ def metrics() -> Response:
     return Response(metrics_of(current_app).text(), content_type=MEDIA_TYPE)
 
 
-@administration.add("POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True, patience=10)
+@administration.add(
+    "POST", SNAPSHOT, returns={200: None}, media=TAR, reads=True, patience=10, also=(429,)
+)
 def take_snapshot(collection: str) -> Response:
     """Take a snapshot of a collection, and download it.
 
@@ -72,10 +83,12 @@ def take_snapshot(collection: str) -> Response:
     `attend import --snapshot`.
     """
     data = context().data
-    name = data.collection(collection).name
+    name = collection_of(collection).name
     folder = _staging(data)
     try:
-        contents = save_backup(data, folder / "snapshot.tar", [name])
+        with _one_of_few():
+            contents = save_backup(data, folder / "snapshot.tar", [name])
+        check_opened([name], contents.collections)
         file = open(folder / "snapshot.tar", "rb")  # noqa: SIM115 # the response closes it
     finally:
         # An open file stays until it is closed, whatever becomes of this process.
@@ -94,6 +107,7 @@ def take_snapshot(collection: str) -> Response:
     body_limit=None,
     returns={201: Restored},
     patience=20,
+    also=(429,),
     exact=True,
     to_all=True,
 )
@@ -109,13 +123,14 @@ def restore_snapshot(collection: str) -> Response:
     data, limits = context().data, context().settings
     check_new_collection(data, collection, limits.max_collections)
     try:
-        contents = restore_backup(
-            request.stream,
-            data,
-            into=collection,
-            limit=limits.max_body_bytes,
-            check_settings=_check_encoder,
-        )
+        with _one_of_few():
+            contents = restore_backup(
+                request.stream,
+                data,
+                into=collection,
+                limit=limits.max_body_bytes,
+                check_settings=_check_encoder,
+            )
     # What a client sent is the client's to mend.
     except Damaged as error:
         raise InvalidRequest(str(error), field="body") from error
@@ -205,6 +220,25 @@ for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
 def _operations() -> list[Operation]:
     operations: list[Operation] = current_app.extensions[f"{EXTENSION}-operations"]
     return operations
+
+
+@contextmanager
+def _one_of_few() -> Iterator[None]:
+    """Work on a snapshot, unless as many are worked on as the disk has room for.
+
+    Raises:
+        TooManyRequests: there are `MAX_SNAPSHOTS` already.
+    """
+    if not _snapshots.acquire(blocking=False):
+        raise TooManyRequests(
+            f"{MAX_SNAPSHOTS} snapshots are taken or restored already, which is the limit. Send "
+            f"this again after {RETRY_SECONDS} s.",
+            retry_after=RETRY_SECONDS,
+        )
+    try:
+        yield
+    finally:
+        _snapshots.release()
 
 
 def _staging(data: Data) -> Path:

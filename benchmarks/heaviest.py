@@ -1,0 +1,395 @@
+"""The heaviest legal request of each route: 30 at once, their memory and their time.
+
+    python benchmarks/heaviest.py [--quick] [--json] [--only NAME,…] [--folder DATA]
+
+The routes and their limits are those of the OpenAPI document. For each, a search changes one
+field of a request after the other, and keeps what makes the answer take more memory or time
+(`heaviest_requests.py`). Then 30 of the heaviest requests are sent at once, each on a connection
+of its own, while another client goes on with a small search and a health check.
+
+- `mebibytes`: the most memory of the server's processes meanwhile, above an idle server.
+- `longest_s`: from the last byte of a request to the first byte of its answer.
+- `busy_after_s`: how long the server worked on after the last answer.
+- `light_s`, `health_s`: the longest times of the small requests meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+from common import ROOT, parser, progress
+from heaviest_requests import WIDTH, Cost, Draft, Material, Route, Sent, first_draft, routes, search
+
+from attend import Data
+from attend_service.routes import all_operations
+
+MEBIBYTE = 2**20
+TRIAL_SECONDS = 15
+"""The deadline of a server whose requests are tried one at a time."""
+
+AT_ONCE = 30
+TAR = "application/x-tar"
+TEXT = "x" * 1000 + " a whale, a ship, and the sea " * 33
+WRITING = ("upsert", "revise", "delete", "add_", "give_", "activate", "roll", "start_")
+"""Operations whose names begin so change a collection of their own."""
+
+LIGHT = json.dumps({"query": [1.0] * WIDTH, "k": 3}).encode()
+
+
+class Sizes(NamedTuple):
+    """Documents of the collections, and trials for a route."""
+
+    books: int
+    scratch: int
+    shelf: int
+    shelves: int
+    trials: int
+
+
+FULL = Sizes(20_000, 12_000, 500, 32, 60)
+QUICK = Sizes(2_000, 1_000, 200, 4, 30)
+
+
+class Fired(NamedTuple):
+    """The outcome of 30 requests at once."""
+
+    mebibytes: float
+    longest_s: float
+    busy_after_s: float
+    light_s: float
+    health_s: float
+    statuses: Mapping[str, int]
+    body_bytes: int
+
+
+def main() -> None:
+    options = _options()
+    sizes = QUICK if options.quick else FULL
+    if options.folder is None:
+        with tempfile.TemporaryDirectory() as folder:
+            run(Path(folder), sizes, options)
+    else:
+        run(options.folder, sizes, options)
+
+
+def _options() -> argparse.Namespace:
+    flags = parser("The heaviest legal request of each route, 30 at once.")
+    flags.add_argument("--only", help="names of operations, with commas between")
+    flags.add_argument("--deadline", type=float, default=60, help="of the server, in seconds")
+    flags.add_argument("--seconds", type=float, default=120, help="of the search for a route")
+    flags.add_argument("--folder", type=Path, help="a data folder to make, or to use again")
+    return flags.parse_args()
+
+
+def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
+    if not (folder / "collections").exists():
+        progress("building the collections")
+        build(folder, sizes)
+    figures: dict[str, Any] = {}
+    with running(folder, TRIAL_SECONDS) as server:
+        document = json.loads(urllib.request.urlopen(f"{server.address}/openapi.json").read())
+        limits = {each.name: each.body_limit or 64 * MEBIBYTE for each in all_operations()}
+        material = Material(sizes.books, document["components"]["schemas"])
+        chosen = [
+            route
+            for route in routes(document, limits)
+            if options.only is None or route.name in options.only.split(",")
+        ]
+    for route in chosen:
+        heaviest = heaviest_of(folder, route, material, sizes.trials, options.seconds)
+        for draft, cost in heaviest:
+            fired = fire(folder, draft, options.deadline)
+            name = f"{route.method} {route.path}"
+            progress(
+                f"{name}: alone {cost.mebibytes:.0f} MiB, {cost.seconds:.1f} s; at once {fired} "
+                f"of {sorted(draft.fields)} {dict(draft.lengths)}"
+            )
+            figures.setdefault(name, []).append(
+                {"alone": cost._asdict(), "at_once": fired._asdict(), "lengths": draft.lengths}
+            )
+    if options.json:
+        print(json.dumps(figures))
+
+
+# -- the collections ----------------------------------------------------------------------------
+
+
+def build(folder: Path, sizes: Sizes) -> None:
+    """Fill a library: `books` to read, `scratch` to change, and shelves to search together."""
+    rng = np.random.default_rng(0)
+    with closing(Data(folder)) as data:
+        fill(data, "books", sizes.books, rng)
+        fill(data, "scratch", sizes.scratch, rng)
+        for number in range(sizes.shelves):
+            fill(data, f"shelf{number}", sizes.shelf, rng)
+        for name in ("books", "scratch"):
+            collection = data.collection(name)
+            for _ in range(2):
+                collection.add_projection(collection.fit_projection("pca", WIDTH // 2))
+
+
+def fill(data: Data, name: str, count: int, rng: np.random.Generator) -> None:
+    collection = data.create(name, dimension=WIDTH)
+    for start in range(0, count, 1000):
+        vectors = rng.standard_normal((min(1000, count - start), WIDTH)).astype(np.float32)
+        collection.upsert(
+            {
+                "id": str(start + n),
+                "vector": vector,
+                "value": {"n": start + n},
+                "payload": {"text": TEXT, "n": start + n, "genre": f"g{n % 20}"},
+            }
+            for n, vector in enumerate(vectors.round(4).tolist())
+        )
+    collection.publish()
+
+
+# -- the server ---------------------------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    """A running server, and the process that works."""
+
+    address: str
+    worker: int
+    starter: int
+
+    def send(self, request: Sent, timeout: float = 600) -> tuple[int, float, int]:
+        """Send a request on a connection of its own, and read its answer to the end.
+
+        Returns: the status, the seconds from the last byte of the request to the first of the
+            answer, and the bytes of the answer.
+        """
+        place = urlsplit(self.address)
+        body = request.body or b""
+        head = (
+            f"{request.method} {request.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n"
+            + (f"Content-Type: {request.media}\r\n" if request.body is not None else "")
+            + "\r\n"
+        )
+        with socket.create_connection((place.hostname, place.port), timeout=timeout) as client:
+            client.sendall(head.encode())
+            client.sendall(body)
+            begun = time.perf_counter()
+            status, size, seconds = 0, 0, 0.0
+            while part := client.recv(MEBIBYTE):
+                if not size:
+                    seconds, status = time.perf_counter() - begun, int(part[9:12])
+                size += len(part)
+        return status, seconds or time.perf_counter() - begun, size
+
+
+@contextmanager
+def running(folder: Path, deadline: float) -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "service", "--data", str(folder), "--port", str(port)]
+    more = ["--deadline", str(deadline), "--log-level", "error"]
+    path = os.pathsep.join([str(ROOT / "index"), str(ROOT / "service")])
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen([*command, *more], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        while not answers(f"{address}/readyz"):
+            time.sleep(0.1)
+        (worker,) = [
+            child
+            for child in children(process.pid)
+            if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+        yield Server(address, worker, process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(url, timeout=10).status == 200)
+    except OSError:
+        return False
+
+
+def children(process: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return []
+    direct = [int(task) for task in tasks]
+    return direct + [other for child in direct for other in children(child)]
+
+
+def resident(processes: Sequence[int]) -> float:
+    """Return the memory of processes together, in MiB."""
+    total = 0
+    for process in processes:
+        try:
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        except OSError:
+            continue
+        total += pages * resource.getpagesize()
+    return total / MEBIBYTE
+
+
+def peak(process: int) -> float:
+    """Return the most memory of a process since `forget_peak`, in MiB."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def forget_peak(process: int) -> None:
+    Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def busy_seconds(process: int) -> float:
+    values = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# -- one request, and thirty --------------------------------------------------------------------
+
+
+class Trials:
+    """Requests one at a time to one server, which is started again where one was killed."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.numbers = 0
+        self.snapshot: bytes | None = None
+
+    def request(self, draft: Draft) -> Sent:
+        """Return a draft as a request; it names collections that it may change."""
+        self.numbers += 1
+        name = draft.route.name
+        collection = "scratch" if name.startswith(WRITING) else "books"
+        if name in ("make_collection", "restore_snapshot"):
+            collection = f"new{self.numbers}"
+        if name == "drop_collection":
+            collection = "nothing"
+        sent = draft.sent(
+            collection=collection,
+            alias=f"alias{self.numbers}" if name == "set_alias" else "alias",
+            id=str(self.numbers % 100),
+            version=str(1 + self.numbers % 2),
+            job=str(self.numbers),
+        )
+        if name == "restore_snapshot":
+            return Sent("PUT", sent.path, self._snapshot(), TAR)
+        return sent
+
+    def measure(self, draft: Draft) -> Cost:
+        sent, worker = self.request(draft), self.server.worker
+        forget_peak(worker)
+        before = peak(worker)
+        status, seconds, _ = self.server.send(sent)
+        return Cost(peak(worker) - before, seconds, status)
+
+    def _snapshot(self) -> bytes:
+        if self.snapshot is None:
+            url = f"{self.server.address}/v1/collections/scratch/snapshot"
+            taken = urllib.request.Request(url, method="POST")
+            self.snapshot = urllib.request.urlopen(taken).read()
+        return self.snapshot
+
+
+def heaviest_of(
+    folder: Path, route: Route, material: Material, trials: int, seconds: float
+) -> list[tuple[Draft, Cost]]:
+    if route.body is None:
+        return [(first_draft(route, material), Cost(0, 0, 0))]
+    with running(folder, TRIAL_SECONDS) as server:
+        attempts = Trials(server)
+        server.send(Sent("POST", "/v1/collections/books/search", LIGHT))
+        return search(route, material, attempts.measure, trials, seconds)
+
+
+def fire(folder: Path, draft: Draft, deadline: float) -> Fired:
+    """Send 30 requests at once, and watch the server."""
+    with running(folder, deadline) as server, ThreadPoolExecutor(AT_ONCE) as pool:
+        attempts = Trials(server)
+        light = Sent("POST", "/v1/collections/books/search", LIGHT)
+        for _ in range(3):
+            server.send(light)
+        variants = [attempts.request(draft) for _ in range(3)]
+        if draft.route.name in ("restore_snapshot", "make_collection"):
+            variants = [attempts.request(draft) for _ in range(AT_ONCE)]
+        requests = [variants[n % len(variants)] for n in range(AT_ONCE)]
+        before = resident([server.worker])
+        watch = Watch(server, light)
+        results = list(pool.map(server.send, requests))
+        ended, worked = time.perf_counter(), busy_seconds(server.worker)
+        last = ended
+        while time.perf_counter() - last < 1:
+            time.sleep(0.05)
+            if (now := busy_seconds(server.worker)) > worked + 0.02:
+                worked, last = now, time.perf_counter()
+        most = watch.stop()
+        statuses = Counter(str(status) for status, _, _ in results)
+        return Fired(
+            round(most - before),
+            round(max(seconds for _, seconds, _ in results), 2),
+            round(last - ended, 1),
+            round(watch.light, 2),
+            round(watch.health, 2),
+            dict(statuses),
+            len(requests[0].body or b""),
+        )
+
+
+class Watch:
+    """The most memory of a server, and the longest times of small requests, until `stop`."""
+
+    def __init__(self, server: Server, light: Sent) -> None:
+        self.most = self.light = self.health = 0.0
+        self._server, self._request = server, light
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._look), threading.Thread(target=self._ask),
+        ]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> float:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        return self.most
+
+    def _look(self) -> None:
+        worker = self._server.worker
+        while not self._stopped.wait(0.02):
+            self.most = max(self.most, resident([worker, *children(worker)]), peak(worker))
+
+    def _ask(self) -> None:
+        while not self._stopped.wait(0.2):
+            begun = time.perf_counter()
+            self._server.send(Sent("GET", "/healthz", None))
+            middle = time.perf_counter()
+            self.health = max(self.health, middle - begun)
+            status, _, _ = self._server.send(self._request)
+            if status == 200:
+                self.light = max(self.light, time.perf_counter() - middle)
+
+
+if __name__ == "__main__":
+    main()
