@@ -78,13 +78,13 @@ def test_an_alias_in_the_place_of_a_collection_is_not_followed(
         with app.app_context():
             return context()
 
-    def search_across(self: Data, request: AcrossRequest) -> AcrossAnswer:
+    def search(self: Data, request: AcrossRequest) -> AcrossAnswer:
         replace()
         return across(self, request)
 
-    across = Data.search_across
+    across = Data.search
     if path == "/v1/search":  # whose body names the collections
-        monkeypatch.setattr(Data, "search_across", search_across)
+        monkeypatch.setattr(Data, "search", search)
     else:
         monkeypatch.setattr(operations, "context", replace)  # called once the key is checked
     answer = app.test_client().open(path, method=method, json=body, headers={"X-Api-Key": key})
