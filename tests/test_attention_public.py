@@ -45,7 +45,9 @@ def data() -> Iterator[Data]:
 
 def new(data: Data, keys: Sequence[np.ndarray], values: Sequence[Any] = (), **options: Any):
     """A collection of documents "0", "1", ..., each with keys (m, d)."""
-    collection = data.create(next(NAMES), dimension=keys[0].shape[1], **options)
+    # Keys of length one by chance must not decide that queries are brought to it.
+    settings = {"normalize": False, **options}
+    collection = data.create(next(NAMES), dimension=keys[0].shape[1], **settings)
     collection.upsert(
         Document(
             id=str(at),
@@ -85,8 +87,8 @@ class Case:
         rng = np.random.default_rng(self.seed)
         d, d_k, a = (int(n) for n in rng.integers(1, 6, 3))
         counts = rng.integers(1, 4, self.documents)
-        self.keys = [rng.integers(-8, 9, (count, d)) / 8 for count in counts]
-        self.query = rng.integers(-8, 9, d) / 8
+        self.keys = [_directions(rng, count, d) for count in counts]
+        self.query = _directions(rng, 1, d)[0]
         self.values = (rng.integers(-80, 81, self.documents) / 8).tolist()
         key_heads = 1 if self.shared else self.heads
         self.w_q, self.b_q = _quarters(rng, self.heads, d_k, d), _quarters(rng, self.heads, d_k)
@@ -165,6 +167,13 @@ class Case:
     def mixture(self) -> np.ndarray:
         heads = self.heads if self.projected else 1
         return np.full(heads, 1 / heads) if self.gates is None else self.gates
+
+
+def _directions(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Draw vectors (…, d) in eighths; none is all zeros, which collections refuse."""
+    vectors = rng.integers(-8, 9, shape) / 8
+    vectors[~vectors.any(axis=-1), 0] = 1 / 8
+    return vectors
 
 
 def _quarters(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -320,7 +329,7 @@ def test_attention_over_all_is_dense_whatever_the_blocks(
 
 def test_top_k_attention_and_attention_over_all_are_told_apart(data: Data):
     """The same documents first; the weights differ by what the others take."""
-    keys = [np.array([[float(at)]]) for at in range(10)]
+    keys = [np.array([[float(at + 1)]]) for at in range(10)]
     collection = new(data, keys)
     top = collection.search([1.0], k=3, attend=3, scale=0.1)
     whole = collection.search([1.0], k=3, attend="all", scale=0.1)
