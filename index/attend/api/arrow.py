@@ -168,14 +168,16 @@ def _numbers(column: pa.Array, name: str) -> Iterator[Any]:
     """Yield the vector (d,), or the vectors, of each cell; None for a cell without."""
     kind = column.type
     if types.is_fixed_size_list(kind):
-        column = column.cast(pa.large_list(kind.value_type))
-    elif not (types.is_list(kind) or types.is_large_list(kind)):
+        # Cells without numbers have room among the values, too.
+        offsets = (column.offset + np.arange(len(column) + 1)) * kind.list_size
+    elif types.is_list(kind) or types.is_large_list(kind):
+        offsets = column.offsets.to_numpy()
+    else:
         raise InvalidRequest(
             f"The vectors {name!r} are of the type {kind}, but lists of numbers were expected.",
             field=name,
         )
-    inner = column.type.value_type
-    offsets, is_valid = column.offsets.to_numpy(), column.is_valid().to_numpy(zero_copy_only=False)
+    inner, is_valid = kind.value_type, column.is_valid().to_numpy(zero_copy_only=False)
     if types.is_integer(inner) or types.is_floating(inner):
         values: Any = column.values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     else:
