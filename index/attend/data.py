@@ -289,7 +289,10 @@ class Data(AliasedCollections):
         self._engine.close()
 
     def close_collections(self) -> None:
-        """Close the files of all collections; each is opened again where it is used next."""
+        """Close the files of all collections; each is opened again where it is used next.
+
+        >>> library.close_collections()
+        """
         with self._lock:
             for _, collection in self._open.values():
                 collection.close()

@@ -51,7 +51,12 @@ def test_six_lines_take_a_frame_of_own_vectors(books, tmp_path):
     assert [text_of(7)[start:stop] for start, stop in hit.highlight.spans] == ["letter"]
     assert collection.info().scale == 20
     assert collection.upsert(books).unchanged == COUNT  # the same numbers as from lists
-    assert collection.upsert(books.head(3).to_dicts()).unchanged == 3
+    plain = [
+        {name: row[name] for name in ("id", "text", "vector")}
+        | {"payload": {name: row[name] for name in ("year", "shelf")}}
+        for row in books.head(3).to_dicts()
+    ]
+    assert collection.upsert(plain).unchanged == 3
     library.close()
 
 
