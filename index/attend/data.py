@@ -210,6 +210,26 @@ class Data(AliasedCollections):
             self._open.pop(name, None)
             self._engine.drop(name)
 
+    def exchange(self, name: str, other: str) -> None:
+        """Let two collections change their names, in one step and in every process.
+
+        Raises:
+            UnknownCollection: one of them does not exist.
+        """
+        self.check_writable()
+        with self._lock:
+            for existing in (name, other):
+                self.collection(existing)
+            self._engine.exchange(name, other)
+
+    def forget(self, *names: str) -> None:
+        """Close collections; the next use opens them again."""
+        with self._lock:
+            for name in names:
+                opened = self._open.pop(name, None)
+                if opened is not None:
+                    opened[1].close()
+
     def check_droppable(self, name: str) -> None:
         """Raise Conflict for an alias, and for a collection that has one.
 

@@ -22,6 +22,7 @@ from attend.cli.feedback import teach_command
 from attend.cli.library import alias_command, info_command, projections_group, verify_command
 from attend.cli.options import TARGET
 from attend.cli.output import fail, interrupted
+from attend.cli.reindex import reindex_command
 from attend.cli.search import recommend_command, search_command
 from attend.cli.train import train_command
 from attend.errors import AttendError, UnknownCollection
@@ -73,6 +74,7 @@ for command in (
     delete_command,
     drop_command,
     verify_command,
+    reindex_command,
     projections_group,
     export_command,
     import_command,

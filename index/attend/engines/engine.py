@@ -41,6 +41,7 @@ class Capabilities:
         train: the parts of a version that can be trained from examples in place.
         jobs: trainings can be started over HTTP.
         snapshots: a collection can be written to a file while it serves.
+        reindex: the encoder of a collection can be changed while it serves.
         text_bytes, content_bytes: the largest size of a document's texts, and of its value and
             payload together, as JSON; None if only requests are limited.
         window: documents that a build encodes and stores together; None for any number.
@@ -61,6 +62,7 @@ class Capabilities:
     train: tuple[str, ...] = ("matrices", "offsets", "examples", "words")
     jobs: bool = True
     snapshots: bool = True
+    reindex: bool = True
     text_bytes: int | None = None
     content_bytes: int | None = None
     consistency: bool = False
@@ -115,6 +117,10 @@ UNSUPPORTED = {
         "train with parts ['matrices'], or in a data folder",
     ),
     "jobs": ("Jobs", "train in a data folder, and import its projection"),
+    "reindex": (
+        "Changes of the encoder",
+        "build another collection, and point an alias at it",
+    ),
     "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
 }
 """By capability: the subject of the sentence that refuses it, and what to do instead."""
@@ -196,6 +202,9 @@ class Engine(Protocol):
         """Make a collection unless it exists; an interrupted call leaves none."""
 
     def drop(self, name: str) -> None: ...
+
+    def exchange(self, name: str, other: str) -> None:
+        """Let two collections change their names, in one step and in every process."""
 
     def close(self) -> None: ...
 

@@ -9,6 +9,8 @@ DIR/collections/ALIAS -> NAME        another name of a collection
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import secrets
@@ -39,6 +41,12 @@ MAKING_SECONDS = 3600.0
 """After which nobody can still be making a collection, which takes a fraction of one second."""
 
 CAPABILITIES = Capabilities("local")
+
+HERE, EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
+
+CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+"""Errors of a kernel or a file system that does not exchange names."""
 
 
 class Folder:
@@ -114,6 +122,11 @@ class Folder:
         doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
         self._of(name).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def exchange(self, name: str, other: str) -> None:
+        """Let two collections change their names: at no moment is one of them missing."""
+        _exchange(self._of(name), self._of(other))
+        sync_folder(self._of(name).parent)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -212,6 +225,23 @@ def _passing(store: Store, options: SearchOptions, query_rows: tuple[int, ...]) 
     if rows is None:
         rows = store.matching(compile_filter({}))
     return np.setdiff1d(rows, np.fromiter(masked, dtype=np.int64))
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders change their names in one step, where the system can do that."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        paths = (os.fsencode(one), HERE, os.fsencode(other))
+        if rename(HERE, *paths, EXCHANGE) == 0:
+            return
+        error = ctypes.get_errno()
+        if error not in CANNOT_EXCHANGE:
+            raise OSError(error, os.strerror(error), str(one), None, str(other))
+    # Elsewhere a name is missing for a moment.
+    beside = one.with_name(f"{one.name}.exchanged")
+    one.rename(beside)
+    other.rename(one)
+    beside.rename(other)
 
 
 def _sweep(folder: Path) -> None:

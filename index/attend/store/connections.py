@@ -55,8 +55,10 @@ class Connections:
                     f"The collection {self.path.parent.name!r} was closed while it was in use; "
                     f"open it again."
                 )
-            reader = self._local.reader = self._open()
+            reader = self._open()
+            self._check_there()  # the path may lead to another collection by now
             reader.execute("PRAGMA query_only = ON")
+            self._local.reader = reader
         return reader
 
     def data_version(self) -> int:
@@ -133,12 +135,17 @@ class Connections:
             reader.conn.close()
 
     def _check_there(self) -> None:
-        """Check that the file was not dropped: it would still take writes, which nobody reads."""
+        """Check that the file was not dropped or replaced: nobody reads what it would take."""
         try:
-            same = self.path.stat().st_ino == self._inode
+            inode = self.path.stat().st_ino
         except FileNotFoundError:
-            same = False
-        if not same:
+            inode = None
+        if inode not in (self._inode, None):
+            raise Conflict(
+                f"The collection {self.path.parent.name!r} was replaced while it was open; nothing "
+                f"was written. Open it again, and try again."
+            )
+        if inode is None:
             raise UnknownCollection(
                 f"The collection {self.path.parent.name!r} was deleted while it was open; nothing "
                 f"was written. Make it again, and open it again.",
@@ -225,8 +232,24 @@ class DatabasePart:
             count_change(db)
 
 
-def count_change(db: Database) -> None:
-    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
+def count_change(db: Database | sqlite3.Connection) -> None:
+    """Count a change of answers, unless another collection took this one's place.
+
+    Raises:
+        Conflict: it was replaced; the transaction must not be committed.
+    """
+    counted = db.execute(
+        "UPDATE settings SET value = value + 1 WHERE name = 'change' AND NOT EXISTS "
+        "(SELECT 1 FROM settings WHERE name = 'replaced' AND value <> 'null')"
+    )
+    if counted.rowcount:
+        return
+    replaced = "SELECT 1 FROM settings WHERE name = 'replaced' AND value <> 'null'"
+    if db.execute(replaced).fetchone():
+        raise Conflict(
+            "The collection was replaced by one with another encoder, and nothing was written; "
+            "open it again by its name, and write again. ('attend reindex --rollback' goes back.)"
+        )
 
 
 def to_json(value: Json) -> str:

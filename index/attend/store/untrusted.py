@@ -53,6 +53,8 @@ _MAKE_AGAIN = (
     # Filters build the indexes of fields again where they use them.
     "DELETE FROM field_values",
     "DELETE FROM indexed_fields",
+    # It may have been beside another collection; here it is one of its own.
+    "DELETE FROM settings WHERE name IN ('replaced', 'spare_of')",
 )
 
 _BEFORE = {"entries"}

@@ -73,17 +73,22 @@ class RankingMaterial(NamedTuple):
     figures: Mapping[str, Json]
 
 
-def read_questions(collection: StoredCollection, last: int, seed: int) -> RankingMaterial:
+def read_questions(
+    collection: StoredCollection, last: int, seed: int, *, with_texts: bool = False
+) -> RankingMaterial:
     """Read examples and keys.
 
     Args:
         last: the last example that the active version learned from.
+        with_texts: leave out questions without a text.
     """
     with collection.store.reading():  # all of one moment
         learned = collection.store.examples()
         memory = memory_of(collection, _labelled_rows(collection, learned, seed))
         labels = _labels(learned, memory)
         usable = np.flatnonzero(np.diff(labels(learned.ids >= 0)[0].indptr) > 0)
+        if with_texts:
+            usable = usable[[learned.texts[index] is not None for index in usable]]
         members = sampled(usable, MOST_QUESTIONS, np.random.default_rng(seed))
         lexical, coverage = _lexical(
             collection, [learned.texts[index] for index in members], memory

@@ -24,7 +24,7 @@ from attend.learn.selection import (
     weights,
 )
 from attend.training.material import RankingMaterial, read_questions, start_of
-from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
+from attend.training.task import FEWEST_QUESTIONS, NothingToLearn, Task
 from attend.training.version import (
     NewVersion,
     ObjectiveRun,
@@ -87,11 +87,21 @@ class RankingObjective(ObjectiveRun):
     choice: RankingChoice
     fitted: Fitted
 
+    def __init__(self, task: Task, *, with_texts: bool = False) -> None:
+        """
+        Args:
+            with_texts: leave out questions without a text.
+        """
+        super().__init__(task)
+        self._with_texts = with_texts
+
     def read(self) -> None:
         active = self.task.active
         trained = objective_of(active) == "ranking"
         last = int(active.report.get("last_example", -1)) if trained else -1
-        self.material = read_questions(self.task.collection, last, self.request.seed)
+        self.material = read_questions(
+            self.task.collection, last, self.request.seed, with_texts=self._with_texts
+        )
         self.figures, questions = self.material.figures, self.material.questions
         if questions.count < FEWEST_QUESTIONS:
             raise NothingToLearn(
@@ -113,7 +123,7 @@ class RankingObjective(ObjectiveRun):
         self.known_now = self.material.previous if trained and several else None
 
     def cross_validate(self, watch: Watch) -> None:
-        tries = [self._try_untrained, self._try_current]
+        tries = [self._try_untrained, self.rank_as_now]
         if "matrices" in self.request.parts:
             tries.insert(0, self._try_trained)
         results = cross_validate(self.folds, tries, watch)
@@ -175,7 +185,7 @@ class RankingObjective(ObjectiveRun):
         watch(1.0)
         return values
 
-    def _try_current(self, fold: QuestionFold, watch: Watch) -> Values:
+    def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Values:
         """Rank the questions as the active version would that had not seen them either."""
         version, training = self.active, fold.training
         if self.known_now is not None:

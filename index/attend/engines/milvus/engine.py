@@ -223,5 +223,8 @@ class Milvus:
         ):
             table.drop()
 
+    def exchange(self, name: str, other: str) -> None:
+        raise CAPABILITIES.lacking("reindex")
+
     def close(self) -> None:
         self._client.close()

@@ -36,6 +36,7 @@ CAPABILITIES = Capabilities(
     train=("matrices",),
     jobs=False,
     snapshots=False,
+    reindex=False,
     text_bytes=MAX_TEXT_BYTES,
     content_bytes=MAX_TEXT_BYTES,
     consistency=True,

@@ -1,0 +1,275 @@
+"""Another encoder for a collection that goes on answering.
+
+The documents are encoded into a spare collection beside the one in use, which goes on taking
+writes; what was written meanwhile follows. Both are compared by the promotion test, and change
+places in one step. The spare one is then the one before, to which a rollback goes back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from attend.build import WINDOW
+from attend.collection import Collection
+from attend.data import Data
+from attend.encoder import canonical_name
+from attend.errors import CollectionExists, Conflict, InvalidRequest
+from attend.learn.promotion import PromotionVerdict
+from attend.store import Store, StoredDocument
+from attend.store.connections import put_settings
+from attend.store.copying import FeedbackCopier, count_own_vectors, digests
+from attend.training.encoders import compare_encoders
+from attend.training.task import FEWEST_QUESTIONS, StageWatch
+from attend.types import Document, Json, OnStage
+
+SPARE = "-spare"
+"""The end of a spare collection's name."""
+
+ROUNDS = 10
+"""How often the spare collection follows the writes before writers wait for it."""
+
+DELETED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Reindexed:
+    """What a change of the encoder did.
+
+    Attributes:
+        encoder, previous: the encoder of the collection now, and that of the spare one.
+        spare: the name of the other collection: the one before, or the one that did not switch.
+        switched: whether the collection answers with another encoder now.
+        encoded: the texts that were encoded.
+        comparison: the figures of the promotion test by split; empty if nothing was compared.
+    """
+
+    collection: str
+    encoder: str
+    previous: str
+    spare: str
+    switched: bool
+    reason: str
+    documents: int
+    encoded: int
+    examples: int
+    interactions: int
+    comparison: Mapping[str, Mapping[str, Json]]
+    seconds: float
+
+
+class Decision(NamedTuple):
+    """Whether to switch, and why."""
+
+    switch: bool
+    reason: str
+    comparison: Mapping[str, Mapping[str, Json]] = {}
+
+
+def reindex(
+    data: Data,
+    name: str,
+    encoder: str,
+    *,
+    force: bool = False,
+    on_stage: OnStage = lambda stage, done: None,
+) -> Reindexed:
+    """Encode a collection with another encoder, and let it answer unless the old one is better.
+
+    An interrupted call is resumed by the next: documents that are encoded are not encoded again.
+
+    Args:
+        encoder: the name or the folder of a model.
+        force: switch whatever the comparison says.
+        on_stage: receives the stage and its progress, 0 to 1.
+
+    Raises:
+        InvalidRequest: the collection has vectors of its own, or this encoder already.
+        CollectionExists: another collection has the name of the spare one.
+        Unsupported: the engine is not a data folder.
+    """
+    started, name = time.perf_counter(), data.resolve(name)
+    source = data.collection(name)
+    target = _spare_with(data, source, encoder)
+    move = _Move(data, source, target, on_stage)
+    move.follow()
+    target.publish_fresh(on_stage)
+    decision = _decide(source, target, force, on_stage)
+    if decision.switch:
+        move.switch()
+    return move.result(decision, started)
+
+
+def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: None) -> Reindexed:
+    """Answer with the encoder before again, with everything that was written since.
+
+    Raises:
+        Conflict: no collection was kept.
+    """
+    started, name = time.perf_counter(), data.resolve(name)
+    spare = _spare_name(name)
+    kept = data.collection(spare) if spare in data.names() else None
+    if kept is None or kept.store.settings().get("replaced") is None:
+        raise Conflict(
+            f"The collection {name!r} has no encoder to go back to: {spare!r} is not there, or it "
+            f"never answered. 'attend reindex --encoder' makes one.",
+            field="collection",
+        )
+    move = _Move(data, data.collection(name), kept, on_stage)
+    move.follow()
+    kept.publish_fresh(on_stage)
+    move.switch()
+    return move.result(Decision(True, "The encoder before answers again."), started)
+
+
+class _Move:
+    """Brings one collection up to date with another, and lets them change places."""
+
+    def __init__(
+        self, data: Data, source: Collection, target: Collection, on_stage: OnStage
+    ) -> None:
+        self._data = data
+        self._source, self._target = source, target
+        self._stores = _local(source), _local(target)
+        self._on_stage = on_stage
+        self._copied: Mapping[str, bytes] = {}
+        self._revision = -1
+        self._encoded = 0
+        self._stores[1].put_settings({"replaced": None})
+        self._feedback = FeedbackCopier(*self._stores, target.encoder().encode_queries)
+
+    def follow(self) -> None:
+        """Write what the source has, and what it gets meanwhile."""
+        for _ in range(ROUNDS):
+            if not self._catch_up():
+                return
+
+    def switch(self) -> None:
+        """Let the target take the source's name, with every write that the source took."""
+        self.follow()
+        source = self._stores[0]
+        # Writers wait from here on, and then find that the collection was replaced.
+        with source.connections.writing() as db:
+            self._catch_up()
+            put_settings(db, {"replaced": self._target.settings.encoder})
+            self._data.exchange(self._source.name, self._target.name)
+        self._on_stage("switching", 1.0)
+
+    def result(self, decision: Decision, started: float) -> Reindexed:
+        """Return the figures of the move."""
+        source, target = self._source, self._target
+        now, other = (target, source) if decision.switch else (source, target)
+        store = self._stores[1]
+        result = Reindexed(
+            collection=source.name,
+            encoder=now.settings.encoder or "",
+            previous=other.settings.encoder or "",
+            spare=target.name,
+            switched=decision.switch,
+            reason=decision.reason,
+            documents=store.counts()[0],
+            encoded=self._encoded,
+            examples=store.example_count(),
+            interactions=store.interaction_counts()[0],
+            comparison=decision.comparison,
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        self._data.forget(source.name, target.name)
+        return result
+
+    def _catch_up(self) -> bool:
+        """Copy what changed since the last call; return whether anything did."""
+        revision, documents = digests(self._stores[0])
+        if revision == self._revision:
+            return False
+        changed = [id for id, digest in documents.items() if self._copied.get(id) != digest]
+        for start in range(0, len(changed), WINDOW):
+            self._write(changed[start : start + WINDOW])
+            self._on_stage("encoding", (start + WINDOW) / len(changed))
+        gone = [id for id in self._target.store.all_ids() if id not in documents]
+        for start in range(0, len(gone), DELETED_AT_ONCE):
+            self._target.delete(gone[start : start + DELETED_AT_ONCE])
+        self._feedback.copy()
+        self._copied, self._revision = documents, revision
+        return True
+
+    def _write(self, ids: Sequence[str]) -> None:
+        documents = sorted(self._source.store.find(ids).values(), key=lambda one: one.row)
+        written = self._target.write([_as_new(document) for document in documents])
+        self._encoded += written.encoded
+
+
+def _as_new(stored: StoredDocument) -> Document:
+    return Document(stored.id, dict(stored.fields), {}, stored.value, stored.payload)
+
+
+def _decide(source: Collection, target: Collection, force: bool, on_stage: OnStage) -> Decision:
+    def progress(stage: str, done: float) -> None:
+        on_stage("comparing", done)
+
+    watch = StageWatch(progress, cancelled=lambda: False)
+    verdict: PromotionVerdict | None = compare_encoders(source, target, watch)
+    if verdict is None:
+        return Decision(
+            True,
+            f"Fewer than {FEWEST_QUESTIONS} questions with an answer are stored, too few to "
+            f"compare the encoders.",
+        )
+    if verdict.promote or not force:
+        return Decision(verdict.promote, verdict.reason, verdict.views)
+    return Decision(True, f"Switched by force. {verdict.reason}", verdict.views)
+
+
+def _spare_name(name: str) -> str:
+    return name[: 63 - len(SPARE)] + SPARE
+
+
+def _spare_with(data: Data, source: Collection, encoder: str) -> Collection:
+    """Return the spare collection with an encoder: an interrupted one, or a new one."""
+    data.capabilities.check("reindex")
+    _check_texts(source, encoder)
+    name = _spare_name(source.name)
+    settings: dict[str, Any] = {**source.settings.stored(), "encoder": encoder}
+    del settings["dimension"]
+    if name in data.names():
+        spare = data.collection(name)
+        if spare.store.settings().get("spare_of") != source.name and spare.store.counts()[0]:
+            raise CollectionExists(
+                f"The collection {name!r} exists, and its name is needed for the new index; give "
+                f"it another name or drop it.",
+                field="collection",
+            )
+        if spare.settings.encoder == canonical_name(encoder):
+            return spare
+        data.drop(name)
+    spare = data.create(name, **settings)
+    spare.store.put_settings({"spare_of": source.name})
+    return spare
+
+
+def _check_texts(source: Collection, encoder: str) -> None:
+    if source.settings.encoder is None:
+        raise InvalidRequest(
+            f"The collection {source.name!r} has vectors of its own and no texts to encode; build "
+            f"another collection from other vectors.",
+            field="encoder",
+        )
+    if source.settings.encoder == canonical_name(encoder):
+        raise InvalidRequest(
+            f"The collection {source.name!r} has the encoder {encoder!r} already.", field="encoder"
+        )
+    count = count_own_vectors(_local(source))
+    if count:
+        raise InvalidRequest(
+            f"{count} documents of {source.name!r} bring vectors of their own, which another "
+            f"encoder cannot make; build another collection.",
+            field="encoder",
+        )
+
+
+def _local(collection: Collection) -> Store:
+    store = collection.store
+    assert isinstance(store, Store)  # `reindex` is a capability of data folders alone
+    return store

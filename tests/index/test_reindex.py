@@ -1,0 +1,254 @@
+"""Another encoder for a collection in use: nothing is lost, and a rollback goes back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from attend import Data
+from attend.build import WINDOW
+from attend.cli import main
+from attend.errors import CollectionExists, Conflict, InvalidRequest
+from attend.reindex import reindex, rollback
+from attend.store import Interaction, NewExample, Question
+from tests.index.helpers import vector_data
+
+WIDTH = 16
+
+
+def saved_model(folder, tokenizer, weights):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu")
+    model.save_pretrained(str(folder), create_model_card=False)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory, tiny_tokenizer):
+    """Another model, of another width."""
+    shape = (tiny_tokenizer.get_vocab_size(), WIDTH)
+    weights = np.random.default_rng(5).standard_normal(shape, dtype=np.float32)
+    return saved_model(tmp_path_factory.mktemp("narrow"), tiny_tokenizer, weights)
+
+
+@pytest.fixture(scope="module")
+def blunt(tmp_path_factory, tiny_tokenizer):
+    """A model that hardly tells one text from another."""
+    shape = (tiny_tokenizer.get_vocab_size(), 2)
+    weights = np.random.default_rng(6).uniform(0.9, 1.0, shape).astype(np.float32)
+    return saved_model(tmp_path_factory.mktemp("blunt"), tiny_tokenizer, weights)
+
+
+def documents(count=60):
+    return [
+        {"id": f"d{n}", "text": f"volume {n * 7919} at {n}", "value": n, "payload": {"n": n}}
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def library(tmp_path, tiny_encoder_folder):
+    data = Data(tmp_path / "library")
+    collection = data.create("books", encoder=str(tiny_encoder_folder))
+    collection.upsert(documents())
+    collection.store.add_interactions(
+        [Interaction("ann", "d3", 4.5, 10.0), Interaction("bob", "d7", None, None)]
+    )
+    yield data
+    data.close()
+
+
+def teach(collection, count):
+    """Questions that name the number of a document."""
+    texts = [f"volume {n * 7919}" for n in range(count)]
+    embeddings = collection.encoder().encode_queries(texts)
+    questions = [Question(*pair) for pair in zip(texts, embeddings, strict=True)]
+    collection.store.add_examples(
+        questions, [NewExample(n, f"d{n}", 1.0, None, "clicks") for n in range(count)]
+    )
+
+
+def contents(collection):
+    """Everything that stays, by the callers' ids."""
+    store = collection.store
+    page = collection.page(limit=1000).documents
+    examples = [tuple(vars_of(example)[1:]) for example in store.latest_examples(1000)]
+    interactions = store.interaction_page((0, 0), 1000).interactions
+    return [document[1:] for document in page], examples, sorted(map(repr, interactions))
+
+
+def vars_of(example):
+    return [getattr(example, name) for name in type(example).__slots__]
+
+
+def test_everything_stays_but_the_encoder(library, narrow, tiny_encoder_folder):
+    before = library.collection("books")
+    teach(before, 5)
+    kept = contents(before)
+    result = reindex(library, "books", narrow)
+    after = library.collection("books")
+    assert result.switched
+    assert "too few to compare" in result.reason
+    assert (result.documents, result.encoded, result.examples, result.interactions) == (
+        60,
+        60,
+        5,
+        2,
+    )
+    assert (after.settings.encoder, after.settings.dimension) == (narrow, WIDTH)
+    assert contents(after) == kept
+    assert after.search("volume 7919 at 1", k=1).hits[0].id == "d1"
+    # The one before is there, and nobody writes to it by mistake.
+    spare = library.collection(result.spare)
+    assert spare.settings.encoder == str(tiny_encoder_folder)
+    with pytest.raises(Conflict, match="replaced"):
+        spare.upsert(documents(1))
+    # It comes back with what was written since, and goes again without an encoding.
+    after.upsert([{"id": "new", "text": "a new text"}])
+    after.delete(["d0"])
+    after.revise("d1", {"value": "one"})
+    written = contents(after)
+    back = rollback(library, "books")
+    assert (back.switched, back.encoded) == (True, 1)
+    again = library.collection("books")
+    assert again.settings.encoder == str(tiny_encoder_folder)
+    assert contents(again) == written
+    assert reindex(library, "books", narrow).encoded == 0
+    assert contents(library.collection("books")) == written
+
+
+def test_an_alias_leads_on(library, narrow):
+    library.set_alias("live", "books")
+    reindex(library, "live", narrow)
+    assert library.aliases() == {"live": "books"}
+    assert library.collection("live").settings.encoder == narrow
+
+
+def test_the_promotion_test_decides(library, blunt, tiny_encoder_folder):
+    teach(library.collection("books"), 40)
+    worse = reindex(library, "books", blunt)
+    assert not worse.switched
+    assert "loses on" in worse.reason
+    assert worse.comparison["mix"]["after"] < worse.comparison["mix"]["before"]
+    assert library.collection("books").settings.encoder == str(tiny_encoder_folder)
+    with pytest.raises(Conflict, match="no encoder to go back to"):
+        rollback(library, "books")
+    forced = reindex(library, "books", blunt, force=True)
+    assert (forced.switched, forced.encoded) == (True, 0)
+    assert library.collection("books").settings.encoder == blunt
+    better = reindex(library, "books", str(tiny_encoder_folder))
+    assert better.switched
+    assert "significant" in better.reason
+
+
+def test_writes_and_searches_go_on_while_it_runs(library, narrow):
+    stop, failures, written = threading.Event(), [], []
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            try:
+                library.collection("books").upsert([{"id": f"w{number}", "text": f"text {number}"}])
+                written.append(f"w{number}")
+            except Conflict:  # at the switch: its sentence says to write again
+                number -= 1
+            except Exception as error:
+                failures.append(error)
+
+    def search():
+        while not stop.is_set():
+            try:
+                assert library.collection("books").search("volume 7919 at 1", k=3).hits
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=target) for target in (write, search)]
+    for thread in threads:
+        thread.start()
+    try:
+        reindex(library, "books", narrow)
+        rollback(library, "books")
+        reindex(library, "books", narrow)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    after = library.collection("books")
+    assert after.settings.encoder == narrow
+    lost = set(written) - after.ids()
+    assert written
+    assert not lost
+
+
+KILLED = """
+import os, signal, sys
+from attend import Data
+from attend.reindex import reindex
+calls = 0
+def on_stage(stage, done):
+    global calls
+    calls += 1
+    if calls == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+reindex(Data(sys.argv[1]), "books", sys.argv[2], on_stage=on_stage)
+"""
+
+
+def test_a_killed_run_goes_on_where_it_stopped(library, narrow):
+    collection = library.collection("books")
+    count = 3 * WINDOW
+    collection.upsert(documents(count))
+    kept = contents(collection)
+    arguments = [sys.executable, "-c", KILLED, str(library.folder), narrow]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    assert contents(library.collection("books")) == kept
+    result = reindex(library, "books", narrow)
+    assert result.encoded == count - 2 * WINDOW
+    assert result.switched
+    assert contents(library.collection("books")) == kept
+
+
+def test_what_cannot_be_encoded_is_refused(tmp_path, library, narrow, tiny_encoder_folder):
+    with pytest.raises(InvalidRequest, match="already"):
+        reindex(library, "books", str(tiny_encoder_folder))
+    vectors = vector_data(tmp_path / "vectors")
+    vectors.create("points", dimension=2)
+    with pytest.raises(InvalidRequest, match="vectors of its own"):
+        reindex(vectors, "points", narrow)
+    library.create("books-spare", encoder=narrow).upsert(documents(1))
+    with pytest.raises(CollectionExists, match="its name is needed"):
+        reindex(library, "books", narrow)
+    books = library.collection("books")
+    books.upsert([{"id": "own", "text": "x", "vector": [1.0] * books.settings.dimension}])
+    with pytest.raises(InvalidRequest, match="1 documents of 'books' bring vectors"):
+        reindex(library, "books", narrow)
+
+
+def test_the_command_switches_and_goes_back(library, blunt, narrow):
+    def run(*arguments):
+        command = ["reindex", "--data", str(library.folder), "--collection", "books", *arguments]
+        return CliRunner().invoke(main, command, prog_name="attend")
+
+    teach(library.collection("books"), 40)
+    refused = run("--encoder", blunt)
+    assert refused.exit_code == 1
+    assert "still answers with" in refused.stdout
+    forced = run("--encoder", blunt, "--force", "--json")
+    assert forced.exit_code == 0, forced.stderr
+    assert json.loads(forced.stdout)["switched"] is True
+    back = run("--rollback")
+    assert back.exit_code == 0, back.stderr
+    assert "goes back" in back.stdout
+    for wrong in ((), ("--rollback", "--encoder", narrow), ("--rollback", "--force")):
+        assert run(*wrong).exit_code == 2
