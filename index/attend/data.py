@@ -222,14 +222,6 @@ class Data(AliasedCollections):
                 self.collection(existing)
             self._engine.exchange(name, other)
 
-    def forget(self, *names: str) -> None:
-        """Close collections; the next use opens them again."""
-        with self._lock:
-            for name in names:
-                opened = self._open.pop(name, None)
-                if opened is not None:
-                    opened[1].close()
-
     def check_droppable(self, name: str) -> None:
         """Raise Conflict for an alias, and for a collection that has one.
 

@@ -15,6 +15,7 @@ AttendError
 ├── Conflict              the state of the data forbids it
 │   ├── CollectionExists
 │   ├── EncoderMismatch   the collection was built by another encoder
+│   ├── Replaced          another collection took its place while it was open
 │   ├── ReadOnly          it was opened to be read only
 │   └── ManifestMismatch  an index file and the database disagree
 ├── CannotWrite           the disk does not take it: full, or not to be written to
@@ -136,6 +137,10 @@ class CollectionExists(Conflict):
 
 class EncoderMismatch(Conflict):
     """The collection was built by another encoder."""
+
+
+class Replaced(Conflict):
+    """The collection was replaced by another while it was open; nothing was written."""
 
 
 class ReadOnly(Conflict):

@@ -110,16 +110,16 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
     """
     started, name = time.perf_counter(), data.resolve(name)
     spare = _spare_name(name)
-    kept = data.collection(spare) if spare in data.names() else None
-    if kept is None or kept.store.settings().get("replaced") is None:
+    previous = data.collection(spare) if spare in data.names() else None
+    if previous is None or previous.store.settings().get("replaced") is None:
         raise Conflict(
             f"The collection {name!r} has no encoder to go back to: {spare!r} is not there, or it "
             f"never answered. 'attend reindex --encoder' makes one.",
             field="collection",
         )
-    move = _Move(data, data.collection(name), kept, on_stage)
+    move = _Move(data, data.collection(name), previous, on_stage)
     move.follow()
-    kept.publish_fresh(on_stage)
+    previous.publish_fresh(on_stage)
     move.switch()
     return move.result(Decision(True, "The encoder before answers again."), started)
 
@@ -162,7 +162,7 @@ class _Move:
         source, target = self._source, self._target
         now, other = (target, source) if decision.switch else (source, target)
         store = self._stores[1]
-        result = Reindexed(
+        return Reindexed(
             collection=source.name,
             encoder=now.settings.encoder or "",
             previous=other.settings.encoder or "",
@@ -176,8 +176,6 @@ class _Move:
             comparison=decision.comparison,
             seconds=round(time.perf_counter() - started, 3),
         )
-        self._data.forget(source.name, target.name)
-        return result
 
     def _catch_up(self) -> bool:
         """Copy what changed since the last call; return whether anything did."""

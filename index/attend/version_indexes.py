@@ -31,6 +31,7 @@ class VersionIndexes:
 
     def of(self, version: Version) -> PublishedIndexes:
         """Return the index files of a version's keys, sound or not."""
+        self._store.connections.check_there()  # files here may be those of another collection
         origin = IndexOrigin(
             uuid=str(self._store.settings()["uuid"]),
             encoder=self.settings.encoder or "none",

@@ -14,6 +14,7 @@ from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
 from attend.deadline import check_deadline, until
+from attend.errors import Replaced
 from attend.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
 from attend_service.context import context
@@ -165,7 +166,12 @@ class Operation:
                 query = read_query(self.query, form=self.html)
                 need_memory(working_size(query))
                 arguments["query"] = _resolved(query)
-            return self.view(**arguments)
+            try:
+                return self.view(**arguments)
+            except Replaced:
+                if self.upload is not None:
+                    raise
+                return self.view(**arguments)  # by its name, which leads to the new one
 
 
 @dataclass

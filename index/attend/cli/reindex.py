@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from attend.cli.options import Target, on_collection
-from attend.cli.output import interrupted, table
+from attend.cli.output import Bar, interrupted, table
 
 
 @click.command("reindex")

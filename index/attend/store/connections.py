@@ -15,7 +15,15 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.deadline import check_deadline, is_over
-from attend.errors import CannotWrite, Conflict, Damaged, OutOfFiles, ReadOnly, UnknownCollection
+from attend.errors import (
+    CannotWrite,
+    Conflict,
+    Damaged,
+    OutOfFiles,
+    ReadOnly,
+    Replaced,
+    UnknownCollection,
+)
 from attend.store.records import State
 from attend.store.tokens import register
 from attend.store.words import TOKENIZER
@@ -56,7 +64,7 @@ class Connections:
                     f"open it again."
                 )
             reader = self._open()
-            self._check_there()  # the path may lead to another collection by now
+            self.check_there()  # the path may lead to another collection by now
             reader.execute("PRAGMA query_only = ON")
             self._local.reader = reader
         return reader
@@ -99,7 +107,7 @@ class Connections:
                     f"({error}); another process is writing: try again."
                 ) from error
             try:
-                self._check_there()
+                self.check_there()
                 yield self._writer
                 check_deadline()
                 connection.commit()
@@ -134,14 +142,14 @@ class Connections:
         if reader is not None:
             reader.conn.close()
 
-    def _check_there(self) -> None:
+    def check_there(self) -> None:
         """Check that the file was not dropped or replaced: nobody reads what it would take."""
         try:
             inode = self.path.stat().st_ino
         except FileNotFoundError:
             inode = None
         if inode not in (self._inode, None):
-            raise Conflict(
+            raise Replaced(
                 f"The collection {self.path.parent.name!r} was replaced while it was open; nothing "
                 f"was written. Open it again, and try again."
             )
@@ -236,7 +244,7 @@ def count_change(db: Database | sqlite3.Connection) -> None:
     """Count a change of answers, unless another collection took this one's place.
 
     Raises:
-        Conflict: it was replaced; the transaction must not be committed.
+        Replaced: it was; the transaction must not be committed.
     """
     counted = db.execute(
         "UPDATE settings SET value = value + 1 WHERE name = 'change' AND NOT EXISTS "
@@ -246,7 +254,7 @@ def count_change(db: Database | sqlite3.Connection) -> None:
         return
     replaced = "SELECT 1 FROM settings WHERE name = 'replaced' AND value <> 'null'"
     if db.execute(replaced).fetchone():
-        raise Conflict(
+        raise Replaced(
             "The collection was replaced by one with another encoder, and nothing was written; "
             "open it again by its name, and write again. ('attend reindex --rollback' goes back.)"
         )

@@ -20,8 +20,8 @@ Encode = Callable[[Sequence[str]], Float32]
 def digests(store: Store) -> tuple[int, dict[str, bytes]]:
     """Return the revision of a collection, and a hash of each document, in their order."""
     with store.reading() as db:
-        rows = db.execute("SELECT id, key_hash || value_hash FROM documents ORDER BY row")
-        return store.state().change, dict(rows.fetchall())
+        rows = db.execute("SELECT id, key_hash, value_hash FROM documents ORDER BY row")
+        return store.state().change, {id: key + value for id, key, value in rows}
 
 
 def count_own_vectors(store: Store) -> int:
@@ -36,7 +36,7 @@ def count_own_vectors(store: Store) -> int:
 class FeedbackCopier:
     """Copies examples and interactions, and encodes the questions that have a text.
 
-    The target then has exactly those of the source, but for examples of questions without text.
+    The target then has those of the source, but for examples of questions without text.
     """
 
     def __init__(self, source: Store, target: Store, encode: Encode) -> None:
@@ -86,27 +86,44 @@ class FeedbackCopier:
 
 
 _COPY = (
-    # Questions and users without examples and interactions go by triggers.
-    "DELETE FROM main.examples",
-    "DELETE FROM main.interactions",
+    # What is the same keeps its ids, by which a training knows what it has learned from. Examples
+    # of questions without text stay where they are: they have an embedding of one encoder alone.
+    "DELETE FROM main.examples WHERE (SELECT text FROM main.questions AS question "
+    "WHERE question.id = examples.question) IS NOT NULL AND NOT EXISTS (SELECT 1 "
+    "FROM source.examples AS old JOIN source.questions AS before ON before.id = old.question "
+    "JOIN source.documents AS document ON document.row = old.document WHERE before.hash = "
+    "(SELECT hash FROM main.questions AS question WHERE question.id = examples.question) "
+    "AND document.id = (SELECT id FROM main.documents AS mine WHERE mine.row = examples.document) "
+    "AND old.weight = examples.weight AND old.position IS examples.position "
+    "AND old.source = examples.source AND old.created = examples.created)",
     "INSERT INTO main.questions (hash, text, embedding) SELECT encoded.hash, encoded.text, "
     "encoded.embedding FROM source.questions AS old JOIN encoded ON encoded.hash = old.hash "
-    "WHERE old.text IS NOT NULL ORDER BY old.id",
+    "WHERE old.text IS NOT NULL AND old.hash NOT IN (SELECT hash FROM main.questions) "
+    "ORDER BY old.id",
     "INSERT INTO main.examples (question, document, weight, position, source, created) "
     "SELECT question.id, document.row, old.weight, old.position, old.source, old.created "
     "FROM source.examples AS old "
     "JOIN source.questions AS before ON before.id = old.question "
     "JOIN main.questions AS question ON question.hash = before.hash "
-    "JOIN source.documents AS from_document ON from_document.row = old.document "
-    "JOIN main.documents AS document ON document.id = from_document.id ORDER BY old.id",
+    "JOIN source.documents AS theirs ON theirs.row = old.document "
+    "JOIN main.documents AS document ON document.id = theirs.id "
+    "WHERE true ORDER BY old.id ON CONFLICT (question, document) DO NOTHING",
     # Of documents that came to the source since the last copy: the next one has them.
     "DELETE FROM main.questions WHERE id NOT IN (SELECT question FROM main.examples)",
-    "INSERT INTO main.users (name) SELECT name FROM source.users ORDER BY id",
+    "DELETE FROM main.interactions WHERE NOT EXISTS (SELECT 1 FROM source.interactions AS old "
+    "JOIN source.users AS before ON before.id = old.user "
+    "JOIN source.documents AS document ON document.row = old.document WHERE before.name = "
+    "(SELECT name FROM main.users AS mine WHERE mine.id = interactions.user) AND document.id = "
+    "(SELECT id FROM main.documents AS mine WHERE mine.row = interactions.document) "
+    "AND old.value IS interactions.value AND old.time IS interactions.time)",
+    "INSERT INTO main.users (name) SELECT name FROM source.users "
+    "WHERE name NOT IN (SELECT name FROM main.users) ORDER BY id",
     "INSERT INTO main.interactions (user, document, value, time) "
     "SELECT user.id, document.row, old.value, old.time FROM source.interactions AS old "
     "JOIN source.users AS before ON before.id = old.user "
     "JOIN main.users AS user ON user.name = before.name "
-    "JOIN source.documents AS from_document ON from_document.row = old.document "
-    "JOIN main.documents AS document ON document.id = from_document.id ORDER BY old.id",
+    "JOIN source.documents AS theirs ON theirs.row = old.document "
+    "JOIN main.documents AS document ON document.id = theirs.id "
+    "WHERE true ORDER BY old.id ON CONFLICT (user, document) DO NOTHING",
     "DELETE FROM main.users WHERE id NOT IN (SELECT user FROM main.interactions)",
 )
