@@ -210,13 +210,13 @@ class Data(AliasedCollections):
             self._open.pop(name, None)
             self._engine.drop(name)
 
-    def exchange(self, name: str, other: str) -> None:
+    def _exchange(self, name: str, other: str) -> None:
         """Let two collections change their names, in one step and in every process.
 
         Raises:
             UnknownCollection: one of them does not exist.
         """
-        self.check_writable()
+        self._check_writable()
         with self._lock:
             for existing in (name, other):
                 self.collection(existing)

@@ -95,7 +95,7 @@ def reindex(
     target = _spare_with(data, source, encoder)
     move = _Move(data, source, target, on_stage)
     move.follow()
-    target.publish_fresh(on_stage)
+    target._publish_fresh(on_stage)
     decision = _decide(source, target, force, on_stage)
     if decision.switch:
         move.switch()
@@ -119,7 +119,7 @@ def rollback(data: Data, name: str, *, on_stage: OnStage = lambda stage, done: N
         )
     move = _Move(data, data.collection(name), previous, on_stage)
     move.follow()
-    previous.publish_fresh(on_stage)
+    previous._publish_fresh(on_stage)
     move.switch()
     return move.result(Decision(True, "The encoder before answers again."), started)
 
@@ -154,7 +154,7 @@ class _Move:
         with source.connections.writing() as db:
             self._catch_up()
             put_settings(db, {"replaced": self._target.settings.encoder})
-            self._data.exchange(self._source.name, self._target.name)
+            self._data._exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
     def result(self, decision: Decision, started: float) -> Reindexed:
