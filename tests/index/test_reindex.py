@@ -111,7 +111,7 @@ def test_everything_stays_but_the_encoder(library, narrow, tiny_encoder_folder):
     spare = library.collection(result.spare)
     assert spare.settings.encoder == str(tiny_encoder_folder)
     with pytest.raises(Conflict, match="replaced"):
-        spare.upsert(documents(1))
+        spare.upsert([{"id": "late", "text": "too late"}])
     # It comes back with what was written since, and goes again without an encoding.
     after.upsert([{"id": "new", "text": "a new text"}])
     after.delete(["d0"])
