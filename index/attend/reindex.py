@@ -153,7 +153,8 @@ class _Move:
         # Writers wait from here on, and then find that the collection was replaced.
         with source.connections.writing() as db:
             self._catch_up()
-            put_settings(db, {"replaced": self._target.settings.encoder})
+            marks: dict[str, Json] = {"spare_of": self._source.name}
+            put_settings(db, {**marks, "replaced": self._target.settings.encoder})
             self._data._exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
