@@ -17,12 +17,11 @@ from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import canonical_name
 from attend.errors import CollectionExists, Conflict, InvalidRequest
-from attend.learn.promotion import PromotionVerdict
 from attend.store import Store, StoredDocument
 from attend.store.connections import put_settings
 from attend.store.copying import FeedbackCopier, count_own_vectors, digests
 from attend.training.encoders import compare_encoders
-from attend.training.task import FEWEST_QUESTIONS, StageWatch
+from attend.training.task import NothingToLearn, StageWatch
 from attend.types import Document, Json, OnStage
 
 SPARE = "-spare"
@@ -209,13 +208,10 @@ def _decide(source: Collection, target: Collection, force: bool, on_stage: OnSta
         on_stage("comparing", done)
 
     watch = StageWatch(progress, cancelled=lambda: False)
-    verdict: PromotionVerdict | None = compare_encoders(source, target, watch)
-    if verdict is None:
-        return Decision(
-            True,
-            f"Fewer than {FEWEST_QUESTIONS} questions with an answer are stored, too few to "
-            f"compare the encoders.",
-        )
+    try:
+        verdict = compare_encoders(source, target, watch)
+    except NothingToLearn as nothing:
+        return Decision(True, f"The encoders could not be compared. {nothing}")
     if verdict.promote or not force:
         return Decision(verdict.promote, verdict.reason, verdict.views)
     return Decision(True, f"Switched by force. {verdict.reason}", verdict.views)

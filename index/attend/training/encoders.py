@@ -12,26 +12,22 @@ from attend.learn.promotion import PromotionVerdict, compare_splits, decide
 from attend.learn.selection import Outcome, cross_validate
 from attend.training.material import read_questions
 from attend.training.ranking import MEASURE, UNMEASURED, RankingObjective
-from attend.training.task import NothingToLearn, StageWatch, Task
+from attend.training.task import StageWatch, Task
 from attend.training.version import ServedVersion, active_version
 
 
-def compare_encoders(
-    before: Collection, after: Collection, watch: StageWatch
-) -> PromotionVerdict | None:
+def compare_encoders(before: Collection, after: Collection, watch: StageWatch) -> PromotionVerdict:
     """Put a collection with another encoder to the promotion test, as a trained version is.
 
     The collection before answers as its active version would that had not seen the held-out
     questions; the one after as it does.
 
-    Returns: the verdict; None if too few questions with texts are stored to tell.
+    Raises:
+        NothingToLearn: the questions with texts are too few, or too alike, to tell.
     """
     request = parse(TrainRequest, {})
     objective = RankingObjective(Task(before, request, watch), with_texts=True)
-    try:
-        objective.read()
-    except NothingToLearn:
-        return None
+    objective.read()
     task = Task(after, request, watch)
     material = read_questions(after, -1, request.seed, with_texts=True)
     served = ServedVersion(active_version(task), after.settings, material.memory)
