@@ -90,6 +90,8 @@ def reindex(
         Unsupported: the engine is not a data folder.
     """
     started, name = time.perf_counter(), data.resolve(name)
+    if not data.capabilities.reindex:
+        raise data.capabilities.lacking("reindex")
     source = data.collection(name)
     target = _spare_with(data, source, encoder)
     move = _Move(data, source, target, on_stage)

@@ -21,6 +21,7 @@ from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save_backup
 from attend.feedback import add_feedback
+from attend.reindex import reindex
 from attend.training import train
 from tests.milvus.contract import WIDTH
 
@@ -38,6 +39,7 @@ PROBES: dict[str, Probe] = {
     "examples": lambda data, c, path: add_feedback(c, [{"query": QUERY, "id": "d0"}]),
     "train": lambda data, c, path: train(c),
     "snapshots": lambda data, c, path: save_backup(data, path),
+    "reindex": lambda data, c, path: reindex(data, c.name, "another"),
 }
 """By capability: what takes it. What it raises else (too few examples to train) is no refusal."""
 
