@@ -253,7 +253,7 @@ def qdrant(folder: Path, vectors: Float32) -> Contestant:
     def answer(query: Float32) -> list[Hit]:
         found = client.query_points("path", query=query.tolist(), limit=NEAREST).points
         products = [point.score for point in found]
-        values = [point.payload["value"] for point in found]
+        values = [(point.payload or {})["value"] for point in found]
         return _weighed([point.id for point in found], products, values)
 
     return Contestant(["exact"], lambda _: answer)
