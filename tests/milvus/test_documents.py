@@ -190,7 +190,7 @@ def test_two_processes_see_each_other(data: Data, made: Collection, collection: 
 def test_collections_and_aliases(data: Data, made: Collection) -> None:
     assert data.names() == ["made"]
     assert data.create("made", dimension=DIMENSION) is made
-    with pytest.raises(UnknownCollection, match="there are: made"):
+    with pytest.raises(UnknownCollection, match="the collections are made"):
         data.collection("none")
     assert data.set_alias("other", "made")
     assert data.aliases() == {"other": "made"}

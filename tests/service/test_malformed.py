@@ -62,7 +62,8 @@ MALFORMED = [
     search("mask.onli", "did you mean 'only'?", mask={"onli": []}),
     search("query.blend.0.wieght", "did you mean 'weight'?",
            query={"blend": [{"id": "emma", "wieght": 2}]}),
-    Malformed(f"{HOME}/search", {"vector": [1, 0, 0]}, "query", "it is required, but was not sent"),
+    Malformed(f"{HOME}/search", {"k": 3}, "query", "it is required, but was not sent"),
+    Malformed(f"{HOME}/search", {"vector": [1, 0, 0]}, "vector", "a query that is a text"),
     documents("documents.0.metadata", "did you mean 'payload'?",
               [{"id": "a", "vector": [1, 0, 0], "metadata": {}}]),
     documents("documents.0.embedding", "did you mean 'vector'?",
@@ -96,7 +97,6 @@ MALFORMED = [
     search("min_confidence", "Train first", min_confidence=0.9),
     search("mode", "'hard' or 'soft'", mode="loud"),
     documents("documents.0.id", "it is required, but was not sent", {}) ,
-    documents("documents.0", "exactly one of", {"id": "a"}),
     documents("documents.0.vector", "Send 3 numbers", {"id": "a", "vector": [1, 0]}),
     # Requests as a whole.
     Malformed(f"{HOME}/documents/emma", {}, "value", "neither was given", "PATCH"),

@@ -27,6 +27,9 @@ BATCH = 5000
 QUESTIONS = 60
 """Queries with feedback: enough for a training."""
 
+LABELLINGS = 100
+"""Attempts to label a text before it is deleted."""
+
 READY_SECONDS = 5.0
 """After the imports and the encoders, a server answers within this, killed or not."""
 
@@ -192,6 +195,7 @@ class Soak:
         client = Client(server.address)
         asked = [(world, {}) for world in self.worlds]
         asked += [(self.worlds[0], {"seed": REAL, "promote": False})] if real else []
+        self._label_a_text(client)
         for world, body in asked:
             job = client.ask("POST", f"{world.path}/train", body)["id"]
             while (found := client.ask("GET", f"/v1/jobs/{job}"))["state"] in ("queued", "running"):
@@ -199,6 +203,17 @@ class Soak:
             assert found["state"] == "done", found
             self.report.trainings.append(f"{world.name}: {found['result']['reason'][:60]}")
         client.close()
+
+    def _label_a_text(self, client: Client) -> None:
+        """Store feedback on a text, without which no training begins; writers delete texts."""
+        path = self.worlds[1].path
+        for _ in range(LABELLINGS):
+            listed = client.ask("GET", f"{path}/documents?limit=1")["documents"]
+            items = [{"query": "words", "id": document["id"]} for document in listed]
+            if items and client.request("POST", f"{path}/feedback", {"items": items})[0] == 200:
+                return
+            time.sleep(0.05)
+        raise AssertionError("no text stayed for long enough to be labelled")
 
     def _published(self, server: Server) -> list[int]:
         """The generation of each world's index."""

@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
-from pydantic_core import PydanticUndefined
-
 from attend.api.base import Request
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -123,7 +121,7 @@ def keywords_of(model: type[Request]) -> Callable[[Method], Method]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=[] if field.default is PydanticUndefined else field.default,
+                default=[] if field.is_required() or field.default_factory else field.default,
                 annotation=field.annotation,
             )
             for name, field in model.model_fields.items()

@@ -31,7 +31,7 @@ on_folder = click.option(
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(epilog="Example: attend keys list --data library")
 def keys() -> None:
     """Make, list and remove API keys; running servers follow at once."""
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from attend.api.feedback import InteractionsAdded
 from attend.cli import main
+from attend.cli.output import REJECTED
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import add_interactions
 from attend.feedback.gathering import gather
@@ -198,7 +199,7 @@ def test_the_command_stores_a_file(collection, tmp_path):
         main,
         ["teach", "--data", str(tmp_path / "data"), "--interactions", str(path), "--json"],
     )
-    assert run.exit_code == 0, run.output
+    assert run.exit_code == REJECTED, run.output
     assert json.loads(run.stdout) == {
         "added": 2,
         "replaced": 0,

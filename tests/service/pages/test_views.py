@@ -335,6 +335,10 @@ def test_teaching_by_keyboard(tab: Tab) -> None:
 
 def test_a_training_is_followed_to_its_end(tab: Tab) -> None:
     tab.open("teach")
+    tab.page.click("#train")  # nothing is stored: a sentence says what to do, and no job is made
+    tab.page.wait_for_selector("#status:has-text('none are stored')")
+    tab.ask(f"{BOOKS}/feedback", [{"query": "a white whale", "id": first(tab)}])
+    tab.open("teach")
     tab.page.click("#train")
     tab.page.wait_for_selector("#job [data-state=done]")
     assert "are the fewest from which a gain can be proved" in tab.text("#job")
@@ -342,6 +346,13 @@ def test_a_training_is_followed_to_its_end(tab: Tab) -> None:
     assert tab.page.is_enabled("#train")
     tab.page.click("#job button:has-text('Label more queries')")
     assert tab.in_page("() => document.activeElement.name") == "q"
+    tab.page.click("#examples button:has-text('Delete')")
+    tab.page.wait_for_function("() => document.querySelectorAll('#examples tbody tr').length === 0")
+
+
+def first(tab: Tab) -> str:
+    """The id of the best document for a query."""
+    return str(tab.ask(f"{BOOKS}/search", {"query": "a white whale"})["hits"][0]["id"])
 
 
 def test_promoting_and_rolling_back(tab: Tab) -> None:
