@@ -84,7 +84,7 @@ def prints_itself(command: tuple[str, ...]) -> bool:
     return len(command) == 1 and getattr(named, "invoke_without_command", True)
 
 
-@pytest.mark.parametrize("command", filter(prints_itself, COMMANDS), ids=" ".join)
+@pytest.mark.parametrize("command", [*filter(prints_itself, COMMANDS)], ids=" ".join)
 def test_every_command_says_json(command):
     assert "--json" in invoke(*command, "--help").stdout
 
@@ -254,7 +254,7 @@ def test_a_vector_is_asked_as_query_as_option_and_from_a_file(library, tmp_path)
             "'nothing.json' is not valid JSON, and no file that holds it",
         ),
         (["--vector", "{folder}/v.jsonl"], "is not valid JSON, and no file that holds it"),
-        (["q", "--vector", "{{}}"], "--vector is {}, but a list of"),
+        (["q", "--vector", "{{}}"], "holds no JSON list"),
     ],
 )
 def test_a_wrong_vector_is_told_with_the_usage(library, given, said):
