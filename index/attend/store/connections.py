@@ -34,6 +34,10 @@ BUSY_SECONDS = 30.0
 STEPS = 1_000_000
 """Steps of SQLite's machine, some milliseconds, after which a statement checks the deadline."""
 
+FUNCTION_STOPPED = "user-defined function raised exception"
+"""What SQLite leaves of Ctrl-C that comes while our function prepares words for the index; the
+function itself takes every text."""
+
 UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 """Primary codes of errors of the disk."""
 
@@ -113,6 +117,9 @@ class Connections:
                 connection.commit()
             except BaseException as error:
                 connection.rollback()
+                in_main = threading.current_thread() is threading.main_thread()
+                if in_main and FUNCTION_STOPPED in str(error):
+                    raise KeyboardInterrupt from error
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in UNWRITABLE:
                     raise CannotWrite(
                         f"{self.path} cannot be written to ({error}), and nothing of it was "

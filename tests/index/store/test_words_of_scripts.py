@@ -11,7 +11,7 @@ from sqlite_utils import Database
 from attend.search.highlighting import word_spans
 from attend.store import Store, compile_filter
 from attend.store.migrations import migrations
-from attend.store.tokens import indexed_text, traced_text
+from attend.store.tokens import indexed_text, register, traced_text
 from tests.index.helpers import entry, fresh_store
 from tests.index.store.scripts import QUERIES, SENTENCES
 
@@ -174,3 +174,22 @@ def test_the_index_of_an_older_database_is_made_again_once(tmp_path):
     again = Store(before)
     assert not migrations.pending(again.connections.reader())
     again.close()
+
+
+def test_an_interrupt_while_words_are_indexed_is_one_and_stores_nothing(tmp_path):
+    """SQLite makes an error of its own of what is raised in a function."""
+    store = fresh_store(tmp_path / "documents.db")
+
+    def stopped(text: str) -> str:
+        raise KeyboardInterrupt
+
+    with store.connections.writing() as db:
+        db.conn.create_function("document_text", 1, stopped, deterministic=True)
+    with pytest.raises(KeyboardInterrupt):
+        store.write([entry("a", fields={"t": "words"})])
+    with store.connections.writing() as db:
+        register(db.conn)
+    assert store.counts() == (0, 0)
+    store.write([entry("a", fields={"t": "words"})])
+    assert matching(store, "words") == {"a"}
+    store.close()
