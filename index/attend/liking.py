@@ -32,8 +32,8 @@ class Liking(NamedTuple):
     def __str__(self) -> str:
         if self.liked_from is None:
             return "each value above zero is a like"
-        chosen = "" if self.source == "set" else ", chosen from the data"
-        return f"values of {self.liked_from:g} and more are likes{chosen}"
+        origin = "" if self.source == "set" else ", chosen from the data"
+        return f"values of {self.liked_from:g} and more are likes{origin}"
 
 
 def chosen_liking(values: ArrayLike) -> Liking:

@@ -102,6 +102,9 @@ MALFORMED = [
     Malformed(f"{HOME}/documents/emma", {}, "value", "neither was given", "PATCH"),
     Malformed(f"{HOME}/documents/delete", {}, "ids", "send exactly one of ids and filter"),
     search("k", "lower k or raise attend", k=200),
+    Malformed(f"{HOME}/feedback",
+              {"items": [{"query": {"text": "a", "vector": [1, 0, 0]}, "id": "emma"}]},
+              "items.0.query", "both were given, send one"),
     search("cursor", "send a cursor or an offset, not both", cursor="x", offset=2),
     Malformed(f"{HOME}/interactions", {"all": True, "user": "a"}, "user", "alone", "DELETE"),
 ]  # fmt: skip

@@ -191,8 +191,8 @@ class Answer(Reply):
 
     def __repr__(self) -> str:
         confidence = "not fitted yet" if self.confidence is None else f"{self.confidence:.3f}"
-        told = f"{answer_text(self.answer)!r}; {hits_line(self.hits)}; confidence {confidence}"
-        return f"Answer({told})"
+        line = f"{answer_text(self.answer)!r}; {hits_line(self.hits)}; confidence {confidence}"
+        return f"Answer({line})"
 
     def _repr_html_(self) -> str:
         return hits_table(self.hits, repr(self))
@@ -326,8 +326,8 @@ class Predicted(RecommendAnswer):
     `explain`; these weights and `null` sum to one)."""
 
     def __repr__(self) -> str:
-        told = [f"{name_of(item)!r} {answer_text(item)}" for item in self.predictions]
-        return f"Predicted({'; '.join(told)})"
+        lines = [f"{name_of(item)!r} {answer_text(item)}" for item in self.predictions]
+        return f"Predicted({'; '.join(lines)})"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -312,11 +312,11 @@ def _names_at(model: type[BaseModel] | None, location: Sequence[int | str]) -> l
     """Return the names of the fields that an object at a place in a request may have."""
     models = [] if model is None else [model]
     for part in location:
-        fields = [known.model_fields[part] for known in models if part in known.model_fields]
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
         # Places in lists, and a union's name for its branch, lead to no other model.
         if fields:
             models = [inner for field in fields for inner in _models_in(field.annotation)]
-    return list(dict.fromkeys(name for known in models for name in known.model_fields))
+    return list(dict.fromkeys(name for model in models for name in model.model_fields))
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

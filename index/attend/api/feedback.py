@@ -46,6 +46,10 @@ def _check_number(label: object) -> object:
 def _check_query(query: Query) -> Query:
     if query.text is None and query.vector is None:
         raise ValueError("a document's id is no question; send the text or vector of the query")
+    if query.text is not None and query.vector is not None:
+        raise ValueError(
+            "a label is about the text of a query or about its vector; both were given, send one"
+        )
     if query.text is not None and not query.text.strip():
         raise ValueError("the query is empty")
     return query

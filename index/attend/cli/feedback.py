@@ -201,8 +201,10 @@ def add_files(
     if interactions:
         rows = interactions.read(collection, strict=strict)
         before = collection.store.interaction_counts()[0]
-        chosen = {} if interactions.liked_from is None else {"liked_from": interactions.liked_from}
-        added = add_interactions(collection, rows.entries, delete_stored=delete, **chosen)
+        threshold = (
+            {} if interactions.liked_from is None else {"liked_from": interactions.liked_from}
+        )
+        added = add_interactions(collection, rows.entries, delete_stored=delete, **threshold)
         counts: dict[str, Any] = added.json()
     else:
         vectors = collection.settings.encoder is None
