@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import ledger
 from common import DATA, parser, progress, tell
 from learning_answers import answers, no_answer
 from learning_beside import adapter, tuned
 from learning_live import many_keys
 from learning_ranking import bilingual, conala, scifact, scifact_narrow
-from learning_rows import Ledger, Row
+from learning_rows import Results, Row
 from learning_safety import KINDS, cannot_gain
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
 
@@ -73,24 +74,24 @@ def main() -> None:
         sets=given.folder,
     )
     chosen = selected(given.sets, options)
-    ledger = Ledger(given.out, options.setting())
+    results = Results(given.out, options.setting())
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.data or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        bench = Bench(options, Workshop(folder), ledger)
+        bench = Bench(options, Workshop(folder), results)
         for section in chosen:
             measured(bench, section, quiet=given.json)
-    failed = [section for section in chosen if section not in ledger.finished]
+    failed = [section for section in chosen if section not in results.finished]
     figures: dict[str, Any] = {
         "rehearsal": given.rehearse,
         "training_queries_at_most": QUICK_QUERIES if given.quick else None,
         "left_out": [section for section in SECTIONS if section not in chosen],
         "failed": failed,
-        "ratios_of": primary(ledger),
+        "ratios_of": primary(results),
     }
     if given.json:
-        figures["rows"] = {name: row.told() for name, row in ledger.rows.items()}
-    tell(ratios(ledger), figures, given.json)
+        figures["rows"] = {name: row.told() for name, row in results.rows.items()}
+    tell(ratios(results), figures, given.json)
     sys.exit(1 if failed else 0)
 
 
@@ -126,22 +127,24 @@ def measured(bench: Bench, section: str, *, quiet: bool) -> None:
 
     What goes wrong in one section is told, and the others are measured all the same.
     """
-    ledger = bench.ledger
-    if section in ledger.finished:
-        for name in ledger.finished[section]:
-            _tell(ledger.rows[name], quiet)
+    results = bench.results
+    if section in results.finished:
+        for name in results.finished[section]:
+            _tell(results.rows[name], quiet)
         return
     progress(f"-- {section}")
     started, names = time.perf_counter(), list[str]()
     try:
         for row in SECTIONS[section](bench):
-            ledger.add(section, row)
+            results.add(section, row)
+            if not bench.options.rehearse:
+                ledger.append(row, bench.options.extent)
             names.append(row.name)
             _tell(row, quiet)
     except Exception:  # an hour of other rows must not go with it
         progress(f"-- {section} failed:\n{traceback.format_exc()}")
         return
-    ledger.finish(section, names)
+    results.finish(section, names)
     progress(f"-- {section} took {time.perf_counter() - started:.0f} s")
 
 
@@ -149,14 +152,14 @@ def _tell(row: Row, quiet: bool) -> None:
     print(row.line(), file=sys.stderr if quiet else sys.stdout, flush=True)
 
 
-def primary(ledger: Ledger) -> str:
+def primary(results: Results) -> str:
     """The set by which ratios without a set's name are told."""
-    return "scifact" if "scifact.trained" in ledger.rows else "conala"
+    return "scifact" if "scifact.trained" in results.rows else "conala"
 
 
-def ratios(ledger: Ledger) -> dict[str, float]:
+def ratios(results: Results) -> dict[str, float]:
     """Those whose two sides were measured."""
-    named = primary(ledger)
+    named = primary(results)
     sides = {
         "ndcg_over_linear_adapter": (f"{named}.trained", f"{named}.adapter"),
         "ndcg_over_fine_tuned": (f"{named}.trained", f"{named}.tuned"),
@@ -167,7 +170,7 @@ def ratios(ledger: Ledger) -> dict[str, float]:
         "ndcg_over_fine_tuned_conala": ("conala.trained", "conala.tuned"),
     }
     found: dict[str, Any] = {
-        name: (ledger.measured(over), ledger.measured(under))
+        name: (results.measured(over), results.measured(under))
         for name, (over, under) in sides.items()
     }
     return {name: round(over / under, 4) for name, (over, under) in found.items() if over and under}

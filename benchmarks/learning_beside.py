@@ -64,7 +64,7 @@ def _peer_rows(bench: Bench, set: str, short: str, peer: Peer, contest: Contest)
     name = f"{set}.{short}"
     told = ", ".join(f"{key} {value}" for key, value in peer.details.items())
     yield contest.row(name, f"{TITLES[set]}, {peer.name}", "peer")._replace(note=told)
-    ours = bench.ledger.rows.get(f"{set}.trained")
+    ours = bench.results.rows.get(f"{set}.trained")
     if ours is not None:
         gain = difference(np.array(ours.values), contest.values("peer"))
         yield ahead(difference_row(f"{name}_behind", "  ours less that", gain), gain.p)

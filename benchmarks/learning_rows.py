@@ -103,7 +103,7 @@ def not_behind(row: Row, p: float) -> Row:
 
 
 @dataclass
-class Ledger:
+class Results:
     """The rows of a run, saved as they come: what an earlier run saved is not measured again.
 
     Attributes:

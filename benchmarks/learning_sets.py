@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import data_set, progress
-from learning_rows import Ledger
+from learning_rows import Results
 
 from attend import Collection, Data
 from attend.build import Mapped, build
@@ -226,6 +226,11 @@ class Options:
     keys: int
     sets: Path
 
+    @property
+    def extent(self) -> str:
+        """How much is measured, as the ledger names it."""
+        return "quick" if self.quick else "full"
+
     def setting(self) -> dict[str, Any]:
         """What rows depend on."""
         return {name: value for name, value in vars(self).items() if name != "sets"}
@@ -237,7 +242,7 @@ class Bench:
 
     options: Options
     workshop: Workshop
-    ledger: Ledger
+    results: Results
 
     def ranking_set(self, name: str) -> RankingSet:
         """A set; when quick, with QUICK_QUERIES of its training queries."""

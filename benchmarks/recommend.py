@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ledger
 import numpy as np
 import recommend_ratings
 from common import DATA, parser, progress, tell
@@ -88,6 +89,8 @@ def main() -> None:
             for row in section(bench):
                 rows[row.name] = row
                 progress(row.line())
+                if not given.rehearse:
+                    ledger.append(row, "quick" if given.quick else "full")
     figures = {name: row.told() for name, row in rows.items()}
     tell(
         ratios(rows),

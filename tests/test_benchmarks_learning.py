@@ -74,34 +74,34 @@ def test_significance_decides_about_differences() -> None:
     assert learning_rows.not_behind(loss, 0.04).holds is False
 
 
-def test_a_ledger_is_read_again_without_its_half_written_line(tmp_path: Path) -> None:
+def test_results_are_read_again_without_its_half_written_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    ledger = learning_rows.Ledger(path, SETTING)
+    results = learning_rows.Results(path, SETTING)
     for row in rows():
-        ledger.add("a", row)
-    ledger.finish("a", [row.name for row in rows()])
+        results.add("a", row)
+    results.finish("a", [row.name for row in rows()])
     with path.open("a") as file:
         file.write('{"section": "b", "ro')
-    again = learning_rows.Ledger(path, SETTING)
+    again = learning_rows.Results(path, SETTING)
     assert again.rows == {row.name: row for row in rows()}
     assert again.finished == {"a": ["a.one", "a.two"]}
     assert again.measured("a.two") == 3.0
 
 
-def test_a_ledger_goes_on_after_a_half_written_line(tmp_path: Path) -> None:
+def test_results_go_on_after_a_half_written_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    learning_rows.Ledger(path, SETTING)
+    learning_rows.Results(path, SETTING)
     with path.open("a") as file:
         file.write('{"section": "b", "ro')
-    learning_rows.Ledger(path, SETTING).add("a", rows()[0])
-    assert list(learning_rows.Ledger(path, SETTING).rows) == ["a.one"]
+    learning_rows.Results(path, SETTING).add("a", rows()[0])
+    assert list(learning_rows.Results(path, SETTING).rows) == ["a.one"]
 
 
 def test_rows_of_another_setting_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    learning_rows.Ledger(path, SETTING)
+    learning_rows.Results(path, SETTING)
     with pytest.raises(SystemExit, match="name another file with --out"):
-        learning_rows.Ledger(path, {"quick": False})
+        learning_rows.Results(path, {"quick": False})
 
 
 # -- composition ----------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def test_a_section_that_was_finished_is_not_measured_again(
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
     told = []
     for _ in range(2):
-        ledger = learning_rows.Ledger(tmp_path / "rows.jsonl", SETTING)
-        bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), ledger)
+        results = learning_rows.Results(tmp_path / "rows.jsonl", SETTING)
+        bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), results)
         learning.measured(bench, "a", quiet=False)
         told.append(capsys.readouterr().out)
     assert len(calls) == 1
@@ -136,10 +136,10 @@ def test_a_section_that_fails_leaves_the_others_be(
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
-    ledger = learning_rows.Ledger(None, SETTING)
-    bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), ledger)
+    results = learning_rows.Results(None, SETTING)
+    bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), results)
     learning.measured(bench, "a", quiet=True)
-    assert ledger.finished == {}
+    assert results.finished == {}
     captured = capsys.readouterr()
     assert "no such luck" in captured.err
     assert captured.out == ""
@@ -156,10 +156,10 @@ def test_what_is_left_out_is_what_was_asked_to_be() -> None:
 
 
 def test_ratios_need_both_sides() -> None:
-    ledger = learning_rows.Ledger(None, SETTING)
+    results = learning_rows.Results(None, SETTING)
     for name, value in {"conala.trained": 0.75, "conala.adapter": 0.5, "scifact.hybrid": 1}.items():
-        ledger.add("x", learning_rows.Row(name, name, value))
-    assert learning.ratios(ledger) == {
+        results.add("x", learning_rows.Row(name, name, value))
+    assert learning.ratios(results) == {
         "ndcg_over_linear_adapter": 1.5,
         "ndcg_over_linear_adapter_conala": 1.5,
     }
