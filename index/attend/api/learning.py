@@ -24,9 +24,9 @@ OBJECTIVE_ROLES: Mapping[Objective, Role] = {
 
 Part = Literal["matrices", "offsets", "examples", "words"]
 
-PARTS: tuple[Part, ...] = ("matrices", "offsets", "examples", "words")
-"""What may take part in an answer: W_Q and W_K, learned key offsets, example queries as keys, and
-BM25 (hybrid)."""
+PARTS: tuple[Part, ...] = ("matrices", "examples", "words")
+"""What takes part in an answer where the held-out splits want it: W_Q and W_K, example queries as
+keys, and BM25 (hybrid). Key offsets only where a request names them."""
 
 
 class TrainRequest(Request):
@@ -45,11 +45,17 @@ class TrainRequest(Request):
     """Width of projected keys; that of embeddings if absent."""
     heads: int | None = Field(None, ge=1, le=1)
     """1: one head is learned. A version of several heads is added with its matrices."""
-    parts: list[Part] = Field(list(PARTS), min_length=1, max_length=len(PARTS))
-    """What may be learned and take part: W_Q and W_K (matrices), learned key offsets, example
-    queries as keys, and BM25 (words). With matrices alone, all of it can be exported."""
+    parts: list[Part] = Field(list(PARTS), min_length=1, max_length=len(PARTS) + 1)
+    """What may be learned and take part: W_Q and W_K (matrices), example queries as keys, BM25
+    (words), and key offsets, which move each document with examples away from the queries of all
+    others: for collections in which every document answers one query, such as the entries of a
+    dictionary; elsewhere they hide the documents that have examples. With matrices alone, all of
+    it can be exported."""
     error_rate: float = Field(0.05, gt=0, lt=1)
     """Answerable queries that may be told there is no answer."""
+    tolerance: float = Field(0.01, gt=0, le=1)
+    """The loss on a held-out split that has to be ruled out before a promotion, in units of the
+    measure."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Random seed."""
     promote: bool = True

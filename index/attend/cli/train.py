@@ -20,11 +20,12 @@ SPLITS = {
     "ranking": {
         "random": "random queries",
         "unseen": "unseen documents",
+        "new": "new among new documents",
         "mix": "mixed as in use",
     },
     "interactions": {
         "random": "withheld interactions",
-        "unseen": "documents without interactions",
+        "new": "documents without interactions",
         "mix": "mixed as in use",
     },
     "ratings": {
@@ -43,7 +44,9 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @model_options(LabelFiles)
 @model_options(InteractionFile)
 @click.option("--answers", is_flag=True, help="Learn from the stored values; see --objective.")
-@model_options(TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate")
+@model_options(
+    TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate", "tolerance"
+)
 @model_options(TrainRequest, "objective")
 @click.option(
     "--no-promote", is_flag=True, help="Store the trained version, but do not activate it."

@@ -1,13 +1,16 @@
 """Held-out splits: what training must not know, and what it is judged by.
 
-Questions and interactions are held out in two splits. In the random split documents may be known
-from others; in the unseen split nothing is known of the documents that judge.
+Units are held out in up to three splits. In the random split documents may be known from others.
+In the unseen split nothing is known of the documents that judge, and all documents are ranked. In
+the new split such documents are ranked among documents of which nothing is known either: a gain
+that comes from pushing known documents down shows there as none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,9 +18,9 @@ import numpy as np
 from attend.learn.data import Questions, Ratings, Sparse, answerable, lengths, without
 from attend.types import Bool, Int64
 
-Split = Literal["random", "unseen"]
+Split = Literal["random", "unseen", "new"]
 
-SPLITS: tuple[Split, Split] = ("random", "unseen")
+SPLITS: tuple[Split, ...] = ("random", "unseen", "new")
 
 KEPT_LABELS = 0.6
 """The least share of training's labels that is left when documents are held out."""
@@ -54,32 +57,48 @@ class QuestionFold:
     """One division of the questions.
 
     Attributes:
+        splits: what the held-out questions judge: one ranking of everything, and in an unseen fold
+            another one of the documents that no training question labels.
         training: questions to learn from, as they are known then.
         trained: (q,) which of all questions those are.
         blocked: (n,) documents of which training must not know.
         held_out: (h,) positions of the questions that judge.
     """
 
-    split: Split
+    splits: tuple[Split, ...]
     training: Questions
     trained: Bool
     blocked: Bool
     held_out: Int64
 
+    @cached_property
+    def new_documents(self) -> Bool:
+        """(n,) the documents that no training question labels."""
+        new = np.ones(len(self.blocked), dtype=bool)
+        new[self.training.judged.indices] = False
+        return new
+
+    def ranked(self, split: Split) -> Bool | None:
+        """Return the documents (n,) that a split ranks; None for all."""
+        return self.new_documents if split == "new" else None
+
 
 def question_folds(
     questions: Questions, groups: Int64, count: int, seed: int
 ) -> list[QuestionFold]:
-    """Divide questions into `count` folds of each split; a group (q,) is never divided.
+    """Divide questions into `count` random folds, and as many unseen ones, which judge new
+    documents among new ones as well; a group (q,) is never divided.
 
     In the random split every question is held out once; of very many a sample judges.
     """
-    divisions: dict[Split, Iterator[tuple[Bool, Bool]]] = {
-        "random": _random_questions(questions, groups, count, np.random.default_rng(seed)),
-        "unseen": _unseen_questions(questions, groups, count, np.random.default_rng(seed + 1)),
+    divisions: dict[tuple[Split, ...], Iterator[tuple[Bool, Bool]]] = {
+        ("random",): _random_questions(questions, groups, count, np.random.default_rng(seed)),
+        ("unseen", "new"): _unseen_questions(
+            questions, groups, count, np.random.default_rng(seed + 1)
+        ),
     }
     folds = []
-    for split, division in divisions.items():
+    for splits, division in divisions.items():
         for held_out, blocked in division:
             visible = questions.without(blocked)
             trained = ~held_out & answerable(visible)
@@ -87,7 +106,7 @@ def question_folds(
                 random = np.random.default_rng(seed)
                 judges = sampled(np.flatnonzero(held_out), MOST_QUESTIONS, random)
                 training = visible.some(trained)
-                folds.append(QuestionFold(split, training, trained, blocked, judges))
+                folds.append(QuestionFold(splits, training, trained, blocked, judges))
     return folds
 
 
@@ -193,16 +212,16 @@ class HistoryFold(NamedTuple):
 
 
 def history_folds(histories: Sparse, seed: int) -> list[HistoryFold]:
-    """Divide histories (u, n) in both splits; a split that nobody could judge is left out.
+    """Divide histories (u, n) in two splits; a split that nobody could judge is left out.
 
     In the random split a fifth of what some users interacted with is withheld, and all is ranked.
-    In the unseen split a fifth of the documents in any history is withheld from everybody, and
+    In the new split a fifth of the documents in any history is withheld from everybody, and
     ranked by itself: among documents of which more is known, a new one is judged by how much that
     is.
     """
     folds = (
         _random_histories(histories, np.random.default_rng(seed)),
-        _unseen_histories(histories, np.random.default_rng(seed + 1)),
+        _new_histories(histories, np.random.default_rng(seed + 1)),
     )
     return [fold for fold in folds if len(fold.users) and (lengths(fold.training) >= 2).any()]
 
@@ -222,7 +241,7 @@ def _random_histories(histories: Sparse, random: np.random.Generator) -> History
     return HistoryFold("random", training, users, training[users], target, None)
 
 
-def _unseen_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
+def _new_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
     visible = np.unique(histories.indices)
     out = np.zeros(histories.shape[1], dtype=bool)
     out[random.permutation(visible)[: round(WITHHELD * len(visible))]] = True
@@ -230,7 +249,7 @@ def _unseen_histories(histories: Sparse, random: np.random.Generator) -> History
     training, target = without(histories, new), without(histories, ~new)
     able = random.permutation(np.flatnonzero((lengths(training) > 0) & (lengths(target) > 0)))
     users = np.sort(able[: _most_users(histories)])
-    return HistoryFold("unseen", training, users, training[users], target[users], out)
+    return HistoryFold("new", training, users, training[users], target[users], out)
 
 
 def _most_users(histories: Sparse) -> int:

@@ -1,12 +1,14 @@
 """The promotion test: what was learned answers only if held-out units leave no doubt.
 
-Significance is that of the paired randomisation test (Smucker, Allan and Carterette 2007) at 5 %.
-Units of one group, such as questions in other words or the ratings of one user, are one
-observation: they gain and lose together.
+A gain is proved by the paired randomisation test (Smucker, Allan and Carterette 2007). Safety is
+proved, too: a loss larger than the tolerance must be ruled out by the bound of an interval
+(non-inferiority; Schuirmann 1987). Units of one group, such as questions in other words or the
+ratings of one user, are one observation: they gain and lose together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +22,35 @@ from attend.measure.statistics import by_group, difference_interval, paired_rand
 from attend.types import Float64, Int64, Json
 
 SIGNIFICANCE = 0.05
+"""The chance of a promotion without a gain, and of one with a larger loss than is tolerated, over
+all trainings between two promotions."""
+
+MOST_TESTS = 30
+"""Trainings after which the share of each next one no longer shrinks: a p-value of 10,000 draws
+could not get below it."""
+
+TOLERANCE = 0.01
+"""The loss, in units of the measure, that has to be ruled out."""
 
 QUESTION_LABELS = {
     "random": "random questions",
     "unseen": "unseen documents",
+    "new": "new documents among new ones",
     "mix": "the mix",
 }
+
+
+def significance_of(tests: int) -> float:
+    """Return the significance level of a training by the number of those since the last promotion,
+    itself included.
+
+    Levels fall with the square of the number, so that all of them together have one budget of
+    errors (alpha spending; Foster and Stine 2008, "α-investing").
+
+    >>> [round(significance_of(tests), 4) for tests in (1, 2, 10)]
+    [0.0304, 0.0076, 0.0003]
+    """
+    return SIGNIFICANCE * 6 / (math.pi * min(tests, MOST_TESTS)) ** 2
 
 
 class PromotionVerdict(NamedTuple):
@@ -46,7 +71,9 @@ class Criterion:
         errors: whether less is better.
         squares: whether values are squared errors, shown by the roots of their means.
         gain: whether a significant gain is needed.
-        loss: the share of the mean that may be lost significantly; None for any.
+        tolerance: the loss that has to be ruled out; of errors, which have units of their own, as a
+            share of the one before. None where any loss may be.
+        significance: the chance of an error that the test may have.
     """
 
     name: str
@@ -57,22 +84,18 @@ class Criterion:
     errors: bool = False
     squares: bool = False
     gain: bool = False
-    loss: float | None = 0.0
+    tolerance: float | None = TOLERANCE
+    significance: float = SIGNIFICANCE
 
     @cached_property
     def figures(self) -> dict[str, Any]:
         """Both means, their difference with its interval, and the p-value."""
-        before, after = self.before, self.after
-        if self.groups is not None:
-            before, after = (by_group(side, self.groups) for side in (before, after))
+        before, after = self._observations
         interval = difference_interval(after, before)
         means = [float(side.mean()) for side in (self.before, self.after)]
-        size = 1.0
         if self.squares:
-            # a² − b² = (a − b)(a + b): the interval of mean squares in units of the root's.
             means = [float(np.sqrt(mean)) for mean in means]
-            size = max(sum(means), 1e-12)
-        bounds = [float(bound) / size for bound in (interval.low, interval.high)]
+        bounds = [float(bound) / self._unit for bound in (interval.low, interval.high)]
         return {
             "before": means[0],
             "after": means[1],
@@ -89,17 +112,60 @@ class Criterion:
         difference: float = self.figures["difference"]
         return -difference if self.errors else difference
 
+    @cached_property
+    def _observations(self) -> tuple[Float64, Float64]:
+        """Values before and after, (n,) each: one of each group."""
+        if self.groups is None:
+            return self.before, self.after
+        return by_group(self.before, self.groups), by_group(self.after, self.groups)
+
     @property
-    def significant(self) -> bool:
-        """True where the difference leaves no doubt."""
-        return bool(self.figures["p"] < SIGNIFICANCE)
+    def _unit(self) -> float:
+        """What an interval is divided by: a² − b² = (a − b)(a + b) gives that of roots."""
+        if not self.squares:
+            return 1.0
+        return max(float(np.sqrt(self.before.mean()) + np.sqrt(self.after.mean())), 1e-12)
+
+    @property
+    def gained(self) -> bool:
+        """True where the gain leaves no doubt."""
+        return bool(self.figures["p"] < self.significance and self.change > 0)
+
+    @cached_property
+    def worst(self) -> float:
+        """The largest change for the worse that is not ruled out, as a change: NaN of one group."""
+        before, after = self._observations
+        interval = difference_interval(after, before, 1 - 2 * self.significance)
+        return (-interval.high if self.errors else interval.low) / self._unit
+
+    @property
+    def limit(self) -> float:
+        """The loss that has to be ruled out, in units of the measure."""
+        if self.tolerance is None:
+            return math.inf
+        return self.tolerance * (float(self.figures["before"]) if self.errors else 1.0)
+
+    @property
+    def safe(self) -> bool:
+        """True where a larger loss than the limit is ruled out."""
+        return math.isinf(self.limit) or bool(self.worst > -self.limit)
 
     @property
     def lost(self) -> bool:
-        """True for a significant loss of more than may be lost."""
-        if self.loss is None or not self.significant:
-            return False
-        return bool(-self.change > self.loss * abs(self.figures["before"]))
+        """True where it is likelier than not that more than the limit is lost, or any of it for
+        certain."""
+        certain = self.change < 0 and self.figures["p"] < SIGNIFICANCE
+        return not self.safe and (self.change <= -self.limit or certain)
+
+    @property
+    def missing(self) -> int | None:
+        """About how many more units would rule the loss out, if the change stays; None where one
+        cannot tell: the error falls with the root of their number."""
+        room = self.change + self.limit
+        if room <= 0 or np.isnan(self.worst):
+            return None
+        count = len(self.before)
+        return max(1, math.ceil(count * ((self.change - self.worst) / room) ** 2) - count)
 
     def sentence(self) -> str:
         """Name both means and the p-value."""
@@ -110,7 +176,7 @@ class Criterion:
 def decide(
     criteria: Sequence[Criterion], *, measure: str, units: str, note: str = ""
 ) -> PromotionVerdict:
-    """Promote by a significant gain where one is needed, and no significant loss elsewhere.
+    """Promote by a significant gain where one is needed, and a loss that is ruled out elsewhere.
 
     Args:
         measure: the name of what is measured; units: of what was held out, in the plural.
@@ -118,19 +184,38 @@ def decide(
     """
     needed = [criterion for criterion in criteria if criterion.gain]
     lost = [criterion.label for criterion in criteria if criterion.lost]
-    gained = all(criterion.significant and criterion.change > 0 for criterion in needed)
+    unsafe = [criterion for criterion in criteria if not criterion.safe]
+    gained = all(criterion.gained for criterion in needed)
     if lost:
         why = f"It loses on {' and '.join(lost)}"
+    elif gained and unsafe:
+        why = _untold(unsafe, units)
     elif gained:
-        guarded = [criterion.label for criterion in criteria if criterion.loss is not None]
-        why = f"The gain is significant, and nothing is lost on {' and '.join(guarded)}{note}"
+        guarded = [criterion.label for criterion in criteria if criterion.tolerance is not None]
+        why = (
+            f"The gain is significant, and a loss is ruled out on {' and '.join(guarded)}{note}"
+            if guarded
+            else f"The gain is significant{note}"
+        )
     elif needed[0].change > 0:
         why = f"The gain may be chance; more {units} may show it"
     else:
         why = f"Nothing was found that is better on held-out {units}"
     summary = "; ".join(criterion.sentence() for criterion in criteria)
     views = {criterion.name: criterion.figures for criterion in criteria}
-    return PromotionVerdict(gained and not lost, f"{why} ({measure}: {summary}).", views)
+    promote = gained and not lost and not unsafe
+    return PromotionVerdict(promote, f"{why} ({measure}: {summary}).", views)
+
+
+def _untold(unsafe: Sequence[Criterion], units: str) -> str:
+    """Return a sentence on the losses that held-out units do not rule out yet."""
+    label, limit = " and ".join(item.label for item in unsafe), unsafe[0].limit
+    more = [item.missing for item in unsafe]
+    number = "many more" if None in more else f"about {max(n for n in more if n):,} more"
+    return (
+        f"The gain is significant, but it cannot be told yet that no more than {limit:.3g} is "
+        f"lost on {label}: {number} {units} would tell"
+    )
 
 
 def compare_splits(
@@ -139,18 +224,24 @@ def compare_splits(
     *,
     groups: Int64 | None = None,
     labels: Mapping[str, str] = QUESTION_LABELS,
+    tolerance: float = TOLERANCE,
+    significance: float = SIGNIFICANCE,
 ) -> list[Criterion]:
-    """Compare each split, and their mix, which needs a significant gain.
+    """Compare each split, where a loss has to be ruled out, and their mix, which needs a
+    significant gain.
 
     Args:
         groups: (q,) of all units; None where each is its own.
+        tolerance: the loss on a split that has to be ruled out.
+        significance: the chance of an error that each test may have.
     """
     mix = mixed(outcomes, share_seen)
     scaled = Outcome(mix.units, mix.before * len(mix.units), mix.after * len(mix.units))
 
     def criterion(name: str, outcome: Outcome, **test: Any) -> Criterion:
         members = None if groups is None else groups[outcome.units]
-        return Criterion(name, labels[name], outcome.before, outcome.after, members, **test)
+        sides = outcome.before, outcome.after
+        return Criterion(name, labels[name], *sides, members, significance=significance, **test)
 
-    splits = [criterion(split, outcome) for split, outcome in outcomes.items()]
-    return [*splits, criterion("mix", scaled, gain=True, loss=None)]
+    splits = [criterion(split, outcome, tolerance=tolerance) for split, outcome in outcomes.items()]
+    return [*splits, criterion("mix", scaled, gain=True, tolerance=None)]

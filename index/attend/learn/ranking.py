@@ -23,7 +23,7 @@ from attend.errors import InvalidRequest
 from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, products, top_places
 from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
 from attend.measure.statistics import CUT, ndcg
-from attend.types import Float32, Float64, Int64
+from attend.types import Bool, Float32, Float64, Int64
 
 RECIPE = Recipe(
     "known documents", rates={"maps": 3e-3, "scale": 1.5e-2, "offsets": 1e-2}, batch=256
@@ -186,24 +186,33 @@ class Candidates(NamedTuple):
 
 
 def find_candidates(
-    memory: Memory, fitted: Fitted, training: Questions, questions: Questions
-) -> Candidates:
-    """Return the candidates of questions, at least one, under a fit.
+    memory: Memory,
+    fitted: Fitted,
+    training: Questions,
+    questions: Questions,
+    among: Sequence[Bool | None] = (None,),
+) -> list[Candidates]:
+    """Return the candidates of questions, at least one, under a fit, from each set of documents.
 
     Args:
         training: the questions whose examples are keys.
+        among: sets of documents, (n,) each; None for all.
     """
     queries, keys = fitted.queries(memory, questions.embeddings), fitted.keys(memory)
     stored = fitted.queries(memory, training.embeddings)
     step = max(1, BLOCK // (4 * max(1, len(keys), training.relevant.nnz)))
-    rows: list[_Row] = []
+    rows: list[list[_Row]] = [[] for _ in among]
     for index in range(0, questions.count, step):
         part = slice(index, index + step)
         dense = best(products(queries[part], keys), memory.starts[:-1])
         examples = _by_example(products(queries[part], stored), training, len(memory))
         others = questions.lexical[part].toarray(), questions.relevant[part].toarray()
-        rows += [_row(*columns) for columns in zip(dense, examples, *others, strict=True)]
-    return _padded(rows, questions)
+        columns = dense, examples, *others
+        for documents, listed in zip(among, rows, strict=True):
+            there = np.arange(len(memory)) if documents is None else np.flatnonzero(documents)
+            parts = columns if documents is None else tuple(part[:, there] for part in columns)
+            listed += [_row(there, *row) for row in zip(*parts, strict=True)]
+    return [_padded(listed, questions) for listed in rows]
 
 
 class _Row(NamedTuple):
@@ -213,11 +222,12 @@ class _Row(NamedTuple):
     columns: tuple[Float32, ...]
 
 
-def _row(dense: Float32, examples: Float32, lexical: Float32, grades: Float32) -> _Row:
-    """Return one question's candidates, of all documents (n,)."""
-    nearest = [_nearest(column) for column in (dense, examples, lexical)]
-    documents = np.unique(np.concatenate([*nearest, np.flatnonzero(grades)]))
-    return _Row(documents, tuple(part[documents] for part in (dense, examples, lexical, grades)))
+def _row(there: Int64, *columns: Float32) -> _Row:
+    """Return one question's candidates, of documents (n,) with the columns of `Candidates`."""
+    *scores, grades = columns
+    nearest = [_nearest(column) for column in scores]
+    places = np.unique(np.concatenate([*nearest, np.flatnonzero(grades)]))
+    return _Row(there[places], tuple(column[places] for column in columns))
 
 
 def _nearest(scores: Float32) -> Int64:

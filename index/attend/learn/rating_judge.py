@@ -13,7 +13,13 @@ import numpy as np
 from attend.learn.calibration import minimise
 from attend.learn.data import Ratings
 from attend.learn.held_out import SPLITS, Split
-from attend.learn.promotion import Criterion, PromotionVerdict, decide
+from attend.learn.promotion import (
+    SIGNIFICANCE,
+    TOLERANCE,
+    Criterion,
+    PromotionVerdict,
+    decide,
+)
 from attend.learn.rating_net import FittedRatings
 from attend.recommend.rating_model import FEATURES
 from attend.recommend.rating_prediction import BOUND, Rated, coverage, deviations, predict
@@ -21,10 +27,6 @@ from attend.types import Bool, Float32, Float64, Int64
 
 FEWEST = 10
 """Held-out ratings of a split; fewer say nothing, and the split is left out."""
-
-NEGLIGIBLE = 0.005
-"""The share of the error that may be lost where documents are new: with thousands of ratings a loss
-of a thousandth is significant, and is no reason to do without what is gained elsewhere."""
 
 RIDGE = 1.0
 """On what is not the constant: as if one more rating were against it."""
@@ -195,7 +197,12 @@ def fit_spread(features: Float64, errors: Float64) -> Float64:
     return minimise(loss, start.tolist())[0]
 
 
-def decide_ratings(held_out: HeldOutRatings, after: Float64) -> PromotionVerdict:
+def decide_ratings(
+    held_out: HeldOutRatings,
+    after: Float64,
+    tolerance: float = TOLERANCE,
+    significance: float = SIGNIFICANCE,
+) -> PromotionVerdict:
     """Test for a gain over what answers now and over the baseline, and no loss on new documents.
 
     The test is on squared errors by user: a user's ratings are no independent observations.
@@ -214,7 +221,8 @@ def decide_ratings(held_out: HeldOutRatings, after: Float64) -> PromotionVerdict
             errors=True,
             squares=True,
             gain=split == splits[0],
-            loss=NEGLIGIBLE if split == "unseen" else None,
+            tolerance=tolerance if split == "unseen" else None,
+            significance=significance,
         )
 
     criteria = [compare(split, LABELS[split], split, held_out.before) for split in splits]

@@ -6,6 +6,7 @@ units that judge it looks better than it is (Cawley and Talbot 2010).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -18,6 +19,9 @@ from attend.types import Float64, Int64
 
 PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""
+
+DOUBT = 2.0
+"""Standard errors by which a choice must be clear of the largest loss that is tolerated."""
 
 Fold = TypeVar("Fold")
 Key = TypeVar("Key", bound=Hashable)
@@ -87,28 +91,38 @@ def select_nested(
     ]
 
 
-def best(judged: Sequence[Judged[C]], share_seen: float) -> C:
-    """Return the choice with the best mix of both splits; a loss on the unseen one counts twice.
+def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf) -> C:
+    """Return the choice with the best mix of all splits; a loss on new documents counts twice.
 
-    New documents come unannounced, and who adds them did not choose to lose by it.
+    New documents come unannounced, and who adds them did not choose to lose by it. A choice that
+    may lose more than the tolerance on a split is taken only where every choice may: the promotion
+    test would refuse it.
     """
     choices = list(judged[0].after)
-    means = {split: _means(judged, split, choices) for split in _splits(judged)}
-    shares = weights(means, share_seen)
+    samples = {split: _values(judged, split, choices) for split in _splits(judged)}
+    shares = weights(samples, share_seen)
     costs = [choice.cost for choice in choices]
     totals = -np.array(costs)
-    for split, (before, after) in means.items():
-        totals += shares[split] * after
-        if split == "unseen":
-            totals -= shares[split] * np.maximum(0.0, before - after)
+    safe = np.ones(len(choices), dtype=bool)
+    for split, (before, after) in samples.items():
+        totals += shares[split] * after.mean(axis=1)
+        if split != "random":
+            totals -= shares[split] * np.maximum(0.0, before.mean() - after.mean(axis=1))
+        gains = after - before
+        error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
+        safe &= gains.mean(axis=1) - DOUBT * error > -tolerance
+    if safe.any():
+        totals[~safe] = -np.inf
     return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
 
 
-def nested_outcomes(judged: Sequence[Judged[C]], share_seen: float) -> dict[Split, Outcome]:
+def nested_outcomes(
+    judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
+) -> dict[Split, Outcome]:
     """Return each split's held-out values, each fold under the choice of all other units.
 
-    Both splits hold out the same units: those of a fold have no say in it by way of the other
-    split either.
+    All splits hold out the same units: those of a fold have no say in it by way of another split
+    either.
     """
 
     def select(others: list[int]) -> list[Judged[C]]:
@@ -116,7 +130,8 @@ def nested_outcomes(judged: Sequence[Judged[C]], share_seen: float) -> dict[Spli
 
     def judge(index: int, others: list[Judged[C]]) -> Float64:
         apart = [_without(other, judged[index].units) for other in others]
-        return judged[index].after[best([o for o in apart if len(o.units)] or judged, share_seen)]
+        apart = [other for other in apart if len(other.units)] or list(judged)
+        return judged[index].after[best(apart, share_seen, tolerance)]
 
     after = select_nested(len(judged), select, judge)
     outcomes: dict[Split, Outcome] = {}
@@ -131,9 +146,12 @@ def nested_outcomes(judged: Sequence[Judged[C]], share_seen: float) -> dict[Spli
 
 
 def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, float]:
-    """Return how much each split counts in the mix; all where there is one split only."""
-    in_use: dict[Split, float] = {"random": share_seen, "unseen": 1 - share_seen}
-    shares = {split: in_use[split] for split in outcomes}
+    """Return how much each split counts in the mix: those of new documents share the rest evenly,
+    and all of it where there is one split only."""
+    others = max(1, len([split for split in outcomes if split != "random"]))
+    shares: dict[Split, float] = {
+        split: share_seen if split == "random" else (1 - share_seen) / others for split in outcomes
+    }
     total = sum(shares.values())
     return {split: share / total if total else 1 / len(shares) for split, share in shares.items()}
 
@@ -141,8 +159,8 @@ def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, 
 def mixed(outcomes: Mapping[Split, Outcome], share_seen: float) -> Outcome:
     """Return the mix that mirrors use, by unit: sums of (before, after) are the mixed means.
 
-    A unit that both splits hold out counts once, with both of its values: its two differences
-    are not independent.
+    A unit that several splits hold out counts once, with all of its values: its differences are not
+    independent.
     """
     units = np.unique(np.concatenate([outcome.units for outcome in outcomes.values()]))
     before, after = np.zeros(len(units)), np.zeros(len(units))
@@ -158,14 +176,14 @@ def _splits(judged: Sequence[Judged[C]]) -> list[Split]:
     return [split for split in SPLITS if any(fold.split == split for fold in judged)]
 
 
-def _means(
+def _values(
     judged: Sequence[Judged[C]], split: Split, choices: Sequence[C]
-) -> tuple[float, Float64]:
-    """Return a split's mean before, and after under each choice (c,)."""
+) -> tuple[Float64, Float64]:
+    """Return a split's values before (h,), and after under each choice (c, h)."""
     folds = [fold for fold in judged if fold.split == split]
     before = np.concatenate([fold.before for fold in folds])
     after = [np.stack([fold.after[choice] for choice in choices]) for fold in folds]
-    return float(before.mean()), np.concatenate(after, axis=1).mean(axis=1)
+    return before, np.concatenate(after, axis=1)
 
 
 def _without(judged: Judged[C], units: Int64) -> Judged[C]:

@@ -19,6 +19,9 @@ from attend.types import Float64
 RESAMPLES = 10_000
 """Draws for an interval or a p-value: a p of .05 then has a standard error of .002."""
 
+LEVEL = 0.95
+"""The level of intervals."""
+
 SEED = 20170612
 
 BLOCK = 1 << 21
@@ -140,13 +143,13 @@ def mean_interval(values: ArrayLike) -> Interval:
     return mean_intervals(_checked(values)[:, None])[0]
 
 
-def difference_interval(a: ArrayLike, b: ArrayLike) -> Interval:
+def difference_interval(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Interval:
     """Return the mean of a - b over pairs (n), with its bootstrap interval."""
-    return mean_interval(np.subtract(*_paired(a, b)))
+    return mean_intervals(np.subtract(*_paired(a, b))[:, None], level)[0]
 
 
-def mean_intervals(columns: ArrayLike) -> list[Interval]:
-    """Return the mean of each column of (n, m), with bias-corrected accelerated 95 % intervals.
+def mean_intervals(columns: ArrayLike, level: float = LEVEL) -> list[Interval]:
+    """Return the mean of each column of (n, m), with bias-corrected accelerated intervals.
 
     The same draws of rows serve all columns. BCa (Efron 1987) follows the skew that measures
     near 0 or 1 have.
@@ -166,7 +169,7 @@ def mean_intervals(columns: ArrayLike) -> list[Interval]:
     # Values that differ by rounding alone have no spread, and no skew to divide by.
     varied = np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(axis=0)
     if varied.any():
-        low[varied], high[varied] = _bca(values[:, varied])
+        low[varied], high[varied] = _bca(values[:, varied], level)
     return [Interval(float(means[i]), float(low[i]), float(high[i])) for i in range(width)]
 
 
@@ -270,7 +273,7 @@ def auroc(higher: ArrayLike, lower: ArrayLike) -> float:
     return float(roc_auc_score(labels, np.concatenate([first, second])))
 
 
-def _bca(values: Float64) -> tuple[Float64, Float64]:
+def _bca(values: Float64, level: float) -> tuple[Float64, Float64]:
     """Return the bounds (m,), (m,) of the means of the columns of (n, m)."""
     from scipy.stats import bootstrap
 
@@ -291,7 +294,7 @@ def _bca(values: Float64) -> tuple[Float64, Float64]:
         n_resamples=RESAMPLES,
         batch=max(1, BLOCK // count),
         vectorized=True,
-        confidence_level=0.95,
+        confidence_level=level,
         method="BCa",
         rng=np.random.default_rng(SEED),
     ).confidence_interval

@@ -78,6 +78,8 @@ def train(
     objective.cross_validate(lambda done: watch("trying", done))
     watch("judging", 0.0)
     outcome = objective.judge()
+    if request.promote:
+        task.count_test(outcome.verdict.promote)
     if not outcome.verdict.promote and request.promote:
         return report(task, outcome, objective.figures)
     watch("fitting", 0.0)

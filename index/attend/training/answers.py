@@ -127,12 +127,15 @@ class AnswersObjective(ObjectiveRun):
 
         def criterion(name: str, values: Callable[[Blends], Float64], **test: Any) -> Criterion:
             before, after = (sign * np.concatenate([*map(values, side)]) for side in sides)
-            return Criterion(name, name, before, after, errors=not labels, **test)
+            level = self.significance
+            return Criterion(
+                name, name, before, after, errors=not labels, significance=level, **test
+            )
 
         gain, guard = ("log likelihood", "accuracy") if labels else ("squared error", "error")
         criteria = [
-            criterion(gain, Blends.gains, gain=True, loss=None),
-            criterion(guard, Blends.guards),
+            criterion(gain, Blends.gains, gain=True, tolerance=None),
+            criterion(guard, Blends.guards, tolerance=self.request.tolerance),
         ]
         verdict = decide(criteria, measure="held-out answers", units="documents with values")
         self.best = self._select(range(FOLDS))

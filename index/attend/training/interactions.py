@@ -35,7 +35,7 @@ MEASURE = "ndcg@10"
 
 LABELS = {
     "random": "withheld interactions",
-    "unseen": "documents that nobody interacted with",
+    "new": "documents that nobody interacted with",
     "mix": "the mix",
 }
 
@@ -114,10 +114,17 @@ class InteractionsObjective(ObjectiveRun):
 
     def judge(self) -> TrainingOutcome:
         request, judged = self.request, self._judged()
-        outcomes = selection.nested_outcomes(judged, request.share_seen)
-        comparisons = promotion.compare_splits(outcomes, request.share_seen, labels=LABELS)
-        verdict = promotion.decide(comparisons, measure=MEASURE, units="interactions")
-        self.choice = selection.best(judged, request.share_seen)
+        tolerance = request.tolerance
+        outcomes = selection.nested_outcomes(judged, request.share_seen, tolerance)
+        comparisons = promotion.compare_splits(
+            outcomes,
+            request.share_seen,
+            labels=LABELS,
+            tolerance=tolerance,
+            significance=self.significance,
+        )
+        verdict = promotion.decide(comparisons, measure=MEASURE, units="users")
+        self.choice = selection.best(judged, request.share_seen, tolerance)
         choices: dict[str, Json] = {
             "objective": "interactions",
             **self.choice._asdict(),

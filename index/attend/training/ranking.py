@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from attend.api.learning import PARTS
 from attend.learn.calibration import Calibration, calibrate
 from attend.learn.data import Questions, answerable, twins, widened
 from attend.learn.fit import Fitted, Watch, unlearned
@@ -48,6 +48,8 @@ ONE_QUESTION = (
     "anything; add different ones."
 )
 
+OFFSETS = "; key offsets move documents with examples away from the queries of all others"
+
 UNMEASURED = "; new documents could not be measured, as all questions share theirs"
 
 SHARES = (0.3, 0.6, 1.0)
@@ -73,8 +75,8 @@ class RankingChoice(NamedTuple):
         return PART_COST * ((self.share > 0) + (self.examples > 0) + (self.lexical > 0))
 
 
-Values = dict[RankingChoice | None, Float64]
-"""nDCG of a fold's questions under every choice, and of what answers now by None."""
+Values = dict[tuple[Split, RankingChoice | None], Float64]
+"""nDCG of a fold's questions in its splits under every choice; by None of what answers now."""
 
 
 class RankingObjective(ObjectiveRun):
@@ -116,7 +118,7 @@ class RankingObjective(ObjectiveRun):
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, self.figures)
         self.active = active_version(self.task)
-        self.candidates: dict[tuple[int, float], Candidates] = {}
+        self.candidates: dict[tuple[int, Split, float], Candidates] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -127,20 +129,27 @@ class RankingObjective(ObjectiveRun):
         if "matrices" in self.request.parts:
             tries.insert(0, self._try_trained)
         results = cross_validate(self.folds, tries, watch)
-        self.judged = [
-            Judged.of(fold.split, fold.held_out, values)
-            for fold, values in zip(self.folds, results, strict=True)
-        ]
+        self.judged = []
+        for fold, values in zip(self.folds, results, strict=True):
+            for split in fold.splits:
+                of_split = {choice: row for (name, choice), row in values.items() if name == split}
+                self.judged.append(Judged.of(split, fold.held_out, of_split))
 
     def judge(self) -> TrainingOutcome:
         request = self.request
-        self.choice = best(self.judged, request.share_seen)
-        outcomes = nested_outcomes(self.judged, request.share_seen)
+        self.choice = best(self.judged, request.share_seen, request.tolerance)
+        outcomes = nested_outcomes(self.judged, request.share_seen, request.tolerance)
         verdict = decide(
-            compare_splits(outcomes, request.share_seen, groups=self.groups),
+            compare_splits(
+                outcomes,
+                request.share_seen,
+                groups=self.groups,
+                tolerance=request.tolerance,
+                significance=self.significance,
+            ),
             measure=MEASURE,
             units="questions",
-            note="" if "unseen" in outcomes else UNMEASURED,
+            note=self._note(outcomes),
         )
         choices: dict[str, Json] = {
             "objective": "ranking",
@@ -152,6 +161,11 @@ class RankingObjective(ObjectiveRun):
         }
         before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
         return TrainingOutcome(verdict, before, after, choices)
+
+    def _note(self, outcomes: Mapping[Split, object]) -> str:
+        """Return what a reader of a promotion's reason must know besides."""
+        moved = self.choice.share > 0 and "offsets" in self.request.parts
+        return (OFFSETS if moved else "") + ("" if "unseen" in outcomes else UNMEASURED)
 
     def fit(self, watch: Watch) -> None:
         questions = self.material.questions
@@ -195,9 +209,12 @@ class RankingObjective(ObjectiveRun):
         memory = self.material.memory
         stored = with_examples(memory, training) if version.examples else memory
         served = ServedVersion(version, self.settings, stored)
-        values = served.ndcg(self.material.questions.some(fold.held_out))
+        questions = self.material.questions.some(fold.held_out)
+        values: Values = {
+            (split, None): served.ndcg(questions, fold.ranked(split)) for split in fold.splits
+        }
         watch(1.0)
-        return {None: values}
+        return values
 
     def _as_it_came_about(self, training: Questions, watch: Watch) -> Version:
         """Fit the active version's choice to what it knew, less the fold that judges."""
@@ -208,7 +225,8 @@ class RankingObjective(ObjectiveRun):
             float(choices["share"]) if learned else 0.0,
             watch,
             start=start_of(memory, choices.get("dimensions")),
-            offsets="offsets" in (choices.get("parts") or PARTS),
+            # Versions from before parts could be chosen have all of them.
+            offsets="offsets" in (choices.get("parts") or ["offsets"]),
         )
         projection = projection_of(fitted, memory, self.settings)
         return replace(self.active, projection=projection, offsets=offsets_of(fitted, memory))
@@ -216,14 +234,17 @@ class RankingObjective(ObjectiveRun):
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
         questions, parts = self.material.questions.some(fold.held_out), self.request.parts
-        candidates = find_candidates(self.material.memory, fitted, fold.training, questions)
-        self.candidates[id(fold), share] = candidates
-        worded = "words" in parts and bool(candidates.lexical.any())
-        return {
-            RankingChoice(share, factor, *words): candidates.ndcg(candidates.scores(factor, *words))
-            for factor in (EXAMPLES if "examples" in parts else EXAMPLES[:1])
-            for words in (LEXICAL if worded else LEXICAL[:1])
-        }
+        among = [fold.ranked(split) for split in fold.splits]
+        by_split = find_candidates(self.material.memory, fitted, fold.training, questions, among)
+        worded = "words" in parts and bool(questions.lexical.nnz)
+        values: Values = {}
+        for split, candidates in zip(fold.splits, by_split, strict=True):
+            self.candidates[id(fold), split, share] = candidates
+            for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
+                for words in LEXICAL if worded else LEXICAL[:1]:
+                    choice = RankingChoice(share, factor, *words)
+                    values[split, choice] = candidates.ndcg(candidates.scores(factor, *words))
+        return values
 
     def _fit(
         self,
@@ -258,15 +279,16 @@ class RankingObjective(ObjectiveRun):
     # -- calibration -------------------------------------------------------------------------------
 
     def _calibrate(self) -> Calibration:
-        """Calibrate by everything held out, each split with its share in use."""
+        """Calibrate by everything held out and ranked among all documents, as searches rank."""
         folds, choice = self.folds, self.choice
-        parts = [self.candidates[id(fold), choice.share] for fold in folds]
+        parts = [self.candidates[id(fold), fold.splits[0], choice.share] for fold in folds]
         sizes: Counter[Split] = Counter()
         for fold in folds:
-            sizes[fold.split] += len(fold.held_out)
+            sizes[fold.splits[0]] += len(fold.held_out)
         shares = weights(sizes, self.request.share_seen)
         counts = [
-            np.full(len(fold.held_out), shares[fold.split] / sizes[fold.split]) for fold in folds
+            np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
+            for fold in folds
         ]
         width = max(part.documents.shape[1] for part in parts)
         scores = [widened(part.attendable(*choice[1:]), width, -np.inf) for part in parts]

@@ -105,7 +105,9 @@ class RatingsObjective(ObjectiveRun):
     def judge(self) -> TrainingOutcome:
         held_out = self.held_out
         self.judgement = judge_ratings(held_out, self.request.seed)
-        verdict = decide_ratings(held_out, self.judgement.after)
+        verdict = decide_ratings(
+            held_out, self.judgement.after, self.request.tolerance, self.significance
+        )
         seen, figures = held_out.of("random"), verdict.views["random"]
         sides = {"before": held_out.before, "after": self.judgement.after}
         before, after = (

@@ -15,7 +15,7 @@ from attend.errors import Conflict
 from attend.learn.calibration import ATTEND, Calibration
 from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, top_places
 from attend.learn.fit import Fitted, Watch
-from attend.learn.promotion import PromotionVerdict
+from attend.learn.promotion import PromotionVerdict, significance_of
 from attend.measure.statistics import CUT, ndcg
 from attend.projection import Projection, given, identity
 from attend.recommend.rating_model import RatingModel
@@ -24,7 +24,7 @@ from attend.settings import Settings, Tuning
 from attend.store import Offsets, StoredProjection, Terms
 from attend.stored import StoredCollection
 from attend.training.task import Task
-from attend.types import Float32, Float64, Floats, Int64, Json
+from attend.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.versions import Version
 
 OBJECTIVES = {
@@ -80,6 +80,11 @@ class ObjectiveRun(ABC):
     def __init__(self, task: Task) -> None:
         self.task, self.request, self.settings = task, task.request, task.collection.settings
 
+    @property
+    def significance(self) -> float:
+        """The significance level of this training's promotion test."""
+        return significance_of(self.task.tests)
+
     @abstractmethod
     def read(self) -> None:
         """Read what is stored, and hold some of it out.
@@ -132,6 +137,7 @@ def report(task: Task, outcome: TrainingOutcome, figures: Mapping[str, Json]) ->
         "after": dict(outcome.after),
         "views": dict(outcome.verdict.views),
         "chosen": dict(outcome.choices),
+        "tests": task.tests,
         "calibration": {},
         **figures,
         "seconds": task.seconds,
@@ -289,16 +295,16 @@ class ServedVersion:
         strength = np.float32(tuning.lexical) * coverage ** np.float32(tuning.coverage)
         return np.asarray(lexical * strength[:, None], dtype=np.float32)
 
-    def ndcg(self, questions: Questions) -> Float64:
-        """nDCG@10 of questions (q,) over all documents."""
-        everything = np.arange(len(self.table))
+    def ndcg(self, questions: Questions, among: Bool | None = None) -> Float64:
+        """nDCG@10 of questions (q,) over some documents (n,), all if None."""
+        ranked = np.arange(len(self.table)) if among is None else np.flatnonzero(among)
         step = max(1, BLOCK // (len(self.table.vectors) * self.mechanism.heads))
         values = [np.empty(0)]
         for index in range(0, questions.count, step):
             part = questions.some(np.arange(index, min(index + step, questions.count)))
-            words = self.words(part.lexical.toarray(), part.coverage)
-            best = top_places(self.scores(part.embeddings, everything, words), CUT)
-            grades = part.relevant.toarray()
+            words = self.words(part.lexical.toarray()[:, ranked], part.coverage)
+            best = top_places(self.scores(part.embeddings, ranked, words), CUT)
+            grades = part.relevant.toarray()[:, ranked]
             values.append(ndcg(np.take_along_axis(grades, best, axis=1), ideal_dcg(grades)))
         return np.concatenate(values)
 

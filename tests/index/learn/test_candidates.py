@@ -89,7 +89,7 @@ def test_scores_and_ndcg_against_dense_loops(seed, weights, at_length_one, most)
     known = drawn_questions(6, 25, WIDTH, seed + 1, at_length_one=at_length_one)
     asked = drawn_questions(5, 25, WIDTH, seed + 2, share=0.3, at_length_one=at_length_one)
     fitted = fitted_of(memory, seed)
-    found = find_candidates(memory, fitted, known, asked)
+    [found] = find_candidates(memory, fitted, known, asked)
     scored = found.scores(*weights)
     expected = plain_scores(memory, fitted, known, asked, weights)
     # Fewer documents than are taken from each way: all are candidates.
@@ -113,7 +113,7 @@ def test_of_many_documents_the_best_are_candidates(weights, monkeypatch):
     known = drawn_questions(9, documents, WIDTH, 2, share=0.02)
     asked = drawn_questions(12, documents, WIDTH, 3, share=0.02)
     fitted = fitted_of(memory, 4)
-    found = find_candidates(memory, fitted, known, asked)
+    [found] = find_candidates(memory, fitted, known, asked)
     assert found.documents.shape[1] < documents
     values = found.ndcg(found.scores(*weights))
     expected = plain_scores(memory, fitted, known, asked, weights)
@@ -132,11 +132,31 @@ def test_of_many_documents_the_best_are_candidates(weights, monkeypatch):
     np.testing.assert_allclose(values, [measured[q] for q in range(asked.count)], atol=1e-6)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), weightings)
+def test_candidates_among_some_documents_against_dense_loops(seed, weights):
+    """As if the others were not there, except for BM25, whose maximum is the collection's."""
+    memory = memory_of(np.random.default_rng(seed).integers(1, 4, 25).tolist(), WIDTH, seed)
+    known = drawn_questions(6, 25, WIDTH, seed + 1)
+    asked = drawn_questions(5, 25, WIDTH, seed + 2, share=0.3)
+    fitted = fitted_of(memory, seed)
+    among = np.random.default_rng(seed).random(25) < 0.6
+    every, found = find_candidates(memory, fitted, known, asked, [None, among])
+    expected = plain_scores(memory, fitted, known, asked, weights)
+    np.testing.assert_allclose(everything(every, every.scores(*weights), 25), expected, atol=2e-5)
+    expected[:, ~among] = -np.inf
+    actual = everything(found, found.scores(*weights), 25)
+    np.testing.assert_allclose(actual, expected, atol=2e-5, rtol=2e-5)
+    grades = asked.relevant.toarray() * among
+    ideal = -np.sort(-grades, axis=1)[:, :10] @ (1 / np.log2(np.arange(2, 12)))
+    np.testing.assert_allclose(found.ideal, ideal, atol=1e-6)
+
+
 def test_a_relevant_document_is_a_candidate_however_far_down():
     memory = memory_of([1] * 300, WIDTH, 1)
     asked = questions_of(-memory.vectors[:1], np.eye(1, 300))  # as far as can be
     known = asked.some(np.empty(0, dtype=np.int64))
-    found = find_candidates(memory, unlearned(memory, np.eye(4, dtype=np.float32)), known, asked)
+    [found] = find_candidates(memory, unlearned(memory, np.eye(4, dtype=np.float32)), known, asked)
     assert 0 in found.documents[0]
     assert found.ideal.tolist() == [1.0]
     assert found.ndcg(found.scores(0.0, 0.0)).tolist() == [0.0]
@@ -147,7 +167,7 @@ def test_documents_at_a_score_of_zero_stand_before_those_below():
     memory = replace(memory_of([1] * 13, 2), vectors=np.array([[0, 1]] * 12 + [[-1, 0]], "f4"))
     asked = questions_of([[1.0, 0.0]], np.eye(13)[12:])
     known = asked.some(np.empty(0, dtype=np.int64))
-    found = find_candidates(memory, unlearned(memory, np.eye(2, dtype=np.float32)), known, asked)
+    [found] = find_candidates(memory, unlearned(memory, np.eye(2, dtype=np.float32)), known, asked)
     assert found.ndcg(found.scores(0.0, 0.0)).tolist() == [0.0]
 
 

@@ -45,12 +45,12 @@ def test_no_group_is_divided(case):
 def test_a_question_is_held_out_at_most_once_in_a_view(case):
     questions, groups, parts, found = case
     for view in SPLITS:
-        held = [at for fold in found if fold.split == view for at in fold.held_out.tolist()]
+        held = [at for fold in found if view in fold.splits for at in fold.held_out.tolist()]
         assert len(held) == len(set(held))
-        assert sum(fold.split == view for fold in found) <= parts
+        assert sum(view in fold.splits for fold in found) <= parts
     can_learn = set(groups[answerable(questions)])
     if len(can_learn) >= 3 * parts and np.bincount(groups).max() == 1:
-        random = [at for fold in found if fold.split == "random" for at in fold.held_out.tolist()]
+        random = [at for fold in found if "random" in fold.splits for at in fold.held_out.tolist()]
         assert sorted(random) == list(range(questions.count))
 
 
@@ -65,7 +65,7 @@ def test_what_a_fold_trains_on(case):
         np.testing.assert_array_equal(fold.training.embeddings, questions.embeddings[fold.trained])
         expected = np.where(fold.blocked, 0, questions.relevant.toarray())[fold.trained]
         np.testing.assert_array_equal(fold.training.relevant.toarray(), expected)
-        if fold.split == "random":
+        if "random" in fold.splits:
             assert not fold.blocked.any()
 
 
@@ -75,7 +75,7 @@ def test_an_unseen_fold_knows_nothing_of_the_documents_it_is_judged_by(case):
     questions, _, _, found = case
     relevant, judged = questions.relevant.toarray() > 0, questions.judged.toarray() > 0
     for fold in found:
-        if fold.split != "unseen":
+        if "unseen" not in fold.splits:
             continue
         about = relevant[fold.held_out].any(axis=0)
         np.testing.assert_array_equal(fold.blocked, about)
@@ -88,11 +88,25 @@ def test_an_unseen_fold_knows_nothing_of_the_documents_it_is_judged_by(case):
 
 @settings(max_examples=150, deadline=None)
 @given(divided())
+def test_new_documents_are_those_that_no_training_question_labels(case):
+    """The documents that judge are among them, and nothing else is known of any."""
+    questions, _, _, found = case
+    for fold in found:
+        labelled = (fold.training.judged.toarray() > 0).any(axis=0)
+        np.testing.assert_array_equal(fold.new_documents, ~labelled)
+        assert fold.ranked("random") is fold.ranked("unseen") is None
+        if "new" in fold.splits:
+            about = (questions.relevant.toarray() > 0)[fold.held_out].any(axis=0)
+            assert fold.ranked("new")[about].all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(divided())
 def test_holding_documents_out_leaves_training_its_labels(case):
     questions, groups, _, found = case
     relevant = questions.relevant.toarray() > 0
     for fold in found:
-        if fold.split != "unseen":
+        if "unseen" not in fold.splits:
             continue
         # The last group was weighed with everything that it would cost; the first few were not.
         largest = np.bincount(groups[fold.held_out]).max()
@@ -106,7 +120,7 @@ def test_folds_are_of_a_size_and_the_same_for_a_seed():
     questions = drawn_questions(90, 400, 3, 1, share=0.0)
     groups = np.arange(90)
     first, again, other = (question_folds(questions, groups, 3, seed) for seed in (5, 5, 6))
-    assert [fold.split for fold in first] == ["random"] * 3 + ["unseen"] * 3
+    assert [fold.splits for fold in first] == [("random",)] * 3 + [("unseen", "new")] * 3
     assert [len(fold.held_out) for fold in first] == [30] * 6
     for a, b, c in zip(first, again, other, strict=True):
         assert a.held_out.tolist() == b.held_out.tolist() != c.held_out.tolist()
@@ -121,4 +135,4 @@ def test_questions_that_are_all_one_group_have_no_folds():
 def test_where_all_ask_for_one_document_nothing_can_be_unseen():
     questions = questions_of(np.eye(30), np.eye(1, 5).repeat(30, axis=0))
     found = question_folds(questions, np.arange(30), 3, 0)
-    assert [fold.split for fold in found] == ["random"] * 3
+    assert [fold.splits for fold in found] == [("random",)] * 3

@@ -66,6 +66,19 @@ def test_each_part_must_be_worth_what_it_costs():
     assert PLAIN.cost == 0
 
 
+def test_a_choice_that_may_lose_is_taken_only_where_all_may():
+    """A safe gain is worth more than a larger one that the promotion test would refuse."""
+    rng = np.random.default_rng(0)
+    risky = 0.5 + rng.normal(0.05, 0.5, 40)
+    judged = [fold("unseen", range(40), [0.5] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
+    judged[0].after[WORDS] = np.full(40, 0.51)
+    assert best(judged, 0.5) == LEARNED
+    assert best(judged, 0.5, tolerance=0.01) == WORDS
+    assert best(judged, 0.5, tolerance=0.5) == LEARNED
+    worse = [fold("unseen", range(40), [0.9] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
+    assert best(worse, 0.5, tolerance=0.01) == best(worse, 0.5)
+
+
 # -- honesty ---------------------------------------------------------------------------------------
 
 
