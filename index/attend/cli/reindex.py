@@ -22,7 +22,7 @@ def reindex_command(target: Target, encoder: str | None, rollback: bool, force: 
 
     Encodes all texts beside the index in use, with all values, payloads, examples and interactions,
     and what is written meanwhile. Then both are compared on the stored examples: the new encoder
-    answers if its gain is significant and nothing is lost, or with --force; with fewer than 20
+    answers if its gain is significant and a loss is ruled out, or with --force; with fewer than 20
     questions, which are too few to tell, it answers. Learned versions stay with the encoder before,
     which is kept for --rollback. If a run is interrupted, rerun the command to resume it.
 

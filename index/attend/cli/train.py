@@ -56,7 +56,7 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
 
     Learns from the files given, which are stored (see `teach`), and from all examples stored
     before, such as feedback. The result is measured on held-out queries: unless the gain is
-    significant, and nothing is lost where documents are new, nothing changes.
+    significant, and a loss is ruled out where documents are new, nothing changes.
 
     With --interactions, or --objective interactions, it learns what `recommend` answers: the next
     interactions of users, from all before; and if these have numbers, also the users' ratings of

@@ -121,7 +121,7 @@ class Criterion:
 
     @property
     def _unit(self) -> float:
-        """What an interval is divided by: a² − b² = (a − b)(a + b) gives that of roots."""
+        """Return the divisor of an interval: a² − b² = (a − b)(a + b) gives that of roots."""
         if not self.squares:
             return 1.0
         return max(float(np.sqrt(self.before.mean()) + np.sqrt(self.after.mean())), 1e-12)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.collection import Collection
-from attend.learn.held_out import SPLITS, Split
+from attend.learn.data import Questions
+from attend.learn.held_out import SPLITS, QuestionFold, Split
 from attend.learn.promotion import PromotionVerdict, compare_splits, decide
 from attend.learn.selection import Outcome, cross_validate
 from attend.training.material import read_questions
 from attend.training.ranking import MEASURE, UNMEASURED, RankingObjective
 from attend.training.task import StageWatch, Task
 from attend.training.version import ServedVersion, active_version
+from attend.types import Float64
 
 
 def compare_encoders(before: Collection, after: Collection, watch: StageWatch) -> PromotionVerdict:
@@ -31,23 +35,31 @@ def compare_encoders(before: Collection, after: Collection, watch: StageWatch) -
     task = Task(after, request, watch)
     material = read_questions(after, -1, request.seed, with_texts=True)
     served = ServedVersion(active_version(task), after.settings, material.memory)
-    values = served.ndcg(material.questions)  # (q,)
     folds = objective.folds
     current = cross_validate(folds, [objective.rank_as_now], lambda done: watch("trying", done))
     outcomes: dict[Split, Outcome] = {}
     for split in SPLITS:
-        pairs = [
-            (fold.held_out, result[None])
+        parts = [
+            (fold.held_out, result[split, None], _ndcg(served, material.questions, fold, split))
             for fold, result in zip(folds, current, strict=True)
-            if fold.split == split
+            if split in fold.splits
         ]
-        if pairs:
-            units = np.concatenate([held_out for held_out, _ in pairs])
-            answers = np.concatenate([ranked for _, ranked in pairs])
-            outcomes[split] = Outcome(units, answers, values[units])
+        if parts:
+            outcomes[split] = Outcome(*map(np.concatenate, zip(*parts, strict=True)))
     return decide(
         compare_splits(outcomes, objective.request.share_seen, groups=objective.groups),
         measure=MEASURE,
         units="questions",
         note="" if "unseen" in outcomes else UNMEASURED,
     )
+
+
+def _ndcg(served: ServedVersion, questions: Questions, fold: QuestionFold, split: Split) -> Float64:
+    """Return nDCG@10 of a fold's held-out questions in another collection of the same examples."""
+    blocked = np.zeros(questions.relevant.shape[1], dtype=bool)
+    if "random" not in fold.splits:
+        # A question is left out of training where all its documents are blocked.
+        blocked[questions.relevant[np.flatnonzero(~fold.trained)].indices] = True
+    training = questions.without(blocked).some(fold.trained)
+    there = replace(fold, training=training, blocked=blocked)
+    return served.ndcg(questions.some(fold.held_out), there.ranked(split))

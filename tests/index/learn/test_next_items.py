@@ -106,8 +106,8 @@ def histories(users: int, documents: int, seed: int = 0):
 @pytest.mark.parametrize("users", [20, 300, 1500])
 def test_views_divide_what_was_met(users):
     met = histories(users, 40)
-    random, unseen = history_folds(met, seed=0)
-    assert (random.split, unseen.split) == ("random", "unseen")
+    random, new = history_folds(met, seed=0)
+    assert (random.split, new.split) == ("random", "new")
     dense = met.toarray()
     judged = dense[random.users]
     np.testing.assert_array_equal(random.history.toarray() + random.target.toarray(), judged)
@@ -117,12 +117,12 @@ def test_views_divide_what_was_met(users):
     assert lengths(random.target).min() >= 1
     assert lengths(random.history).min() >= 1
     assert lengths(random.target).sum() == pytest.approx(0.2 * judged.sum(), rel=0.35)
-    new = unseen.candidates
-    assert new.sum() == round(0.2 * len(np.unique(met.indices)))
-    assert not unseen.training.toarray()[:, new].any()
-    np.testing.assert_array_equal(unseen.training.toarray()[:, ~new], dense[:, ~new])
-    np.testing.assert_array_equal(unseen.target.toarray(), dense[unseen.users] * new)
-    assert lengths(unseen.history).min() >= 1
+    withheld = new.candidates
+    assert withheld.sum() == round(0.2 * len(np.unique(met.indices)))
+    assert not new.training.toarray()[:, withheld].any()
+    np.testing.assert_array_equal(new.training.toarray()[:, ~withheld], dense[:, ~withheld])
+    np.testing.assert_array_equal(new.target.toarray(), dense[new.users] * withheld)
+    assert lengths(new.history).min() >= 1
 
 
 def test_in_large_catalogues_fewer_users_judge(monkeypatch):

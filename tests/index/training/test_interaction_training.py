@@ -63,7 +63,7 @@ def test_what_is_learned_is_promoted_and_recommends(planted):
     assert report["previous"] == 0
     assert report["version"] == collection.store.state().recommend
     assert collection.store.state().projection == 1  # searches are as they were
-    assert report["views"].keys() == {"random", "unseen", "mix"}
+    assert report["views"].keys() == {"random", "new", "mix"}
     assert "documents that nobody interacted with" in report["reason"]
     assert report["after"]["ndcg@10"] > report["before"]["ndcg@10"] + 0.1
     assert report["interactions"] == given.nnz

@@ -173,14 +173,15 @@ def test_the_report_is_whole_and_plain(learned):
     assert report["questions"] == report["examples"] == 90
     assert report["documents"] == 150
     assert report["seconds"] > 0
-    assert set(report["views"]) == {"random", "unseen", "mix"}
+    assert set(report["views"]) == {"random", "unseen", "new", "mix"}
     for figures in report["views"].values():
         assert figures["after"] - figures["before"] == pytest.approx(figures["difference"])
         assert figures["interval"][0] <= figures["difference"] <= figures["interval"][1]
         assert 0 < figures["p"] <= 1
         assert figures["queries"] > 0
-    mean = np.mean([report["views"][name]["after"] for name in ("random", "unseen")])
-    assert report["after"][MEASURE] == pytest.approx(mean)
+    after = {name: figures["after"] for name, figures in report["views"].items()}
+    mix = after["random"] / 2 + after["unseen"] / 4 + after["new"] / 4
+    assert report["after"][MEASURE] == pytest.approx(mix)
     assert report["chosen"]["share_seen"] == 0.5
     assert f"{report['after'][MEASURE]:.4f}" in report["reason"]
 
@@ -282,7 +283,8 @@ def test_what_training_scores_is_what_search_scores(
 ):
     collection, queries = made(tmp_path, tiny_encoder, scorer)
     forced(monkeypatch, CHOICES[choice])
-    report = train(collection, dimensions=5 if choice == "learned" else None)
+    parts = ["matrices", "offsets", "examples", "words"]
+    report = train(collection, dimensions=5 if choice == "learned" else None, parts=parts)
     assert report["promoted"]
     version = collection.store.version(report["version"])
     expected = held_in(collection, CHOICES[choice])  # (q, n)
@@ -299,7 +301,7 @@ def forced(monkeypatch, choice: RankingChoice) -> None:
     """Whatever was tried, this is chosen, and promoted."""
     figures = {"before": 0.0, "after": 1.0}
     verdict = PromotionVerdict(True, "as the test has it", {"mix": figures})
-    monkeypatch.setattr(ranking, "best", lambda judged, share: choice)
+    monkeypatch.setattr(ranking, "best", lambda judged, share, tolerance: choice)
     monkeypatch.setattr(ranking, "decide", lambda *given, **named: verdict)
 
 
@@ -317,7 +319,8 @@ def held_in(collection, choice: RankingChoice) -> np.ndarray:
     fitted = unlearned(memory, start)
     if choice.share:
         (fitted,) = run_parallel([fit], lambda done: None)
-    found = find_candidates(memory, fitted.mixed(start, choice.share), questions, questions)
+    mixed = fitted.mixed(start, choice.share)
+    (found,) = find_candidates(memory, mixed, questions, questions)
     scored = found.scores(*choice[1:])
     dense = np.full((questions.count, len(memory)), np.nan)
     for at, documents in enumerate(found.documents):
