@@ -23,7 +23,7 @@ from learning_beside import adapter, tuned
 from learning_live import many_keys
 from learning_ranking import bilingual, conala, scifact, scifact_narrow
 from learning_rows import Results, Row
-from learning_safety import KINDS, cannot_gain
+from learning_safety import KINDS, cannot_gain, simulated_losses
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
 
 Section = Callable[[Bench], Iterator[Row]]
@@ -38,6 +38,7 @@ SECTIONS: Mapping[str, Section] = {
     "banking77-no-answer": no_answer,
     "bilingual": bilingual,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
+    "simulated-losses": simulated_losses,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
     "scifact-tuned": tuned("scifact"),
@@ -48,7 +49,7 @@ QUICK = ("conala", "conala-adapter", "cannot-gain-shuffled")
 
 PEERS = tuple(name for name in SECTIONS if name.endswith(("-adapter", "-tuned")))
 
-SETS = ("conala", "scifact", "banking77", "bilingual", "cannot-gain", "live")
+SETS = ("conala", "scifact", "banking77", "bilingual", "cannot-gain", "simulated", "live")
 
 EPILOG = """examples:
   python benchmarks/learning.py --quick

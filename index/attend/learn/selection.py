@@ -95,23 +95,24 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     """Return the choice with the best mix of all splits; a loss on new documents counts twice.
 
     New documents come unannounced, and who adds them did not choose to lose by it. A choice that
-    may lose more than the tolerance on a split is taken only where every choice may: the promotion
-    test would refuse it.
+    may lose more than the tolerance on a split is taken only where no safe one gains anything: the
+    promotion test then says how many more questions could tell.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
     shares = weights(samples, share_seen)
     costs = [choice.cost for choice in choices]
     totals = -np.array(costs)
-    safe = np.ones(len(choices), dtype=bool)
+    now, safe = 0.0, np.ones(len(choices), dtype=bool)
     for split, (before, after) in samples.items():
+        now += shares[split] * before.mean()
         totals += shares[split] * after.mean(axis=1)
         if split != "random":
             totals -= shares[split] * np.maximum(0.0, before.mean() - after.mean(axis=1))
         gains = after - before
         error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
         safe &= gains.mean(axis=1) - DOUBT * error > -tolerance
-    if safe.any():
+    if safe.any() and totals[safe].max() > now:
         totals[~safe] = -np.inf
     return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
 
