@@ -1,4 +1,4 @@
-"""The promotion test: a gain that SciPy's test proves, and losses that SciPy's interval rules out."""
+"""The promotion test: gains that SciPy's test proves, losses that SciPy's interval rules out."""
 
 from __future__ import annotations
 
