@@ -26,7 +26,10 @@ from attend.measure.statistics import CUT, ndcg
 from attend.types import Bool, Float32, Float64, Int64
 
 RECIPE = Recipe(
-    "known documents", rates={"maps": 3e-3, "scale": 1.5e-2, "offsets": 1e-2}, batch=256
+    "known documents",
+    rates={"maps": 3e-3, "scale": 1.5e-2, "offsets": 1e-2},
+    steps=(120, 450),
+    batch=256,
 )
 
 LABELLED = 800
