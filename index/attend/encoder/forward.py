@@ -13,7 +13,7 @@ pass with nothing between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -202,28 +202,44 @@ def _padding(lengths: Sequence[int]) -> Padding:
     return Padding(index.flatten(), is_kept.flatten().nonzero()[:, 0], bias[:, None, None])
 
 
+class Parts(NamedTuple):
+    """What a direct encoder is made of.
+
+    Attributes:
+        prompts: by task, what is put before a text.
+        padding: the id of the token that fills up.
+        blocks: the transformer's, as the library has them.
+        pooling: one of `POOLINGS`.
+        rest: the modules after pooling, but for one that makes rows of length one.
+    """
+
+    tokenizer: Tokenizer
+    prompts: Mapping[str, str | None]
+    embeddings: Callable[..., Tensor]
+    padding: int
+    blocks: Sequence[Any]
+    pooling: str
+    rest: Sequence[Any] = ()
+
+
 class DirectEncoder:
     """Encodes texts of a task as rows (n, d), not yet of length one."""
 
-    def __init__(self, model: SentenceTransformer, window: int) -> None:
+    def __init__(self, parts: Parts, window: int) -> None:
         """
         Args:
-            model: one that `suits`.
             window: the most tokens of a text that count.
         """
-        modules: list[Any] = list(model)
-        transformer: Any = model.transformers_model
-        tokenizer: Any = model.tokenizer.backend_tokenizer
         # A copy: each call of the library sets the model's own again.
-        self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
+        self._tokenizer = type(parts.tokenizer).from_str(parts.tokenizer.to_str())
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(window)
-        self._prompts = model.prompts
-        self._embeddings: nn.Module = transformer.embeddings
-        self._padding: int = transformer.config.pad_token_id or 0
-        self._layers = [Layer(block) for block in transformer.encoder.layer]
-        self._pooling: str = modules[1].pooling_mode
-        self._rest = [step for step in modules[2:] if type(step).__name__ != "Normalize"]
+        self._prompts = parts.prompts
+        self._embeddings = parts.embeddings
+        self._padding = parts.padding
+        self._layers = [Layer(block) for block in parts.blocks]
+        self._pooling = parts.pooling
+        self._rest = parts.rest
 
     def __call__(self, texts: Sequence[str], task: str) -> Float32:
         with timed("tokenise"):
@@ -292,6 +308,21 @@ def suits(model: SentenceTransformer) -> bool:
     )
 
 
+def parts_of(model: SentenceTransformer) -> Parts:
+    """Return the parts of a model that `suits`."""
+    modules: list[Any] = list(model)
+    transformer: Any = model.transformers_model
+    return Parts(
+        tokenizer=model.tokenizer.backend_tokenizer,
+        prompts=model.prompts,
+        embeddings=transformer.embeddings,
+        padding=transformer.config.pad_token_id or 0,
+        blocks=transformer.encoder.layer,
+        pooling=modules[1].pooling_mode,
+        rest=[step for step in modules[2:] if type(step).__name__ != "Normalize"],
+    )
+
+
 def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     """Return the direct way through a model, which takes over its layers.
 
@@ -301,7 +332,7 @@ def direct(model: SentenceTransformer, window: int) -> DirectEncoder | None:
     if not suits(model):
         return None
     try:
-        encoder = DirectEncoder(model, window)
+        encoder = DirectEncoder(parts_of(model), window)
         for task, encode in (("query", model.encode_query), ("document", model.encode_document)):
             plain = np.asarray(encode(TRIAL, show_progress_bar=False), dtype=np.float32)
             if not (unit(plain) * unit(encoder(TRIAL, task))).sum(axis=1).min() >= AGREEMENT:

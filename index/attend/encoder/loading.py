@@ -1,7 +1,7 @@
 """From a name to an encoder: find the model's folder, check it, read it, choose its precision.
 
 torch and sentence-transformers take seconds to import, so that happens here, inside `load`, and
-neither `import index` nor `--help` waits for it. It also keeps a server free to fork first.
+neither `import attend` nor `--help` waits for it. The default model needs torch alone.
 """
 
 from __future__ import annotations
@@ -59,8 +59,13 @@ def load(
     # for milliseconds, in which nobody else could have their core.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     origin = find(name)
+    if origin.name == DEFAULT and device == "cpu":
+        encoder = _read_default(Path(origin.place), precision)
+        if encoder is not None:
+            return encoder
     model = _read(origin, device)
-    return _prepare(model, origin.name, choose_precision(precision, device, model), device)
+    number_format = choose_precision(precision, device, has_products=_multiplies_matrices(model))
+    return _prepare(model, origin.name, number_format, device)
 
 
 def find(name: str) -> Origin:
@@ -102,6 +107,18 @@ def check_weights(weights: Path, expected: str) -> None:
             f"The encoder's weights {weights} have the sha256 {got}, but {expected} was expected: "
             "this is another model or a damaged file. Reinstall its package."
         )
+
+
+def _read_default(folder: Path, precision: Precision) -> SentenceEncoder | None:
+    """Load the default model without its library; None where that goes wrong here."""
+    import torch
+
+    from attend.encoder.default import DefaultModel
+
+    model = DefaultModel(folder)
+    number_format = choose_precision(precision, "cpu", has_products=True)
+    direct = model.direct(getattr(torch, number_format))
+    return SentenceEncoder(model, DEFAULT, number_format, direct) if direct else None
 
 
 def _read(origin: Origin, device: str) -> SentenceTransformer:
@@ -171,11 +188,12 @@ def _prepare(model: SentenceTransformer, name: str, precision: str, device: str)
     return encoder
 
 
-def choose_precision(precision: str, device: str, model: nn.Module) -> str:
+def choose_precision(precision: str, device: str, *, has_products: bool) -> str:
     """Return the number format to compute in.
 
     bfloat16 halves the bytes and doubles the multiply rate, but only where the processor multiplies
-    it itself (AMX or AVX512-BF16); elsewhere torch emulates it, slower than float32.
+    it itself (AMX or AVX512-BF16); elsewhere torch emulates it, slower than float32. Without
+    products (`has_products`), a model of look-ups would only lose digits.
 
     Raises `InvalidRequest` for another precision than `auto`, `bfloat16` or `float32`.
     """
@@ -186,12 +204,11 @@ def choose_precision(precision: str, device: str, model: nn.Module) -> str:
             f"The precision {precision!r} is unknown; choose auto, bfloat16 or float32.",
             field="precision",
         )
-    worthwhile = _multiplies_matrices(model) and _multiplies_bfloat16(device)
+    worthwhile = has_products and _multiplies_bfloat16(device)
     return "bfloat16" if worthwhile else "float32"
 
 
 def _multiplies_matrices(model: nn.Module) -> bool:
-    """Return whether there are products; a model of look-ups would only lose digits."""
     import torch
 
     return any(isinstance(module, torch.nn.Linear) for module in model.modules())

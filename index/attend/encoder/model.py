@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from attend.types import Float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from attend.encoder.default import DefaultModel
 
 UNLIMITED_WINDOW = 512
 """Tokens a passage may have where the model itself sets no limit: an average over more words
@@ -82,7 +84,13 @@ class SentenceEncoder:
         direct: another way through the model, known to agree with its own.
     """
 
-    def __init__(self, model: SentenceTransformer, name: str, precision: str) -> None:
+    def __init__(
+        self,
+        model: SentenceTransformer | DefaultModel,
+        name: str,
+        precision: str,
+        direct: Run | None = None,
+    ) -> None:
         import torch
 
         self.name = name
@@ -90,7 +98,7 @@ class SentenceEncoder:
         limit = model.max_seq_length
         self.window = int(limit) if limit is not None and limit < NO_LIMIT else UNLIMITED_WINDOW
         self._model = model
-        self.direct: Run | None = None
+        self.direct = direct
         self.dimension = int(self._run(["a"], "document").shape[1])
         on_cpu = model.device.type == "cpu"
         self._cores = torch.get_num_threads() if on_cpu else 1
@@ -173,7 +181,9 @@ class SentenceEncoder:
         """One batch through the model: (n,) texts -> (n, dimension), not yet normalised."""
         if self.direct is not None:
             return self.direct(texts, task)
-        encode = self._model.encode_query if task == "query" else self._model.encode_document
+        # Only the default model has no other way than the direct one.
+        model: Any = self._model
+        encode = model.encode_query if task == "query" else model.encode_document
         with timed("encode"):
             rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
         return np.asarray(rows, dtype=np.float32)
@@ -184,7 +194,9 @@ class SentenceEncoder:
         return _passage_splitter(self._model, self.window, self.name)
 
 
-def _passage_splitter(model: SentenceTransformer, window: int, name: str) -> PassageSplitter:
+def _passage_splitter(
+    model: SentenceTransformer | DefaultModel, window: int, name: str
+) -> PassageSplitter:
     from tokenizers import Tokenizer
 
     # A static model holds the tokenizer itself and adds no special tokens; others wrap it.

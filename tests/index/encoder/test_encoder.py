@@ -250,13 +250,12 @@ def test_weights_that_are_not_numbers_are_reported(
 def test_auto_follows_the_processor(
     monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
 ) -> None:
-    import torch
 
     monkeypatch.setattr(loading, "cpu_features", lambda: frozenset(features))
-    assert loading.choose_precision("auto", "cpu", torch.nn.Linear(2, 2)) == expected
-    assert loading.choose_precision("auto", "mps", torch.nn.Linear(2, 2)) == "float32"
-    assert loading.choose_precision("auto", "cpu", torch.nn.EmbeddingBag(2, 2)) == "float32"
-    assert loading.choose_precision("float32", "cpu", torch.nn.Linear(2, 2)) == "float32"
+    assert loading.choose_precision("auto", "cpu", has_products=True) == expected
+    assert loading.choose_precision("auto", "mps", has_products=True) == "float32"
+    assert loading.choose_precision("auto", "cpu", has_products=False) == "float32"
+    assert loading.choose_precision("float32", "cpu", has_products=True) == "float32"
 
 
 def test_an_unknown_precision_is_refused(tiny_encoder_folder: Path) -> None:

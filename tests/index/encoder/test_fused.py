@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,40 @@ def test_a_model_that_cannot_run_in_bfloat16_runs_in_float32(
     encoder = load(str(tiny_transformer(tmp_path, "bert")), precision="bfloat16")
     assert encoder.precision == "float32"
     assert np.isfinite(encoder.encode_documents(TEXTS)).all()
+
+
+# --- the default model, without its library ---------------------------------------------------
+
+
+def test_the_default_needs_torch_alone() -> None:
+    code = "\n".join(
+        [
+            "import sys, attend.encoder as e",
+            "print(len(e.load().encode_queries(['ice'])))",
+            "print([name for name in ('sentence_transformers', 'sklearn', 'transformers')"
+            " if name in sys.modules])",
+        ]
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["1", "[]"]
+
+
+def test_passages_of_the_default_are_counted_as_its_library_counts() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    tokenizer = SentenceTransformer(find(DEFAULT).place, device="cpu").tokenizer
+    texts = [*TEXTS, "Ünïcödé 漢字 \u200b x-ray's #1!", "", "unbelievably " * 300]
+    encoder = load()
+    ours = encoder._splitter.count(texts)
+    assert ours.tolist() == [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
+    assert encoder.window == 256
+
+
+@pytest.mark.parametrize(("name", "broken"), [("Linear", no_operator), ("attend", no_attention)])
+def test_the_default_falls_back_to_its_library(
+    exact: Float32, monkeypatch: pytest.MonkeyPatch, name: str, broken: Any
+) -> None:
+    monkeypatch.setattr(fused, name, broken)
+    encoder = load(precision="float32")
+    assert not is_packed(encoder)
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS), exact, atol=2e-6)
