@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 
 from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
-from attend.api.documents import (
-    CollectionInfo,
-    SettingsChange,
-    UpdateRequest,
-    Written,
-)
+from attend.api.documents import CollectionInfo, SettingsChange, UpdateRequest, Written
 from attend.api.upsert import Documents
 from attend.attention import default_scale
 from attend.encoder import Encoder
@@ -24,6 +19,7 @@ from attend.ingest import Ingest, Prepared, parse_documents, value_hash
 from attend.progress import Progress, reported
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
+from attend.search.values import filter_hints
 from attend.settings import Settings
 from attend.store import StoredDocument, compile_filter
 from attend.types import Document, Json, OnStage
@@ -36,11 +32,14 @@ MANY = 500  # documents, whose encoding takes seconds
 
 
 class Page(NamedTuple):
-    """Some documents; `next` is the cursor of the following page, None at the end."""
+    """Some documents; `next` is the cursor of the following page, None at the end.
+
+    `hints` names fields of a filter that no document has, where no document passes it."""
 
     documents: Sequence[StoredDocument]
     next: str | None
     total: int
+    hints: Sequence[str] | None = None
 
 
 class StoredCollection(VersionedCollection):
@@ -173,7 +172,8 @@ class StoredCollection(VersionedCollection):
         documents = self.store.scroll(after, limit + 1, predicate)
         more = len(documents) > limit > 0
         end = cursor_of(listing, [documents[limit - 1].row]) if more else None
-        return Page(documents[:limit], end, total)
+        hints = None if total else filter_hints(self.store, filter)
+        return Page(documents[:limit], end, total, hints)
 
     def facets(
         self, fields: Sequence[str], filter: Mapping[str, Json] | None = None, *, limit: int = 10

@@ -53,6 +53,27 @@ def test_collection_life(client: FlaskClient) -> None:
     assert client.get(path).status_code == client.delete(path).status_code == 404
 
 
+def test_settings_change_and_other_processes_see_them(books: FlaskClient, data: Data) -> None:
+    other = Data(data.folder).collection("books")
+    query = {"query": [1, 0, 0], "mode": "soft"}
+    before = other.search([1.0, 0.0, 0.0]).hits[0].score
+    change = {"recall": 0.99, "scale": 7.0, "values": "text"}
+    changed = books.patch("/v1/collections/books", json=change).get_json()
+    assert {name: changed["settings"][name] for name in change} == change
+    after = other.search([1.0, 0.0, 0.0])
+    assert after.hits[0].score == pytest.approx(before * 7 * 3**0.5)  # before: 1/sqrt(3)
+    assert other.settings.recall == 0.99
+    assert books.post("/v1/collections/books/search", json=query).get_json()["answer"]["type"] == (
+        "text"
+    )
+    again = books.patch("/v1/collections/books", json={"scale": None}).get_json()
+    assert again["settings"]["scale"] is None
+    assert books.patch("/v1/collections/nothing", json=change).status_code == 404
+    fixed = books.patch("/v1/collections/books", json={"dimension": 4})
+    assert fixed.status_code == 422, "only settings that may change are taken"
+    other.close()
+
+
 def test_a_damaged_collection_does_not_hide_the_others(books: FlaskClient, data: Data) -> None:
     damaged = data.folder / "collections" / "broken"
     damaged.mkdir()

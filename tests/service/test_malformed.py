@@ -100,6 +100,9 @@ MALFORMED = [
     documents("documents.0.vector", "Send 3 numbers", {"id": "a", "vector": [1, 0]}),
     # Requests as a whole.
     Malformed(f"{HOME}/documents/emma", {}, "value", "neither was given", "PATCH"),
+    Malformed(HOME, {"recal": 0.9}, "recal", "did you mean 'recall'", "PATCH"),
+    Malformed(HOME, {"recall": 2}, "recall", "less than or equal to 1", "PATCH"),
+    Malformed(HOME, {"values": "numbr"}, "values", "numbr", "PATCH"),
     Malformed(f"{HOME}/documents/delete", {}, "ids", "send exactly one of ids and filter"),
     search("k", "lower k or raise attend", k=200),
     Malformed(f"{HOME}/feedback",
@@ -160,3 +163,17 @@ def test_a_filter_on_a_field_of_no_document_is_hinted_at(client: FlaskClient) ->
     for known in ({"year": 1}, {"@id": "nobody"}):
         found = client.post(f"{HOME}/search", json={**QUERY, "filter": known}).get_json()
         assert (found["hits"], "hints" in found) == ([], False)
+
+
+def test_a_listing_hints_at_a_field_of_no_document(client: FlaskClient) -> None:
+    def listed(filter: dict[str, Any]) -> Any:
+        query = {"filter": json.dumps(filter), "limit": 0}
+        return client.get(f"{HOME}/documents", query_string=query).get_json()
+
+    page = listed({"yaer": 1851})
+    assert (page["total"], page["hints"]) == (
+        0,
+        ["No document looked at (3) has the field 'yaer' of the filter; did you mean 'year'?"],
+    )
+    assert "hints" not in listed({"year": 1})
+    assert "hints" not in listed({"year": {"gt": 0}})

@@ -130,6 +130,7 @@ def fails(*_: Any, **__: Any) -> Any:
 
 WRITES: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/collections/new", {"dimension": 2}),
+    ("PATCH", "/v1/collections/books", {"recall": 0.99}),
     ("DELETE", "/v1/collections/books", None),
     ("POST", "/v1/collections/books/documents", [{"id": "x", "vector": [1, 0, 0]}]),
     ("PATCH", "/v1/collections/books/documents/emma", {"value": 1}),

@@ -33,6 +33,7 @@ NEEDS: Mapping[str, str] = {
     "list_collections": "read",
     "make_collection": "admin",
     "show_collection": "read",
+    "change_settings": "admin",
     "drop_collection": "admin",
     "list_aliases": "read",
     "set_alias": "admin",

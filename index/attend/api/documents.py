@@ -244,6 +244,8 @@ class DocumentPage(Reply):
     """The cursor of the next page; null on the last."""
     total: int
     """The number of documents that match."""
+    hints: Sequence[str] | None = None
+    """If none matches: fields of the filter that no document has."""
 
 
 @dataclass(slots=True)

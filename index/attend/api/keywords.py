@@ -103,6 +103,7 @@ class TrainKeywords(TypedDict, total=False):
     heads: int | None
     parts: Sequence[Literal["matrices", "offsets", "examples", "words"]]
     error_rate: float
+    tolerance: float
     seed: int
     promote: bool
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,7 +22,25 @@ from attend.types import Json
 SNIPPET = 100
 """Characters of a text that are printed."""
 
-_INDENT = " " * 13
+MOST_ID = 24
+"""Characters up to which the column of ids is as wide as its longest."""
+
+_INDENT = " " * 14
+
+
+class ListRow(NamedTuple):
+    """A hit of a list.
+
+    Attributes:
+        text: the passage that matched, or the document's text.
+        group: what follows the value.
+        reasons: printed below the text.
+    """
+
+    hit: Hit | Recommendation
+    text: str
+    group: str = ""
+    reasons: str = ""
 
 
 @click.command("search")
@@ -104,7 +122,7 @@ def _parsed_query(query: str, collection: Collection) -> str | list[float]:
 
 
 def _text(answer: Answer, mode: str) -> str:
-    lines = [_line(rank, hit) for rank, hit in enumerate(answer.hits, start=1)]
+    lines = _listing([ListRow(hit, _passage(hit), _group(hit)) for hit in answer.hits], digits=3)
     if not answer.attended:
         lines.append("No documents: none passes the filter, or the collection is empty.")
         lines += answer.hints or ()
@@ -123,20 +141,34 @@ def _text(answer: Answer, mode: str) -> str:
     return "\n".join(lines)
 
 
-def _line(rank: int, hit: Hit) -> str:
-    group = "" if hit.group_size is None else f"  ({hit.group_size} in {json.dumps(hit.group)})"
-    return _listed(f"{rank:>3}  {hit.weight:.3f}", hit, _passage(hit), group)
+def _group(hit: Hit) -> str:
+    return "" if hit.group_size is None else f"  ({hit.group_size} in {json.dumps(hit.group)})"
 
 
-def _listed(beginning: str, hit: Hit | Recommendation, text: str, end: str = "") -> str:
-    """Write a hit with its value, and the beginning of its text below."""
-    snippet = " ".join(text.split())
+def _listing(rows: Sequence[ListRow], digits: int) -> list[str]:
+    """Return a header, and a line for each hit with the beginning of its text below.
+
+    Args:
+        digits: of the weights, after the point.
+    """
+    if not rows:
+        return []
+    width = min(max(len("id"), *(len(row.hit.id) for row in rows)), MOST_ID)
+    has_values = any(row.hit.value is not None for row in rows)
+    lines = [f"rank  weight  {'id':<{width}}{'  value' if has_values else ''}".rstrip()]
+    for rank, (hit, text, group, reasons) in enumerate(rows, start=1):
+        value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
+        line = f"{rank:>4}  {hit.weight:6.{digits}f}  {hit.id:<{width}}{value}{group}"
+        below = [_snippet(hit, text), reasons]
+        lines += [line.rstrip(), *(f"{_INDENT}{part}" for part in below if part)]
+    return lines
+
+
+def _snippet(hit: Hit | Recommendation, text: str) -> str:
     if hit.text or hit.passage:  # the caller wants all of it
-        snippet = (hit.text or hit.passage or "").replace("\n", f"\n{_INDENT}")
-    elif len(snippet) > SNIPPET:
-        snippet = f"{snippet[: SNIPPET - 1]}…"
-    value = "" if hit.value is None else f"  {json.dumps(hit.value, ensure_ascii=False)}"
-    return f"{beginning}  {hit.id}{value}{end}\n{_INDENT}{snippet}".rstrip()
+        return (hit.text or hit.passage or "").replace("\n", f"\n{_INDENT}")
+    snippet = " ".join(text.split())
+    return snippet if len(snippet) <= SNIPPET else f"{snippet[: SNIPPET - 1]}…"
 
 
 def _passage(hit: Hit) -> str:
@@ -230,14 +262,14 @@ def _fact(text: str) -> dict[str, Json]:
 
 
 def _list(answer: Recommended, documents: Mapping[str, StoredDocument]) -> str:
-    lines = []
-    for rank, hit in enumerate(answer.hits, start=1):
+    rows = []
+    for hit in answer.hits:
         document = documents.get(hit.id)
         # A document of vectors has no text.
         text = next(iter(document.fields.values()), "") if document is not None else ""
-        lines.append(_listed(f"{rank:>3}  {hit.weight:.4f}", hit, text))
-        if hit.because is not None:
-            lines.append(f"{_INDENT}because of {_shares(hit.because)}")
+        reasons = "" if hit.because is None else f"because of {_shares(hit.because)}"
+        rows.append(ListRow(hit, text, reasons=reasons))
+    lines = _listing(rows, digits=4)
     if not lines:
         lines = ["Nothing is left to recommend: every document is seen or filtered out."]
     return "\n".join([*lines, *_omissions(answer)])

@@ -12,7 +12,7 @@ import numpy as np
 from attend.api.learning import TrainRequest
 from attend.cli.feedback import InteractionFile, LabelFiles, add_files
 from attend.cli.options import Target, checked, model_options, on_collection, present, take
-from attend.cli.output import Bar, interrupted, table
+from attend.cli.output import Bar, end, interrupted, table
 from attend.collection import Collection
 from attend.store import ROLES, State
 
@@ -62,6 +62,9 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
     interactions of users, from all before; and if these have numbers, also the users' ratings of
     documents, as with --objective ratings.
 
+    Exit status: 0 if the training ended, promoted or not; 3 if some rows of the files were
+    rejected (--json has their number as `taught.skipped`).
+
     \b
     Example:
       attend train --data library --queries queries.jsonl --qrels qrels.tsv
@@ -100,6 +103,7 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
         result["ratings"] = dict(ratings)
         texts.append(f"Ratings of documents by users:\n{as_text(ratings)}")
     target.show(result, "\n\n".join(texts))
+    end(0 if counts is None else counts["skipped"])
 
 
 def _request(

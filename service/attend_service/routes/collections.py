@@ -15,6 +15,7 @@ from attend.api.documents import (
     CollectionList,
     CollectionSettings,
     CollectionSummary,
+    SettingsChange,
     UnopenedCollection,
 )
 from attend.errors import EncoderError, InvalidRequest, UnknownAlias
@@ -74,6 +75,20 @@ def make_collection(collection: str, body: CollectionSettings) -> Response:
 def show_collection(collection: str) -> Response:
     """Show a collection in figures, with its settings."""
     return reply(collection_of(collection).info())
+
+
+@operations.add(
+    "PATCH", BY_NAME, body=SettingsChange, returns={200: CollectionInfo}, example={"recall": 0.99}
+)
+def change_settings(collection: str, body: SettingsChange) -> Response:
+    """Change settings of a collection; every process has them at its next request.
+
+    The index has another `recall` or `exact_below` when it is written next: after enough writes, or
+    by the command `attend configure`.
+    """
+    opened = collection_of(collection)
+    opened.configure(**body.model_dump(exclude_unset=True))
+    return reply(opened.info())
 
 
 @operations.add("DELETE", BY_NAME, exact=True, returns={204: None})

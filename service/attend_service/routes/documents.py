@@ -78,7 +78,7 @@ def list_documents(collection: str, query: ListingRequest) -> Response:
     with opened.store.consistent(query.consistency):
         page = opened.page(query.filter, cursor=query.cursor, limit=query.limit)
     documents = [_document(stored) for stored in page.documents]
-    return reply(DocumentPage(documents, page.next, page.total))
+    return reply(DocumentPage(documents, page.next, page.total, page.hints))
 
 
 @operations.add("GET", ONE, query=ReadRequest, returns={200: DocumentAnswer})

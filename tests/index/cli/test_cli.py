@@ -103,7 +103,8 @@ def test_each_command_gives_one_json_object(library, tmp_path, tiny_encoder_fold
     assert found["hits"][0]["id"] == "d0"
     assert len(found["hits"]) == 2
     recommended = invoke("recommend", "d0", "--data", library, "-k", 1).stdout.splitlines()
-    assert recommended[1].strip() in WORDS
+    assert recommended[0] == "rank  weight  id  value"
+    assert recommended[2].strip() in WORDS
     assert one_object(invoke("info", "--data", library, "--json"))["documents"] == 5
     assert one_object(invoke("verify", "--data", library, "--json"))["problems"] == []
     listed = one_object(invoke("projections", "--data", library, "--json"))["projections"]
@@ -136,7 +137,11 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(tmp_path, tiny_encoder_fold
     assert "rows.jsonl:2: The row has no id" in built.stderr
     assert "1 row could not be used." in built.stderr
     searched = invoke("search", "words", "--data", tmp_path / "d", "--mode", "soft")
-    assert searched.stdout.splitlines()[0] == "  1  1.000  a  3"
+    assert searched.stdout.splitlines()[:3] == [
+        "rank  weight  id  value",
+        "   1   1.000  a   3",
+        "              words",
+    ]
     assert '"mean": 3.0' in searched.stdout
 
 

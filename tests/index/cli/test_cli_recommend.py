@@ -58,7 +58,8 @@ def test_for_a_person(folder):
     said = run(
         folder, "--user", "ann", "gone", "--on-missing", "skip", "-k", "2", "--explain"
     ).stdout
-    assert said.splitlines()[0].startswith("  1  0.")
+    assert said.splitlines()[0] == "rank  weight  id"
+    assert said.splitlines()[1].startswith("   1  0.")
     assert "because of d" in said
     assert "Missing: gone." in said
     predicted = run(folder, "--user", "ann", "--target", "d4", "--target", "d9").stdout

@@ -227,8 +227,9 @@ def test_vectors_are_taught_to_a_collection_of_vectors(tmp_path):
 
 def test_train_teaches_trains_and_gives_one_object(library, judged, training):
     result = invoke("train", "--data", library, "--json", *judged)
-    found = one_object(result)
-    assert found.pop("taught")["added"] == 2
+    found = one_object(result, REJECTED)
+    counts = found.pop("taught")
+    assert (counts["added"], counts["skipped"]) == (2, 2)
     assert found == REPORT
     assert training.seen == 2
     assert training.fields == {}
