@@ -20,6 +20,7 @@ import ledger
 from common import DATA, parser, progress, tell
 from learning_answers import answers, no_answer
 from learning_beside import adapter, tuned
+from learning_costs import judgements
 from learning_live import many_keys
 from learning_ranking import bilingual, conala, scifact, scifact_narrow
 from learning_rows import Results, Row
@@ -39,6 +40,7 @@ SECTIONS: Mapping[str, Section] = {
     "bilingual": bilingual,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
     "simulated-losses": simulated_losses,
+    "judgements": judgements,
     "live-many": many_keys,
     "conala-tuned": tuned("conala"),
     "scifact-tuned": tuned("scifact"),
@@ -49,7 +51,16 @@ QUICK = ("conala", "conala-adapter", "cannot-gain-shuffled")
 
 PEERS = tuple(name for name in SECTIONS if name.endswith(("-adapter", "-tuned")))
 
-SETS = ("conala", "scifact", "banking77", "bilingual", "cannot-gain", "simulated", "live")
+SETS = (
+    "conala",
+    "scifact",
+    "banking77",
+    "bilingual",
+    "cannot-gain",
+    "simulated",
+    "judgements",
+    "live",
+)
 
 EPILOG = """examples:
   python benchmarks/learning.py --quick

@@ -100,6 +100,10 @@ class Questions:
             self, relevant=_pruned(self.relevant, left), judged=_pruned(self.judged, left)
         )
 
+    def without_words(self) -> Questions:
+        """Return the same questions as if they had no texts, in less memory."""
+        return replace(self, lexical=sparse.csr_array(self.lexical.shape, dtype=np.float32))
+
     def some(self, members: Bool | Int64) -> Questions:
         """Return some of the questions."""
         index = np.flatnonzero(members) if members.dtype == bool else members

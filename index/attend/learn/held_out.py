@@ -100,7 +100,7 @@ def question_folds(
     folds = []
     for splits, division in divisions.items():
         for held_out, blocked in division:
-            visible = questions.without(blocked)
+            visible = questions.without_words().without(blocked)  # words are not learned from
             trained = ~held_out & answerable(visible)
             if held_out.any() and trained.any():
                 random = np.random.default_rng(seed)

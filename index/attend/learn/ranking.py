@@ -32,9 +32,10 @@ RECIPE = Recipe(
     batch=256,
 )
 
+JUDGED = 800
 LABELLED = 800
-"""Labelled documents drawn for each step beside those of its own questions."""
-
+"""Labelled documents drawn for each step: of those of its own questions, and beside them. More
+judgements than that in a step teach little more, and take longer."""
 
 DEPTH = 100
 """Documents taken by each of: keys, example queries as keys, words."""
@@ -82,26 +83,32 @@ class RankingModel:
         torch = self.maps.torch
         relevant, judged = self.questions.relevant[batch], self.questions.judged[batch]
         candidates = self.candidates(judged)
-        grades = torch.from_numpy(relevant[:, candidates.documents].toarray().astype(np.float32))
-        target = grades / grades.sum(dim=1, keepdim=True)
+        grades = relevant[:, candidates.documents].toarray().astype(np.float32)
+        answered = np.flatnonzero(grades.any(axis=1))  # all, but where the judged were sampled
+        if not len(answered):
+            return None
+        target = torch.from_numpy(grades[answered] / grades[answered].sum(axis=1, keepdims=True))
         # A document that counts twice in the softmax is as hard to stay above as two.
-        competing = np.log(np.maximum(judged[:, candidates.documents].toarray(), 1))
+        competing = np.log(np.maximum(judged[answered][:, candidates.documents].toarray(), 1))
         counts = torch.from_numpy(candidates.log_counts + competing.astype(np.float32))
-        logits = self.maps.log_scale.exp() * self._scores(batch, candidates.documents) + counts
-        return -(target * log_shares(logits)).sum(dim=1).mean()
+        scores = self._scores(batch[answered], candidates.documents)
+        return -(target * log_shares(self.maps.log_scale.exp() * scores + counts)).sum(dim=1).mean()
 
     def candidates(self, judged: Any) -> Competitors:
-        """Draw the documents that compete in one step: those judged, and some other labelled."""
-        judged_documents = np.unique(judged.indices)
-        others = np.setdiff1d(self.labelled, judged_documents, assume_unique=True)
-        count = 1.0
-        if len(others) > LABELLED:
-            count = len(others) / LABELLED
-            others = self.maps.random.choice(others, LABELLED, replace=False)
-        documents = np.concatenate([judged_documents, others]).astype(np.int64)
-        counts = np.concatenate([np.ones(len(judged_documents)), np.full(len(others), count)])
+        """Draw the documents that compete in one step: of those judged, and of other labelled."""
+        of_batch = np.unique(judged.indices).astype(np.int64)
+        others = np.setdiff1d(self.labelled, of_batch, assume_unique=True)
+        sides = self._drawn(of_batch, JUDGED), self._drawn(others, LABELLED)
+        documents, counts = (np.concatenate(column) for column in zip(*sides, strict=True))
         order = np.argsort(documents)
         return Competitors(documents[order], np.log(counts[order]).astype(np.float32))
+
+    def _drawn(self, documents: Int64, most: int) -> tuple[Int64, Float64]:
+        """Draw at most so many documents; return them and the number that each stands for."""
+        count = max(1.0, len(documents) / most)
+        if count > 1:
+            documents = self.maps.random.choice(documents, most, replace=False)
+        return documents, np.full(len(documents), count)
 
     def _scores(self, batch: Int64, documents: Int64) -> Any:
         """(b, c): each question's best key in each document."""
@@ -109,9 +116,11 @@ class RankingModel:
         positions = maps.memory.positions(documents)
         questions = torch.from_numpy(self.questions.embeddings[batch])
         queries = maps.project(maps.thinned(questions, self.recipe.drop), maps.delta_q)  # (b, d_k)
-        count = len(positions)
-        moves = maps.moves(positions, np.arange(count), count, self.recipe.drop_offsets)
-        embeddings = torch.from_numpy(maps.memory.vectors[positions]) + moves
+        embeddings = torch.from_numpy(maps.memory.vectors[positions])
+        if len(maps.offset_keys):  # without, embeddings need no gradient
+            count = len(positions)
+            moves = maps.moves(positions, np.arange(count), count, self.recipe.drop_offsets)
+            embeddings = embeddings + moves
         keys = maps.project(embeddings, maps.delta_k)  # (m', d_k)
         return maps.best(queries @ keys.T, documents)
 

@@ -166,7 +166,7 @@ def _lexical(
             shares.append((match.scores[there] / match.maximum).astype(np.float32))
             counts[question] = there.sum()
             coverage[question] = min(1.0, match.maximum / match.ideal)
-    pointers = np.concatenate([[0], np.cumsum(counts)])
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)  # as the columns are
     entries = np.concatenate(shares), np.concatenate(columns), pointers
     return sparse.csr_array(entries, shape=(len(texts), len(memory))), coverage
 

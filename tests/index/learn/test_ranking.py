@@ -125,6 +125,32 @@ def test_drawn_candidates_stand_for_all_that_are_labelled(monkeypatch):
     assert seen == set(model.labelled.tolist())
 
 
+def test_of_very_many_judgements_some_compete_at_each_step(monkeypatch):
+    monkeypatch.setattr(ranking_module, "JUDGED", 8)
+    memory = memory_of([1] * 60, WIDTH)
+    model = model_of(memory, drawn_questions(20, 60, WIDTH, 1))
+    judged, seen = model.questions.judged[np.arange(10)], set()
+    assert len(np.unique(judged.indices)) > 8
+    for _ in range(80):
+        documents, log_counts = model.candidates(judged)
+        assert np.isin(documents, judged.indices).sum() == 8
+        assert np.exp(log_counts.astype(float)).sum() == pytest.approx(len(model.labelled))
+        seen |= set(documents.tolist())
+    assert seen == set(model.labelled.tolist())
+
+
+def test_a_step_in_which_nothing_relevant_competes_teaches_nothing(monkeypatch):
+    monkeypatch.setattr(ranking_module, "JUDGED", 1)
+    grades = np.zeros((1, 40))
+    grades[0, 3] = 1
+    judged = np.ones((1, 40))
+    memory, asked = memory_of([1] * 40, WIDTH), np.ones((1, WIDTH))
+    model = model_of(memory, questions_of(asked, grades, judged=judged))
+    losses = [model.loss(np.array([0])) for _ in range(100)]
+    assert any(loss is None for loss in losses)
+    assert all(loss is None or loss.item() == 0 for loss in losses)
+
+
 # -- a fit -----------------------------------------------------------------------------------------
 
 
