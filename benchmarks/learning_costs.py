@@ -27,7 +27,7 @@ DOCUMENTS, QUERIES, HELD = 3600, 2600, 300
 GRADES = {3: 3, 2: 9, 1: 20, 0: 10}
 """Judgements of a query by grade: 110,000 of all."""
 
-HIDDEN, SHARPNESS = 0.5, 30.0
+HIDDEN, SHARPNESS = 1.0, 30.0
 """How far the hidden W_Q is from the identity, and the scale of its scores."""
 
 SEED = 20170612
