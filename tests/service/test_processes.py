@@ -123,6 +123,8 @@ def test_a_signal_to_all_of_them_stops_each_once(books: Path) -> None:
             os.kill(each, signal.SIGTERM)
         assert server.process.wait(LIMIT) == 0
         assert not any(map(is_alive, serving))
+        assert server.process.stderr is not None
+        assert "Fatal Python error" not in server.process.stderr.read()
 
 
 def test_they_end_where_their_supervisor_is_killed(books: Path) -> None:

@@ -79,10 +79,13 @@ def delete_command(
 def _matching(
     collection: Collection, ids: tuple[str, ...], filter: Mapping[str, Any] | None
 ) -> int:
-    """Return the number of documents that would be deleted."""
+    """Return the number of documents that would be deleted; print why a filter may have none."""
     if filter is None:
         return len(collection.store.rows_of(ids))
-    return collection.page(filter, limit=0).total
+    page = collection.page(filter, limit=0)
+    for hint in page.hints or ():
+        click.echo(hint, err=True)
+    return page.total
 
 
 def _count(documents: int) -> str:

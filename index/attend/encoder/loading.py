@@ -146,7 +146,8 @@ def _why_unreadable(origin: Origin, error: Exception) -> str:
         )
     return (
         f"The encoder {origin.name!r} is neither a folder nor a model kept on this machine. "
-        f"Give a model folder, or use the default, {DEFAULT}."
+        f"Give a model folder, or use the default, {DEFAULT}. Nothing is downloaded unless the "
+        f"environment has HF_HUB_OFFLINE=0."
     )
 
 

@@ -78,6 +78,8 @@ def test_documents_are_deleted_by_id_and_by_filter(library):
     assert ids(library) == {"b2"}
     nothing = invoke("delete", *on, "--filter", '{"year": 1}')
     assert nothing.stdout == "books: 0 documents deleted, 1 left.\n"
+    unknown = invoke("delete", *on, "--filter", '{"yaer": 1}')
+    assert "has the field 'yaer' of the filter; did you mean 'year'?" in unknown.stderr
 
 
 @pytest.mark.parametrize(
