@@ -20,8 +20,11 @@ from attend.encoder import DEFAULT
 from attend_service import operations
 from attend_service.app import create_app
 from attend_service.context import Context, context
+from attend_service.jobs import Jobs
+from attend_service.routes import learning
 from attend_service.security.keys import KeyFile
 from attend_service.settings import ServerSettings
+from tests.service.test_gateway import until
 from tests.service.test_server import running, wait_until_ready
 
 TRIES = 300
@@ -60,6 +63,7 @@ def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> 
         ("GET", "/v1/collections/mine/documents", None),
         ("GET", "/v1/collections/mine", None),
         ("POST", "/v1/collections/mine/snapshot", None),
+        ("POST", "/v1/collections/mine/train", {}),
     ],
 )
 def test_an_alias_in_the_place_of_a_collection_is_not_followed(
@@ -91,6 +95,26 @@ def test_an_alias_in_the_place_of_a_collection_is_not_followed(
     assert answer.status_code == 409, answer.data
     assert b"theirs" not in answer.data
     assert data.collection("theirs").ids() == {"theirs"}
+
+
+def test_a_training_is_of_the_collection_that_its_alias_stood_for_at_first(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alias is switched once the collection is opened."""
+    for name in ("mine", "theirs"):
+        data.create(name, dimension=3).upsert([{"id": name, "vector": [1, 0, 0]}])
+    data.set_alias("current", "mine")
+    monkeypatch.setattr(learning, "_check_material", lambda *_: data.set_alias("current", "theirs"))
+    trained: list[str] = []
+    jobs = Jobs(data, lambda collection, **_: trained.append(collection.name) or {})
+    client = create_app(data, jobs=jobs).test_client()
+    try:
+        job = client.post("/v1/collections/current/train", json={}).get_json()
+        assert job["collection"] == "mine"
+        until(lambda: client.get(f"/v1/jobs/{job['id']}").get_json()["state"] == "done")
+    finally:
+        jobs.stop()
+    assert trained == ["mine"]
 
 
 def switch(folder: Path, stopped: threading.Event) -> None:

@@ -200,6 +200,23 @@ def test_a_collection_that_is_not_there(jobs: Jobs, data: Data, trainer: SlowTra
     assert jobs.find(first.id).state == "done"
 
 
+def test_an_alias_in_the_place_of_a_collection_is_not_trained(
+    jobs: Jobs, data: Data, trainer: SlowTrainer
+) -> None:
+    first = reached(jobs, jobs.submit("a", {}).id, "running")
+    waiting = jobs.submit("b", {})
+    data.drop("b")
+    data.set_alias("b", "c")
+    with pytest.raises(UnknownCollection, match="alias"):
+        jobs.submit("b", {})
+    trainer.may_finish.set()
+    problem = reached(jobs, waiting.id, "failed").problem
+    assert problem is not None
+    assert problem["status"] == 404
+    assert trainer.begun == ["a"]
+    assert jobs.find(first.id).state == "done"
+
+
 def test_progress_is_told_often_enough_and_kept_within_its_bounds(data: Data) -> None:
     """Told a thousand times in a stage, it costs a handful of writes; each stage is seen."""
     seen: list[tuple[str, float]] = []

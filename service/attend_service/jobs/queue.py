@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from attend import Data
 from attend.errors import Conflict, NotFound
 from attend_service.jobs.store import Job, JobStore
+from attend_service.jobs.training import unaliased
 from attend_service.problems import INTERRUPTED, problem_of
 
 log = logging.getLogger("attend")
@@ -124,16 +125,14 @@ class Jobs:
         self._store.close()
 
     def submit(self, collection: str, request: Mapping[str, Any]) -> Job:
-        """Queue a training.
+        """Queue a training of a collection, by its own name.
 
         Raises:
-            UnknownCollection: no collection has this name.
+            UnknownCollection: no collection has this name; an alias is not followed.
             Conflict: a job of this collection waits or runs; the sentence names it.
             QueueFull: too many jobs wait.
         """
-        # By its own name: an alias may stand for another one when the job's turn comes.
-        name = self._data.collection(collection).name
-        job = self._open().add(name, request, self._limit)
+        job = self._open().add(unaliased(self._data, collection).name, request, self._limit)
         self._wake.set()
         return job
 
@@ -233,7 +232,7 @@ class Jobs:
         self._store.finish(job.id, "cancelled" if is_given_up else "done", result=result)
 
     def _train(self, job: Job, running: RunningJob) -> Mapping[str, Any]:
-        collection = self._data.collection(job.collection)
+        collection = unaliased(self._data, job.collection)
         return self._trainer(
             collection, progress=running.progress, cancelled=running.cancelled, **job.request
         )

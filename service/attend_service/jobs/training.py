@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attend import Collection, Data, errors
-from attend.errors import AttendError
+from attend.errors import AttendError, UnknownCollection
 from attend.training import Cancelled, train
 
 LOOK_SECONDS = 0.2
@@ -38,6 +38,22 @@ Message = dict[str, Any]
 
 class TrainingFailed(Exception):
     """A training process ended by a defect, or the system ended it."""
+
+
+def unaliased(data: Data, name: str) -> Collection:
+    """Return the collection of a name that was resolved before: no alias of it is followed.
+
+    Raises:
+        UnknownCollection: no collection has the name, or an alias has it by now.
+    """
+    collection = data.collection(name)
+    if collection.name != name:
+        raise UnknownCollection(
+            f"The collection {name!r} was deleted, and an alias has its name now. Send the request "
+            f"again to train the collection that the alias stands for.",
+            field="collection",
+        )
+    return collection
 
 
 def train_in_process(
@@ -137,7 +153,7 @@ def _main(
     data = Data(folder)
     try:
         report = train(
-            data.collection(name),
+            unaliased(data, name),
             progress=lambda stage, fraction: messages.send({"stage": stage, "fraction": fraction}),
             cancelled=stop.is_set,
             **fields,

@@ -138,9 +138,10 @@ def start_training(collection: str, body: TrainRequest) -> Response:
     """
     jobs = context().jobs
     context().data.capabilities.check("jobs")
-    _check_material(collection_of(collection).store, body)
+    opened = collection_of(collection)
+    _check_material(opened.store, body)
     try:
-        job = jobs.submit(collection, body.model_dump(mode="json", exclude_unset=True))
+        job = jobs.submit(opened.name, body.model_dump(mode="json", exclude_unset=True))
     except QueueFull as error:
         raise TooManyRequests(str(error), retry_after=RETRY_SECONDS) from None
     accepted = reply(job, 202)
