@@ -42,6 +42,7 @@ from attend_service.wsgi import (
     add_headers,
     environ_of,
     pieces_of,
+    refusal_of,
     send_late,
 )
 
@@ -139,8 +140,8 @@ class Gateway:
                     if admitted is None:
                         return
                     answer = admitted
-        except Refusal as refusal:
-            answer = refusal.answer(scope.path)
+        except (Refusal, OSError) as error:
+            answer = refusal_of(error).answer(scope.path)
         add_headers(answer, scope)
         if answer.rest is None:
             protocol.response_bytes(answer.status, answer.headers, answer.content)

@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from attend import Collection, Data
 from attend.errors import AttendError, Unavailable
+from attend.open_files import is_out_of_files
 from attend_service.jobs import Jobs, State
 from attend_service.readiness import Readiness
 
@@ -261,7 +262,9 @@ class _State(Collector):
                 figures = self._figures(self._data.collection(name))
             # One that cannot be opened must not hide the others.
             except Exception as error:
-                log.warning("The collection %r has no figures: %s", name, error)
+                # Requests say once that files are short; a line for each collection says no more.
+                if not is_out_of_files(error):
+                    log.warning("The collection %r has no figures: %s", name, error)
                 failed += 1
                 continue
             for metric, figure in figures.items():

@@ -93,6 +93,7 @@ TOO_LARGE = Kind(413, "too-large", "Larger than a limit")
 TOO_LONG = Kind(414, "address-too-long", "The address is longer than a limit")
 NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
 TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
+UNAVAILABLE = Kind(503, "engine-unavailable", "The engine does not answer")
 OVER_TIME = Kind(503, "over-time", "The request takes longer than a limit")
 INTERNAL = Kind(500, "internal-error", "The server failed")
 
@@ -105,9 +106,10 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
     (CannotWrite, Kind(507, "cannot-write", "The disk cannot be written")),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
-    (Unavailable, Kind(503, "engine-unavailable", "The engine does not answer")),
+    (Unavailable, UNAVAILABLE),
     (AttendError, INTERNAL),
 )
+OUT_OF_FILES = "The server has too many files open; ask again later."
 HTTP = {
     kind.status: kind
     for kind in (
@@ -197,7 +199,7 @@ def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
     if isinstance(error, OutOfFiles):
-        return "The server has too many files open; ask again later."
+        return OUT_OF_FILES
     if isinstance(error, Unavailable):
         return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):

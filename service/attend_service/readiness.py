@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from attend import Data
-from attend.errors import Unavailable
+from attend.errors import OutOfFiles, Unavailable
 
 log = logging.getLogger("attend")
 
@@ -45,12 +45,19 @@ class Readiness:
             self._state = "draining"
 
     def warm(self, data: Data) -> None:
-        """Open every collection and load their encoders, before a request needs them."""
+        """Open every collection and load their encoders, before a request needs them.
+
+        Where they have more files than the process may open, each is opened as it is used.
+        """
         for name in self._patiently(data.names) or ():
             if self.now().state == "draining":
                 return
             try:
                 self._patiently(partial(_open, data, name))
+            except OutOfFiles as error:
+                log.warning("Not all collections are opened before they are used: %s", error)
+                data.close_collections()
+                break
             # Whatever is wrong with one collection, the others can be served.
             except Exception as error:
                 log.warning("The collection %r could not be opened: %s", name, error)
@@ -65,6 +72,8 @@ class Readiness:
         while self.now().state != "draining":
             try:
                 return call()
+            except OutOfFiles:
+                raise
             except Unavailable as error:
                 log.warning("The server is not ready: %s", error)
                 time.sleep(PAUSE_SECONDS)

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -145,7 +146,7 @@ class Worker:
         try:
             self._jobs.start()
         # Searches can be answered all the same.
-        except (AttendError, OSError) as error:
+        except (AttendError, OSError, sqlite3.Error) as error:
             log.warning("The waiting jobs cannot be continued: %s", error)
 
     def _report(self) -> None:

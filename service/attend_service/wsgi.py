@@ -10,7 +10,16 @@ from typing import IO, Any, NamedTuple
 
 from granian.rsgi import HTTPProtocol, Scope
 
-from attend_service.problems import BUSY, HEADERS_TOO_LARGE, OVER_TIME, UNREADABLE, Kind
+from attend.open_files import is_out_of_files
+from attend_service.problems import (
+    BUSY,
+    HEADERS_TOO_LARGE,
+    OUT_OF_FILES,
+    OVER_TIME,
+    UNAVAILABLE,
+    UNREADABLE,
+    Kind,
+)
 from attend_service.replies import PROBLEM, to_json
 from attend_service.security.browsers import ALWAYS
 from attend_service.security.limits import MAX_HEADERS
@@ -41,6 +50,15 @@ class Refusal(Exception):
             headers.append(("Retry-After", str(RETRY_SECONDS)))
         content = to_json(replace(self.problem, instance=path))
         return HttpAnswer(self.problem.status, headers, content)
+
+
+def refusal_of(error: Refusal | OSError) -> Refusal:
+    """Return the refusal of a request that could not be received; raise any other error again."""
+    if isinstance(error, Refusal):
+        return error
+    if is_out_of_files(error):
+        return Refusal(UNAVAILABLE, OUT_OF_FILES)
+    raise error
 
 
 class HttpAnswer(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sqlite3
 import threading
@@ -19,11 +18,11 @@ from attend.errors import (
     CannotWrite,
     Conflict,
     Damaged,
-    OutOfFiles,
     ReadOnly,
     Replaced,
     UnknownCollection,
 )
+from attend.open_files import check_open_files, is_out_of_files, out_of_files
 from attend.store.records import State
 from attend.store.tokens import register
 from attend.store.words import TOKENIZER
@@ -168,6 +167,7 @@ class Connections:
             )
 
     def _open(self) -> Database:
+        check_open_files(self.path)
         try:
             if self.read_only:
                 connection = connect_to_read(self.path)
@@ -182,24 +182,13 @@ class Connections:
             connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)
             register(connection)
         except sqlite3.DatabaseError as error:
-            _check_files(self.path)
+            if is_out_of_files(error):
+                raise out_of_files(str(self.path)) from error
             raise Damaged(
                 f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
                 f"this program wrote; restore it from a copy, or check the folder's permissions."
             ) from error
         return Database(connection, execute_plugins=False)
-
-
-def _check_files(path: Path) -> None:
-    """Raise OutOfFiles where the system lets this process open no file."""
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise OutOfFiles(
-                f"{path} cannot be opened, as the process has as many open files as the system "
-                f"allows. Raise LimitNOFILE, or 'ulimit -n'."
-            ) from error
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

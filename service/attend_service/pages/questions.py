@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend import Collection
+from attend.errors import OutOfFiles
 from attend.values import display_title
 from attend_service.context import collection_of
 
@@ -57,6 +58,8 @@ def start_page(name: str) -> StartPage | None:
     try:
         collection = collection_of(name)
         return StartPage(_questions(collection), collection.store.counts()[0])
+    except OutOfFiles:
+        raise
     # A collection that cannot be opened must not take the start page away.
     except Exception as error:
         log.warning("The collection %r cannot be opened: %s", name, error)

@@ -18,7 +18,7 @@ from attend.api.documents import (
     SettingsChange,
     UnopenedCollection,
 )
-from attend.errors import EncoderError, InvalidRequest, UnknownAlias
+from attend.errors import EncoderError, InvalidRequest, OutOfFiles, UnknownAlias
 from attend.settings import Settings
 from attend_service.context import collection_of, context
 from attend_service.operations import Operations
@@ -166,6 +166,8 @@ def _summary(name: str) -> CollectionSummary | UnopenedCollection:
             collection.settings.dimension,
             collection.settings.encoder,
         )
+    except OutOfFiles:
+        raise
     # One collection that cannot be opened must not hide the others.
     except Exception as error:
         log.warning("The collection %r cannot be opened: %s", name, error)
