@@ -17,31 +17,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
-from common import ROOT, parser, progress
-from heaviest_requests import WIDTH, Cost, Draft, Material, Route, Sent, first_draft, routes, search
+from common import parser, progress
+from heaviest_requests import Cost, Draft, Route, Sent, first_draft, routes, search
+from heaviest_server import (
+    MEBIBYTE,
+    Server,
+    busy_seconds,
+    children,
+    forget_peak,
+    peak,
+    resident,
+    running,
+)
+from heaviest_values import WIDTH, Material
 
 from attend import Data
 from attend_service.routes import all_operations
 
-MEBIBYTE = 2**20
 TRIAL_SECONDS = 15
 """The deadline of a server whose requests are tried one at a time."""
 
@@ -64,7 +68,7 @@ class Sizes(NamedTuple):
     trials: int
 
 
-FULL = Sizes(20_000, 12_000, 500, 32, 60)
+FULL = Sizes(20_000, 10_000, 500, 32, 60)
 QUICK = Sizes(2_000, 1_000, 200, 4, 30)
 
 
@@ -107,7 +111,7 @@ def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
     with running(folder, TRIAL_SECONDS) as server:
         document = json.loads(urllib.request.urlopen(f"{server.address}/openapi.json").read())
         limits = {each.name: each.body_limit or 64 * MEBIBYTE for each in all_operations()}
-        material = Material(sizes.books, document["components"]["schemas"])
+        material = Material(sizes.scratch, document["components"]["schemas"])
         chosen = [
             route
             for route in routes(document, limits)
@@ -162,110 +166,6 @@ def fill(data: Data, name: str, count: int, rng: np.random.Generator) -> None:
     collection.publish()
 
 
-# -- the server ---------------------------------------------------------------------------------
-
-
-class Server(NamedTuple):
-    """A running server, and the process that works."""
-
-    address: str
-    worker: int
-    starter: int
-
-    def send(self, request: Sent, timeout: float = 600) -> tuple[int, float, int]:
-        """Send a request on a connection of its own, and read its answer to the end.
-
-        Returns: the status, the seconds from the last byte of the request to the first of the
-            answer, and the bytes of the answer.
-        """
-        place = urlsplit(self.address)
-        body = request.body or b""
-        head = (
-            f"{request.method} {request.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            f"Connection: close\r\nContent-Length: {len(body)}\r\n"
-            + (f"Content-Type: {request.media}\r\n" if request.body is not None else "")
-            + "\r\n"
-        )
-        with socket.create_connection((place.hostname, place.port), timeout=timeout) as client:
-            client.sendall(head.encode())
-            client.sendall(body)
-            begun = time.perf_counter()
-            status, size, seconds = 0, 0, 0.0
-            while part := client.recv(MEBIBYTE):
-                if not size:
-                    seconds, status = time.perf_counter() - begun, int(part[9:12])
-                size += len(part)
-        return status, seconds or time.perf_counter() - begun, size
-
-
-@contextmanager
-def running(folder: Path, deadline: float) -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "service", "--data", str(folder), "--port", str(port)]
-    more = ["--deadline", str(deadline), "--log-level", "error"]
-    path = os.pathsep.join([str(ROOT / "index"), str(ROOT / "service")])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen([*command, *more], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        while not answers(f"{address}/readyz"):
-            time.sleep(0.1)
-        (worker,) = [
-            child
-            for child in children(process.pid)
-            if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-        yield Server(address, worker, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        return bool(urllib.request.urlopen(url, timeout=10).status == 200)
-    except OSError:
-        return False
-
-
-def children(process: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return []
-    direct = [int(task) for task in tasks]
-    return direct + [other for child in direct for other in children(child)]
-
-
-def resident(processes: Sequence[int]) -> float:
-    """Return the memory of processes together, in MiB."""
-    total = 0
-    for process in processes:
-        try:
-            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        except OSError:
-            continue
-        total += pages * resource.getpagesize()
-    return total / MEBIBYTE
-
-
-def peak(process: int) -> float:
-    """Return the most memory of a process since `forget_peak`, in MiB."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
-def forget_peak(process: int) -> None:
-    Path(f"/proc/{process}/clear_refs").write_text("5")
-
-
-def busy_seconds(process: int) -> float:
-    values = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-
-
 # -- one request, and thirty --------------------------------------------------------------------
 
 
@@ -302,6 +202,8 @@ class Trials:
         forget_peak(worker)
         before = peak(worker)
         status, seconds, _ = self.server.send(sent)
+        if draft.route.name == "start_training":
+            until_idle(worker)  # one at a time is trained of a collection
         return Cost(peak(worker) - before, seconds, status)
 
     def _snapshot(self) -> bytes:
@@ -337,12 +239,8 @@ def fire(folder: Path, draft: Draft, deadline: float) -> Fired:
         before = resident([server.worker])
         watch = Watch(server, light)
         results = list(pool.map(server.send, requests))
-        ended, worked = time.perf_counter(), busy_seconds(server.worker)
-        last = ended
-        while time.perf_counter() - last < 1:
-            time.sleep(0.05)
-            if (now := busy_seconds(server.worker)) > worked + 0.02:
-                worked, last = now, time.perf_counter()
+        ended = time.perf_counter()
+        last = until_idle(server.worker)
         most = watch.stop()
         statuses = Counter(str(status) for status, _, _ in results)
         return Fired(
@@ -354,6 +252,16 @@ def fire(folder: Path, draft: Draft, deadline: float) -> Fired:
             dict(statuses),
             len(requests[0].body or b""),
         )
+
+
+def until_idle(worker: int) -> float:
+    """Wait until a server and its trainings do nothing for a second; return when that began."""
+    last, worked = time.perf_counter(), 0.0
+    while time.perf_counter() - last < 1:
+        time.sleep(0.05)
+        if (now := busy_seconds([worker, *children(worker)])) > worked + 0.02:
+            worked, last = now, time.perf_counter()
+    return last
 
 
 class Watch:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-WIDTH = 384
-"""Numbers of a vector."""
+from heaviest_values import ABSENT, Material, Value, constant
 
 METHODS = ("get", "put", "post", "patch", "delete")
 
@@ -31,12 +29,7 @@ LENGTHS = (1.0, 0.3, 0.1, 0.01)
 ADDRESS = 16_000
 """Bytes of parameters that fit into an address."""
 
-ABSENT: Any = object()
-
 JSON = "application/json"
-
-Value = Callable[[int], Any]
-"""From the number of an item in its list to the value of a field."""
 
 
 class Route(NamedTuple):
@@ -44,7 +37,6 @@ class Route(NamedTuple):
 
     Attributes:
         body: the schema of the JSON body, or of the parameters in the address, or None.
-        example: a body that works.
         limit: bytes of the body or address.
     """
 
@@ -52,7 +44,6 @@ class Route(NamedTuple):
     path: str
     name: str
     body: Mapping[str, Any] | None
-    example: Mapping[str, Any]
     limit: int
     in_address: bool
 
@@ -85,176 +76,10 @@ def routes(document: Mapping[str, Any], limits: Mapping[str, int]) -> Iterator[R
             }
             content = operation.get("requestBody", {}).get("content", {}).get(JSON)
             if content is not None:
-                yield Route(
-                    method.upper(), path, name, content["schema"], content.get("example", {}),
-                    limits[name], False,
-                )  # fmt: skip
+                yield Route(method.upper(), path, name, content["schema"], limits[name], False)
             else:
                 schema = {"title": name, "properties": parameters} if parameters else None
-                yield Route(method.upper(), path, name, schema, {}, ADDRESS, True)
-
-
-# -- values that are legal, the heaviest first --------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Material:
-    """Values for the collections of the benchmark.
-
-    Attributes:
-        documents: their ids are the numbers below it.
-        schemas: those of the OpenAPI document, by name.
-        width: of the vectors.
-        longest: the longest list of objects.
-    """
-
-    documents: int
-    schemas: Mapping[str, Any]
-    width: int = WIDTH
-    longest: int = 100_000
-    rng: random.Random = field(default_factory=lambda: random.Random(0))
-
-    def options(self, model: str, name: str, schema: Mapping[str, Any]) -> Iterator[Value]:
-        """Yield values of a field, the heaviest first."""
-        special = self._special().get(f"{model}.{name}") or self._special().get(name)
-        if special is not None:
-            yield from special
-            return
-        for kind in self.kinds(schema):
-            if "enum" in kind or "const" in kind:
-                yield from map(constant, kind.get("enum") or [kind["const"]])
-            elif kind.get("type") == "boolean":
-                yield from (constant(True), constant(False))
-            elif kind.get("type") in ("integer", "number"):
-                largest = kind.get("maximum", 1)
-                yield constant(largest if largest < 2**31 else 1)
-                if kind.get("minimum") not in (None, largest):
-                    yield constant(kind["minimum"])
-            elif kind.get("type") == "string":
-                yield constant("text")
-
-    def kinds(self, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Return the alternatives of a schema, without references and null."""
-        schema = self.schemas[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
-        if "anyOf" in schema:
-            return [kind for option in schema["anyOf"] for kind in self.kinds(option)]
-        return [] if schema.get("type") == "null" else [schema]
-
-    def model(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the schema of an object with fields; None for anything else."""
-        objects = [kind for kind in self.kinds(schema) if "properties" in kind]
-        return objects[0] if objects else None
-
-    def vector(self, _: int = 0) -> list[float]:
-        return [round(self.rng.gauss(0, 1), 4) for _ in range(self.width)]
-
-    def id(self, n: int = 0) -> str:
-        return str(self.rng.randrange(self.documents))
-
-    def ids(self, count: int) -> Value:
-        return lambda n: [str(number % self.documents) for number in range(count)]
-
-    def text(self, words: int) -> Value:
-        return lambda n: " ".join(
-            self.rng.choice(("whale", "sea", "ship", "storm", "island"))
-            + str(self.rng.randrange(10**6))
-            for _ in range(words)
-        )
-
-    def filter(self, conditions: int) -> Value:
-        def build(n: int) -> dict[str, Any]:
-            number = self.rng.randrange(10**9)
-            return {"$or": [{f"nothing {number} {i}": "a"} for i in range(conditions)]}
-
-        return build
-
-    def parts(self, count: int) -> Value:
-        return lambda n: [{"vector": self.vector()} for _ in range(count)]
-
-    def nested(self, size: int) -> Value:
-        return lambda n: {"a": [[i] for i in range(size)], "n": self.rng.randrange(10**9)}
-
-    def _special(self) -> dict[str, list[Value]]:
-        """Return the values of fields that a schema does not describe, by field or by model."""
-        many, few = self.documents, 500
-        queries: list[Value] = [
-            self.vector,
-            lambda n: {"mixture": self.parts(1000)(n)},
-            lambda n: {"mixture": self.parts(100)(n)},
-            lambda n: {"blend": self.parts(1000)(n)},
-            lambda n: {"ids": self.ids(1000)(n)},
-        ]
-        masks: list[Value] = [
-            lambda n: {"only": self.ids(100_000)(n)},
-            lambda n: {"exclude": self.ids(min(many, 100_000))(n)},
-            lambda n: {"exclude": [f"unknown {n} {i}" for i in range(few)]},
-        ]
-        return {
-            "query": queries,
-            "FeedbackItem.query": [
-                lambda n: {"vector": self.vector()}, lambda n: {"text": self.text(100)(n)},
-            ],
-            "mask": masks,
-            "filter": [self.filter(250), self.filter(20)],
-            "payload": [self.nested(500), lambda n: {"text": "x" * 20_000}, self.nested(5)],
-            "value": [constant("@key"), constant("n"), constant("text"), constant("nothing")],
-            "DocumentRequest.value": [self.nested(500), constant(1)],
-            "UpdateRequest.value": [self.nested(50_000), constant(1)],
-            "HistoryItem.value": [constant(1), self.nested(10)],
-            "InteractionItem.value": [self.nested(100), constant(1)],
-            "TrainRequest.value": [constant("n")],
-            "CollectionSettings.values": [constant("number")],
-            "ProfileItem.value": [constant(1)],
-            "field": [constant("n")],
-            "fields": [constant(["text"]), constant([f"f{n}" for n in range(256)])],
-            "DocumentRequest.fields": [ABSENT_VALUE],
-            "FacetsRequest.fields": [
-                lambda n: [f"nothing {self.rng.random()}" for _ in range(32)],
-                constant(["text", "n", "genre"]),
-            ],
-            "facets": [
-                lambda n: [f"nothing {self.rng.random()}" for _ in range(32)],
-                constant(["text", "n", "genre"]),
-            ],
-            "group_by": [constant("n"), constant("genre"), constant("nothing")],
-            "heads": [constant([1.0])],
-            "id": [self.id],
-            "DocumentRequest.id": [str],
-            "InteractionItem.id": [lambda n: str(n % 1000)],
-            "ids": [self.ids(10_000)],
-            "DeletionRequest.ids": [lambda n: [f"unknown {i}" for i in range(10_000)]],
-            "FeedbackDeletion.ids": [constant(list(range(10**6, 10**6 + 10_000)))],
-            "DeletionRequest.filter": [self.filter(250)],
-            "documents": [lambda n: [f"unknown {i}" for i in range(10_000)]],
-            "user": [constant("user 0")],
-            "InteractionItem.user": [lambda n: f"user {n % 1000}"],
-            "InteractionDeletion.user": [constant("nobody")],
-            "all": [ABSENT_VALUE],
-            "vector": [self.vector],
-            "text": [ABSENT_VALUE, self.text(100)],
-            "q": [self.text(1500), self.text(10)],
-            "source": [constant("x" * 256)],
-            "time": [constant("2024-05-17"), constant(1.0)],
-            "cursor": [ABSENT_VALUE],
-            "collection": [constant("books")],
-            "collections": [constant([f"shelf{n}" for n in range(32)]), constant(["books"])],
-            "by": [constant("ndcg@10")],
-            "encoder": [ABSENT_VALUE],
-            "before": [constant(1)],
-            "after": [constant(1)],
-            "min_score": [constant(-1e6)],
-            "dimension": [constant(65_536)],
-        }  # fmt: skip
-
-
-def constant(value: Any) -> Value:
-    return lambda n: value
-
-
-ABSENT_VALUE: Value = constant(ABSENT)
-
-
-# -- requests -----------------------------------------------------------------------------------
+                yield Route(method.upper(), path, name, schema, ADDRESS, True)
 
 
 @dataclass(frozen=True)

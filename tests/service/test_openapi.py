@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from attend_service import openapi
 from attend_service.jobs import Jobs
 from attend_service.openapi import PATH_PARAMETERS
 from attend_service.operations import Operation
-from attend_service.routes import all_operations
+from attend_service.routes import all_operations, server
 from tests.service.conftest import SlowTrainer
 from tests.service.test_jobs import reached
 
@@ -126,3 +127,22 @@ def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) 
     item = {"$ref": "#/components/schemas/FeedbackItem"}
     assert forms[0] == {"$ref": "#/components/schemas/FeedbackRequest"}
     assert (forms[1]["items"], forms[2]) == (item, item)
+
+
+def test_readers_at_once_wait_for_one_document(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would take a second of the processor, for the same document."""
+    made: list[int] = []
+
+    def document(operations: list[Operation]) -> dict[str, Any]:
+        made.append(len(operations))
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(openapi, "document", document)
+    server._described.cache_clear()
+    try:
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(lambda _: app.test_client().get("/openapi.json"), range(16)))
+    finally:
+        server._described.cache_clear()
+    assert {answer.status_code for answer in answers} == {200}
+    assert made == [len(OPERATIONS)]

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from flask import Response, current_app, render_template, request, send_file
 from werkzeug.exceptions import TooManyRequests, UnsupportedMediaType
@@ -50,6 +52,7 @@ MAX_SNAPSHOTS = 4
 RETRY_SECONDS = 10
 
 _snapshots = threading.BoundedSemaphore(MAX_SNAPSHOTS)
+_describing = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -180,15 +183,14 @@ def readiness() -> Response:
 @operations.add("GET", "/openapi.json", returns={200: None}, checks_collections=True)
 def openapi_document() -> Response:
     """Give the OpenAPI document of all this."""
-    return reply(openapi.document(_operations()))
+    return reply(_document())
 
 
 @operations.add("GET", "/docs", returns={200: None}, html=True, checks_collections=True)
 def docs() -> Response:
     """Show the OpenAPI document to a reader."""
-    operations = _operations()
     text = render_template(
-        "docs.html", document=openapi.document(operations), operations=operations, problems=KINDS
+        "docs.html", document=_document(), operations=_operations(), problems=KINDS
     )
     return Response(text, content_type=f"{HTML}; charset=utf-8")
 
@@ -215,6 +217,17 @@ def _show(view: PageView) -> None:
 
 for view in (*VIEWS[1:], DOCUMENT):  # the first is a search's own page
     _show(view)
+
+
+def _document() -> dict[str, Any]:
+    with _describing:
+        return _described()
+
+
+@cache
+def _described() -> dict[str, Any]:
+    """Return the OpenAPI document, which takes a second to make, and is the same for everyone."""
+    return openapi.document(_operations())
 
 
 def _operations() -> list[Operation]:
