@@ -47,6 +47,17 @@ def test_the_image_runs_as_nobody_in_particular_and_says_how_it_is() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
 
 
+def test_the_image_installs_files_by_their_hashes_and_runs_without_writing() -> None:
+    installs = [value for value in values("RUN") if "pip install" in value]
+    assert [("--require-hashes" in value or "--no-deps ." in value) for value in installs] == [
+        True,
+        True,
+    ]
+    comments = (DEPLOY / "Dockerfile").read_text().partition("FROM")[0]
+    for flag in ("--read-only", "--memory", "--cap-drop ALL", "no-new-privileges"):
+        assert flag in comments
+
+
 def test_the_image_sets_only_settings_that_there_are() -> None:
     given = [each.split("=")[0] for each in shlex.split(" ".join(values("ENV")))]
     set_here = {name for name in given if name.startswith("ATTEND_")}
