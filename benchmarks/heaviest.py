@@ -63,13 +63,14 @@ class Sizes(NamedTuple):
 
     books: int
     scratch: int
+    saved: int
     shelf: int
     shelves: int
     trials: int
 
 
-FULL = Sizes(20_000, 10_000, 500, 32, 60)
-QUICK = Sizes(2_000, 1_000, 200, 4, 30)
+FULL = Sizes(20_000, 10_000, 9_500, 500, 32, 60)
+QUICK = Sizes(2_000, 1_000, 1_000, 200, 4, 30)
 
 
 class Fired(NamedTuple):
@@ -137,11 +138,12 @@ def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
 
 
 def build(folder: Path, sizes: Sizes) -> None:
-    """Fill a library: `books` to read, `scratch` to change, and shelves to search together."""
+    """Fill a library: `books` to read, `scratch` to change, `saved` to restore, and shelves."""
     rng = np.random.default_rng(0)
     with closing(Data(folder)) as data:
         fill(data, "books", sizes.books, rng)
         fill(data, "scratch", sizes.scratch, rng)
+        fill(data, "saved", sizes.saved, rng)
         for number in range(sizes.shelves):
             fill(data, f"shelf{number}", sizes.shelf, rng)
         for name in ("books", "scratch"):
@@ -208,7 +210,7 @@ class Trials:
 
     def _snapshot(self) -> bytes:
         if self.snapshot is None:
-            url = f"{self.server.address}/v1/collections/scratch/snapshot"
+            url = f"{self.server.address}/v1/collections/saved/snapshot"
             taken = urllib.request.Request(url, method="POST")
             self.snapshot = urllib.request.urlopen(taken).read()
         return self.snapshot

@@ -176,5 +176,5 @@ class Material:
             "InteractionItem.user": [lambda n: f"user {n % 1000}"],
             "vector": [self.vector],
             "text": [constant(ABSENT), self.text(100)],
-            "q": [self.text(1500), self.text(10)],
+            "q": [self.text(1000), self.text(10)],
         }

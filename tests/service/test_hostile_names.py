@@ -41,7 +41,7 @@ ONE = {"query": [1, 0, 0]}
 def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> None:
     with closing(Data(tmp_path)) as data:
         for name in ("mine", "theirs"):
-            document = {"id": name, "vector": [1, 0, 0], "payload": {"owner": name}}
+            document = {"id": "one", "vector": [1, 0, 0], "payload": {"owner": name}}
             data.create(name, dimension=3).upsert([document])
         data.set_alias("current", "mine")
     key = KeyFile(tmp_path).add(scope="admin", collections=["mine"]).text
@@ -63,7 +63,8 @@ def test_no_switched_alias_leads_a_key_to_another_collection(tmp_path: Path) -> 
     assert max(statuses) < 500
     with closing(Data(tmp_path, read_only=True)) as data:
         theirs = data.collection("theirs")
-        assert theirs.ids() == {"theirs"}
+        assert theirs.ids() == {"one"}
+        assert theirs.document("one").payload == {"owner": "theirs"}
         assert theirs.store.example_count() == 0
         assert theirs.store.interaction_counts()[0] == 0
 
@@ -146,11 +147,11 @@ def attempt(connection: http.client.HTTPConnection, key: str, operation: Operati
     # A long body leaves time between the check of the key and the view.
     content = None if operation.body is None else json.dumps(example) + " " * 300_000
     headers = {"X-Api-Key": key, "Content-Type": operation.upload or "application/json"}
-    path = operation.path.format(collection="current", id="theirs", version=1)
+    path = operation.path.format(collection="current", id="one", version=1)
     connection.request(operation.method, path, content, headers)
     response = connection.getresponse()
     answer = response.read()
-    assert b"theirs" not in answer.replace(b"/documents/theirs", b""), (path, answer)
+    assert b"theirs" not in answer, (path, answer)
     return response.status
 
 
