@@ -42,16 +42,13 @@ MANY = 500
 """Documents in one list that make a request heavy, for they may be of any size."""
 
 DOCUMENT_BYTES = 5_000
-"""Of a document that is read, and of a hit with its explanation."""
+"""Of a document that is read, a hit with its explanation, or an entry of a history."""
 
 KEY_BYTES = 50_000
 """Of an embedding as JSON, where hits or values are embeddings."""
 
 WEIGHT_BYTES = 64
 """Of a document that is attended to, without reading it."""
-
-ITEM_BYTES = 5_000
-"""Of an entry of a history, or an example."""
 
 MATRIX_BYTES = 250_000_000
 """Of a matrix of as many cells as are sent."""
@@ -84,7 +81,7 @@ def working_size(sent: Request) -> int:
             return _search_size(sent)
         case RecommendRequest():
             items = (sent.history, sent.positive, sent.negative, sent.facts, sent.target or ())
-            return _listed_size(sent.k) + ITEM_BYTES * sum(map(len, items))
+            return _listed_size(sent.k) + DOCUMENT_BYTES * sum(map(len, items))
         case MapRequest(method="tsne" | "umap"):
             return MAX_MEMORY  # nothing interrupts it, and it is soonest done alone
         case MapRequest() | ListingRequest() | FeedbackListing() | InteractionListing():
