@@ -48,7 +48,9 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, prog_name="attend")
 def main() -> None:
-    """Attend: a database as an attention layer.
+    """Find documents by their meaning, answer with their values, and learn from feedback.
+
+    Begin with `build`, `search` and `serve`; the folder of --data has everything that is stored.
 
     Exit status: 0 success, 1 failure, 2 usage error, 3 done, but some rows were rejected,
     130 interrupted.
