@@ -16,6 +16,7 @@ import numpy as np
 from attend.api.search import SearchOptions
 from attend.arrays import KeyTable, locate
 from attend.errors import Conflict, Damaged
+from attend.item_weights import ItemWeights
 from attend.keys import SearchableKeys
 from attend.projection import Projection
 from attend.settings import Settings, Tuning
@@ -39,7 +40,8 @@ class Version:
         number: 0 for an untrained one, which the store does not have.
         projection: in the form (folded or materialised) in which keys are made.
         terms: learned vectors of documents, by name: `query` is added to the embedding of one
-            that asks, `gate` says how much it counts in a history.
+            that asks, `gate` says how much it counts in a history, `items` what it says there
+            for others.
         last_key: keys after it are of texts that nothing was learned about.
         plans: what searches derive from the version, by their options; small and bounded.
 
@@ -130,13 +132,19 @@ class Version:
         """Return how much documents count in a history (n,); 1 where nothing was learned."""
         return self._term("gate", rows, 1.0)[:, 0].astype(np.float64)
 
+    @cached_property
+    def items(self) -> ItemWeights | None:
+        """The learned weights between documents; None where there are none."""
+        terms = self.terms.get("items")
+        return None if terms is None or not len(terms.rows) else ItemWeights.unpacked(terms)
+
     def without(self, added: KeyTable) -> Version:
         """Leave out the terms of documents that have new keys of their own.
 
         Such a document has another text now, of which nothing was learned.
         """
         other = added.documents[~added.is_example & (added.ids > self.last_key)]
-        if not self.terms or not len(other):
+        if not any(np.isin(other, term.rows).any() for term in self.terms.values()):
             return self
         terms = {
             name: Terms(term.rows[same], term.vectors[same])

@@ -21,20 +21,16 @@ sample (Jean et al. 2015).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from attend.attention.softmax import summed
 from attend.errors import InvalidRequest
-from attend.learn.data import BLOCK, Memory, Sparse, lengths, products, top_places
+from attend.learn.data import Memory, Sparse, lengths
 from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
-from attend.learn.held_out import HistoryFold, shuffled_ranks
-from attend.measure.statistics import CUT, dcg, ndcg
-from attend.types import Bool, Float32, Float64, Floats, Int64
+from attend.learn.held_out import shuffled_ranks
+from attend.types import Float32, Int64
 
 _RATES = {"maps": 3e-3, "offsets": 2e-3, "gates": 1e-2}
 
@@ -257,94 +253,3 @@ def fit_next_items(
     batches = model.batches()
     descend(model, recipe, batches, len(batches), watch)
     return model.fitted()
-
-
-class HistoryRanker(NamedTuple):
-    """A version, as what ranks documents for a history.
-
-    Attributes:
-        logits: gives (i, c), of documents (i,) as queries over candidates (c,).
-        gates: (n,) how much each document counts in a history.
-    """
-
-    logits: Callable[[Int64, Int64], Floats]
-    gates: Floats
-
-    @classmethod
-    def of(cls, fitted: Fitted, memory: Memory) -> HistoryRanker:
-        queries, keys = fitted.document_queries(memory), fitted.keys(memory)
-        gates = np.ones(len(memory)) if fitted.gates is None else fitted.gates
-
-        def logits(documents: Int64, candidates: Int64) -> Floats:
-            table = memory.with_vectors(keys).some(candidates)
-            return table.best(
-                np.float32(fitted.scale) * products(queries[documents], table.vectors)
-            )
-
-        return cls(logits, gates)
-
-
-class Measured(NamedTuple):
-    """Figures of each user (h,), with binary relevance: nDCG@10, and recall@10 of what was
-    withheld."""
-
-    ndcg: Float64
-    recall: Float64
-
-
-def measure(recommender: HistoryRanker, fold: HistoryFold) -> Measured:
-    """Rank everything but the history for each user of a fold; nobody's history is empty."""
-    ranked = fold.candidates
-    if ranked is None:
-        ranked = np.ones(fold.history.shape[1], dtype=bool)
-    blocks = [
-        _measured(recommender, fold.history[part], fold.target[part], ranked)
-        for part in _blocks(fold.history, int(ranked.sum()))
-    ]
-    return Measured(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
-
-
-def history_weights(recommender: HistoryRanker, history: Sparse, ranked: Bool) -> Float64:
-    """(h, r): w(d) of each user over the ranked documents; -1 for what is in their history."""
-    documents = np.flatnonzero(ranked)
-    column_of = np.cumsum(ranked) - 1
-    sources, row = np.unique(history.indices, return_inverse=True)  # (i,), (t,)
-    _, relative = summed(recommender.logits(sources, documents))  # (i, r)
-    # In float64: a history may hold nearly all of a sum, and the rest is what counts.
-    shares = relative.astype(np.float64)
-    users = np.repeat(np.arange(history.shape[0]), lengths(history))  # (t,)
-    inside = ranked[history.indices]
-    seen = users[inside], column_of[history.indices[inside]]
-    # What is in a history takes no part in the softmaxes of its documents.
-    mask = sparse.csr_array((np.ones(len(seen[0])), seen), shape=(history.shape[0], len(documents)))
-    to_history = (mask @ shares.T)[users, row]  # (t,)
-    outside = np.maximum(shares.sum(axis=1)[row] - to_history, 1e-12)
-    gates = recommender.gates[history.indices].astype(np.float64)
-    shared = gates / np.bincount(users, gates)[users] / outside
-    mixture = sparse.csr_array((shared, (users, row)), shape=(history.shape[0], len(sources)))
-    weights: Float64 = mixture @ shares  # (h, i) @ (i, r) -> (h, r)
-    weights[seen] = -1.0
-    return weights
-
-
-def _measured(
-    recommender: HistoryRanker, history: Sparse, target: Sparse, ranked: Bool
-) -> Measured:
-    weights = history_weights(recommender, history, ranked)
-    right, withheld = np.zeros(weights.shape, dtype=bool), lengths(target)
-    column_of = np.cumsum(ranked) - 1
-    right[np.repeat(np.arange(len(weights)), withheld), column_of[target.indices]] = True
-    hits = np.take_along_axis(right, top_places(weights, CUT), axis=1)
-    ideal = dcg(np.arange(CUT) < withheld[:, None])
-    return Measured(ndcg(hits, ideal), hits.sum(axis=1) / withheld)
-
-
-def _blocks(history: Sparse, documents: int) -> list[slice]:
-    """Divide users so that the logits of each block stay within a block of memory."""
-    most = max(1, BLOCK // 4 // max(1, documents))
-    bounds = [0]
-    for index in range(1, history.shape[0]):
-        if history.indptr[index + 1] - history.indptr[bounds[-1]] > most:
-            bounds.append(index)
-    bounds.append(history.shape[0])
-    return [slice(first, last) for first, last in pairwise(bounds)]

@@ -157,10 +157,11 @@ class Recommender:
             recall=resolved.request.recall,
         )
         embeddings = version.asking(history.embeddings, history.rows)
+        scores = version.items and version.items.scores(history.rows, weights)
         return attend(
             resolved.view,
             self._settings,
-            Queries(embeddings, parts=weights / weights.sum()),
+            Queries(embeddings, scores, weights / weights.sum()),
             options,
             rows,
             without=history.seen if resolved.request.exclude_seen else None,

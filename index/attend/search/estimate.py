@@ -25,6 +25,7 @@ from attend.api.answers import AttendedShare
 from attend.arrays import KeyTable, locate
 from attend.attention import Attended, Logits, Partition, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
+from attend.item_weights import PartScores
 from attend.keys import NONE, Near, Sample
 from attend.keys.snapshot import SAMPLED
 from attend.search.scoring import Scoring
@@ -80,7 +81,8 @@ def worth_estimating(scoring: Scoring, rows: Int64 | None, keep: int, recall: fl
         or keys.promises(recall or PART_RECALL) >= 1
     ):
         return False
-    if scoring.words is not None and any(len(scores.rows) for scores in scoring.words):
+    by_items = isinstance(scoring.words, PartScores)
+    if scoring.words and not by_items and any(len(scores.rows) for scores in scoring.words):
         return False
     documents = keys.documents if rows is None else len(rows)
     candidates = len(scoring.heads[0]) * max(PROPOSED, _scored(scoring, keep)) + SAMPLED
@@ -121,13 +123,24 @@ def estimate_mixture(
     count = _scored(scoring, keep)
     with timed("search"):
         near = _proposed(scoring, rows, masked, keep, recall)
-        scored = keys.lookup(_documents(near.rows[:, :count]))
+        proposed = _documents(near.rows[:, :count])
+        scored = keys.lookup(np.union1d(proposed, _by_items(scoring, rows, masked, count)))
     z = parts.logits(scored)  # (H, n)
+    bias = scoring.word_bias(scored.rows)  # here of items alone
+    z = z if bias is None else z + (bias[0] / scoring.mechanism.temperature).astype(np.float32)
     sample = keys.sample(rows)
     sums = join(partition(z), _beyond(parts, near, sample, np.sort(scored.rows), masked))
     best = _best(z, sums, scoring.mechanism.gates, keep)
     logits = Logits(scored.rows[best], z[:, best] * np.float64(scoring.mechanism.temperature))
     return weigh_logits(logits, sums, scoring.mechanism, sample.total - len(masked))
+
+
+def _by_items(scoring: Scoring, rows: Int64 | None, masked: Int64, count: int) -> Int64:
+    """Return the documents that pass for which parts have one of their `count` largest weights."""
+    if not isinstance(scoring.words, PartScores):
+        return np.empty(0, np.int64)
+    best = np.setdiff1d(scoring.words.best(count), masked)
+    return best if rows is None else best[locate(rows, best).present]
 
 
 def attended_share(

@@ -13,6 +13,7 @@ from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
 from attend.deadline import checked
 from attend.errors import InvalidRequest
+from attend.item_weights import PartScores
 from attend.projection import RAW_KEYS, Projection
 from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
 from attend.settings import Settings
@@ -219,12 +220,12 @@ class Queries(NamedTuple):
 
     Attributes:
         embeddings: (q, d); of a mixture, its parts (p, d).
-        words: the BM25 scores of each embedding; None where words do not count.
+        words: the BM25 scores of each embedding, or item weights of the parts of a history.
         parts: (p,) the weights of the embeddings where they are parts of one mixture.
     """
 
     embeddings: Float32
-    words: Sequence[WordScores] | None = None
+    words: Sequence[WordScores] | PartScores | None = None
     parts: Float64 | None = None
 
     @classmethod
@@ -246,8 +247,7 @@ class Scoring:
         embeddings: (q, d), or the parts of one mixture (p, d).
         heads: (q, H, d) the projected queries; of a mixture (1, p * H, d), part by part.
         shift: (q, H) what folding adds to each logit.
-        parts: (p,) the weights of the parts of a mixture; None for plain queries.
-        words: the BM25 scores of each embedding; None where words do not count.
+        words, parts: as in `Queries`.
         masked: documents that a scan leaves out besides those that filters do.
     """
 
@@ -258,7 +258,7 @@ class Scoring:
     heads: Floats
     shift: Float64
     parts: Float64 | None = None
-    words: Sequence[WordScores] | None = None
+    words: Sequence[WordScores] | PartScores | None = None
     masked: Int64 | None = None
 
     @classmethod
@@ -286,8 +286,7 @@ class Scoring:
         """Return documents with their keys by head, (m, Hk, d)."""
         if not self.plan.stored_form:
             return replace(candidates, vectors=self.plan.projection.keys(candidates.vectors))
-        count, width = candidates.vectors.shape
-        d = self.heads.shape[2]
+        (count, width), d = candidates.vectors.shape, self.heads.shape[2]
         return replace(candidates, vectors=candidates.vectors.reshape(count, width // d, d))
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
@@ -300,21 +299,22 @@ class Scoring:
     def bias(self, documents: Int64, queries: slice = ALL) -> Float64:
         """Return what is added to the logits of documents (n,): (q, H, n), or (q, H, 1)."""
         bias = self.shift[queries][:, :, None]
-        words = self.word_bias(documents, queries)
-        if words is not None:
+        if (words := self.word_bias(documents, queries)) is not None:
             bias = bias + words
         if self.masked is not None:
             bias = bias + np.where(np.isin(documents, self.masked), -np.inf, 0.0)
         return bias
 
     def word_bias(self, documents: Int64, queries: slice = ALL) -> Float64 | None:
-        """Return what BM25 adds to the logits of documents (n,): (q, H, n)."""
+        """Return what BM25, or a history, adds to the logits of documents (n,): (q, H, n)."""
         if self.words is None:
             return None
-        words = self.words[queries] if self.parts is None else self.words
-        shares = np.stack([scores.of(documents) for scores in words])  # (q or p, n)
-        count = len(words) if self.parts is None else 1
-        shape = (count, self.mechanism.heads, len(documents))
+        if isinstance(self.words, PartScores):
+            shares = self.words.of(documents)  # (p, n)
+        else:
+            words = self.words[queries] if self.parts is None else self.words
+            shares = np.stack([scores.of(documents) for scores in words])  # (q or p, n)
+        shape = (len(self.heads[queries]), self.mechanism.heads, len(documents))
         by_head = np.repeat(shares, self.plan.projection.heads, axis=0).reshape(shape)
         return np.asarray(by_head * self.mechanism.scale[:, None])
 

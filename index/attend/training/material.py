@@ -11,9 +11,11 @@ from scipy import sparse
 from attend.arrays import KeyTable, locate
 from attend.errors import InvalidRequest
 from attend.feedback.files import propensity
+from attend.learn.closed_form import MOST_ITEMS
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
+from attend.store.words import TOKENIZER
 from attend.stored import StoredCollection
 from attend.types import Bool, Float32, Float64, Int64, Json
 
@@ -24,6 +26,12 @@ MOST_DOCUMENTS = 100_000
 MOST_USERS = 200_000
 MOST_RATINGS = 1_000_000
 """Users and ratings that are learned from; of more, those of some of the users."""
+
+MOST_WORDS = 4096
+"""Words by which documents are alike, those first that tell most documents apart."""
+
+READ_DOCUMENTS = 1000
+"""Documents whose texts are read at once."""
 
 MOST_MATCHES = 50_000_000
 FEWEST_MATCHES = 1000
@@ -175,11 +183,16 @@ def _lexical(
 
 
 class HistoryMaterial(NamedTuple):
-    """Histories, sparse (u, n); `previous` has what the active version learned from."""
+    """Histories, sparse (u, n), and the words of the documents, sparse (n, t).
+
+    Attributes:
+        previous: what the active version learned from.
+    """
 
     memory: Memory
     histories: Sparse
     previous: Sparse
+    words: Sparse
     figures: Mapping[str, Json]
 
 
@@ -197,9 +210,12 @@ def read_histories(collection: StoredCollection, last: int, seed: int) -> Histor
         memory = memory_of(collection, _popular_rows(collection, stored, random))
         documents = collection.store.counts()[0]
         liking = collection.store.liking()
+        index, there = locate(memory.rows, stored.rows)
+        counts = np.bincount(index[there], minlength=len(memory))
+        members = np.sort(np.argsort(-counts, kind="stable")[:MOST_ITEMS])
+        words = words_of(collection, memory.rows[members])
     users = np.zeros(len(stored.users), dtype=bool)
     users[sampled(np.arange(len(users)), MOST_USERS, random)] = True
-    index, there = locate(memory.rows, stored.rows)
     mask = stored.liked & users[stored.user_indices] & there
     shape = len(users), len(memory)
 
@@ -215,7 +231,40 @@ def read_histories(collection: StoredCollection, last: int, seed: int) -> Histor
         "liked": int(np.count_nonzero(stored.liked)),
     }
     previous = histories(mask & (stored.ids <= last))
-    return HistoryMaterial(memory, histories(mask), previous, figures)
+    places = sparse.csr_array(
+        (np.ones(len(members)), (members, np.arange(len(members)))), (len(memory), len(members))
+    )
+    return HistoryMaterial(memory, histories(mask), previous, places @ words, figures)
+
+
+def words_of(collection: StoredCollection, rows: Int64) -> Sparse:
+    """Return the stems in the texts of documents by inverse document frequency, sparse (n, t).
+
+    Rows have length one; a document without text, or with words of its own only, has zeros. How
+    often a text has a word counts little beside that it has it, and is left out.
+    """
+    numbers: dict[str, int] = {}
+    columns, counts = [np.empty(0, np.int64)], np.zeros(len(rows), np.int64)
+    for start in range(0, len(rows), READ_DOCUMENTS):
+        part = rows[start : start + READ_DOCUMENTS]
+        documents = collection.store.documents(part)
+        for place, row in enumerate(part.tolist(), start):
+            fields = documents[row].fields if row in documents else {}
+            stems = TOKENIZER.words("\n".join(fields.values()))
+            columns.append(np.array([numbers.setdefault(s, len(numbers)) for s in stems], int))
+            counts[place] = len(stems)
+    column = np.concatenate(columns)
+    frequency = np.bincount(column, minlength=len(numbers))
+    rarity = np.log((len(rows) + 1) / (frequency + 1))
+    # What one document alone has connects it with none; what nearly all have says nothing.
+    worth = np.where(frequency > 1, frequency * rarity**2, 0.0)
+    used = np.flatnonzero(worth > 0)
+    used = np.sort(used[np.argsort(-worth[used], kind="stable")[:MOST_WORDS]])
+    pointers = np.concatenate([[0], np.cumsum(counts)])
+    shape = len(rows), len(numbers)
+    present = sparse.csr_array((rarity[column], column, pointers), shape=shape)[:, used].tocsr()
+    lengths = np.sqrt(present.power(2).sum(axis=1))
+    return (sparse.diags_array(1 / np.where(lengths > 0, lengths, 1)) @ present).tocsr()
 
 
 def _popular_rows(

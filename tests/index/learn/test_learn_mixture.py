@@ -14,11 +14,10 @@ from attend.learn import next_items
 from attend.learn.data import Memory, histories_of, lengths, without
 from attend.learn.fit import Recipe
 from attend.learn.held_out import HistoryFold
+from attend.learn.history_ranking import HistoryRanker, measure
 from attend.learn.next_items import (
-    HistoryRanker,
     NextItemsModel,
     fit_next_items,
-    measure,
     pairs_of,
     untrained,
 )

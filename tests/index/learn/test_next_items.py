@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attend.learn import held_out, next_items
+from attend.learn import held_out, history_ranking
 from attend.learn.data import lengths
 from attend.learn.held_out import HistoryFold, history_folds
-from attend.learn.next_items import HistoryRanker, history_weights, measure
+from attend.learn.history_ranking import HistoryRanker, history_weights, measure
 from tests.index.learning import memory_of, sparse_of
 
 
@@ -69,7 +69,7 @@ def oracle_weights(memory, asking, history, ranked) -> dict[int, float]:
 @pytest.mark.parametrize("counts", [[1] * 14, [1, 3, 2, 1, 1, 2, 1, 1, 1, 4, 1, 1, 1, 2]])
 @pytest.mark.parametrize("some", [False, True])
 def test_weights_and_measures_against_a_plain_loop(counts, some, monkeypatch):
-    monkeypatch.setattr(next_items, "BLOCK", 300)  # several blocks
+    monkeypatch.setattr(history_ranking, "BLOCK", 300)  # several blocks
     memory, asking, given, asked = drawn(3, counts)
     candidates = None
     if some:

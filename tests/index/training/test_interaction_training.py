@@ -9,13 +9,13 @@ from attend.errors import InvalidRequest
 from attend.feedback import add_interactions
 from attend.learn.data import without
 from attend.learn.held_out import history_folds
-from attend.learn.next_items import HistoryRanker, history_weights
+from attend.learn.history_ranking import HistoryRanker, history_weights
 from attend.store import Interaction
-from attend.training import Cancelled, train
-from attend.training.interactions import InteractionsObjective
+from attend.training import Cancelled, interactions, train
+from attend.training.interactions import InteractionsObjective, NextItemsChoice
 from attend.training.material import read_histories
 from tests.index.helpers import several_keys, vector_data
-from tests.index.learning import communities
+from tests.index.learning import communities, sparse_of
 
 STAGES = ["reading", "trying", "judging", "fitting", "calibrating", "storing"]
 STAGES += ["activating", "done"]
@@ -104,8 +104,12 @@ def found_of(collection, given, asked) -> float:
     return float(np.mean(recalls))
 
 
+LEARNED = NextItemsChoice("near the text")
+
+
 @pytest.mark.parametrize("keys", [1, 3])
-def test_what_is_served_is_what_was_judged(tmp_path, keys):
+@pytest.mark.parametrize("form", [None, "items"])
+def test_what_is_served_is_what_was_judged(tmp_path, keys, form):
     """A stored version gives the weights that the fit has, with offsets, gates and all."""
     rng = np.random.default_rng(1)
     memory, met, _ = communities(rng, documents=30)
@@ -122,20 +126,89 @@ def test_what_is_served_is_what_was_judged(tmp_path, keys):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InteractionsObjective, "version", keeping)
+        only = [NextItemsChoice(None), LEARNED._replace(form=form)]
+        patch.setattr(interactions, "choices_of", lambda forms: only)
         report = train(collection, objective="interactions")
     assert report["promoted"], report["reason"]
-    mixture, memory = trained[0].fitted, trained[0].material.memory
+    (mixture, items), memory = trained[0].learned, trained[0].material.memory
+    assert (items is None) == (form is None)
     assert len(mixture.offset_keys)
     assert (mixture.gates != 1).any()
     history = met[[5]]
     everything = np.ones(len(memory), dtype=bool)
-    expected = history_weights(HistoryRanker.of(mixture, memory), history, everything)[0]
+    expected = history_weights(HistoryRanker.of(mixture, memory, items), history, everything)[0]
     answer = collection.recommend(
         history=[f"d{at}" for at in history.indices.tolist()], k=30, attend="all"
     )
     assert {hit.id for hit in answer.hits} == {f"d{at}" for at in np.flatnonzero(expected >= 0)}
     for hit in answer.hits:
         assert hit.weight == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-7)
+    seen = [f"d{at}" for at in history.indices.tolist()]
+    for hit in collection.recommend(history=seen, k=5, attend="all", explain=True).hits:
+        assert sum(part["weight"] for part in hit.because) == pytest.approx(1)
+        assert {part["id"] for part in hit.because} == set(seen)
+
+
+def found_ndcg(collection, given, asked) -> float:
+    """nDCG@10 of what is recommended to every user."""
+    values = []
+    for user in range(given.shape[0]):
+        history = [f"d{at}" for at in given[[user]].indices.tolist()]
+        right = {f"d{at}" for at in asked[[user]].indices.tolist()}
+        if history and right:
+            ids = [hit.id for hit in collection.recommend(history=history, k=10).hits]
+            discounts = 1 / np.log2(np.arange(2, 12))
+            gained = sum(discounts[n] for n, id in enumerate(ids) if id in right)
+            values.append(gained / discounts[: len(right)].sum())
+    return float(np.mean(values))
+
+
+def sequels(rng, users: int = 400, documents: int = 60):
+    """Users who like a document like its neighbours, which no text tells."""
+    first = rng.integers(0, documents, (users, 2))
+    steps = np.arange(4)
+    met = np.zeros((users, documents))
+    for start in first.T:
+        columns = (start[:, None] + steps) % documents
+        keep = rng.random(columns.shape) < 0.8
+        met[np.arange(users)[:, None].repeat(4, 1)[keep], columns[keep]] = 1
+    return sparse_of(met)
+
+
+@pytest.mark.parametrize("told", ["noise", "nothing"])
+def test_where_texts_tell_nothing_recommendations_are_not_below_ease(tmp_path, told):
+    rng = np.random.default_rng(4)
+    met = sequels(rng)
+    out = rng.random(met.nnz) < 0.25
+    given, asked = without(met, out), without(met, ~out)
+    vectors = rng.normal(size=(met.shape[1], 16)) if told == "noise" else np.ones((60, 16))
+    collection = vector_data(tmp_path).create(dimension=16, normalize=True)
+    collection.upsert(
+        [
+            {"id": f"d{at}", "text": f"w{rng.integers(20)} w{rng.integers(20)}", "vector": v}
+            for at, v in enumerate(vectors.tolist())
+        ]
+    )
+    add_interactions(collection, interactions_of(given))
+    report = train(collection, objective="interactions", tolerance=0.1)
+    assert report["promoted"], report["reason"]
+    assert report["chosen"]["form"] != "none"
+    gram = (given.T @ given).toarray().astype(np.float64)
+    mean = given.nnz / len(gram)
+    inverse = np.linalg.inv(gram + 2 * mean * np.eye(len(gram)))
+    ease = -inverse / np.diag(inverse)
+    np.fill_diagonal(ease, 0)
+    values = []
+    for user in range(given.shape[0]):
+        history, right = given[[user]].indices, set(asked[[user]].indices.tolist())
+        if len(history) and right:
+            scores = ease[history].sum(axis=0)
+            scores[history] = -np.inf
+            listed = np.argsort(-scores, kind="stable")[:10].tolist()
+            discounts = 1 / np.log2(np.arange(2, 12))
+            gained = sum(discounts[n] for n, at in enumerate(listed) if at in right)
+            values.append(gained / discounts[: len(right)].sum())
+    assert found_ndcg(collection, given, asked) >= np.mean(values) - 0.003
 
 
 def test_meetings_at_random_promote_nothing(tmp_path):

@@ -1,0 +1,209 @@
+"""The best linear model of items by items, in closed form, with the words of their texts.
+
+EASE (Steck 2019, "Embarrassingly shallow autoencoders") predicts each document from all others of
+a history: B = I − P C, where P is the inverse of XᵀX + λI and C scales its columns so that the
+diagonal of B is zero. With side information (Jeunen, Van Balen and Goethals 2020, "Closed-form
+models for collaborative filtering with side-information") the words S of the texts stand under the
+histories as further rows: P is the inverse of XᵀX + α S Sᵀ + λI.
+
+A document without interactions has words only. Its row and its column follow from those of the
+documents with interactions by a ridge regression on words, and likeness by words is added to both.
+
+Beyond `MOST_EXACT` documents P is that of a truncated singular value decomposition: the directions
+in which histories and words vary most, and 1 / λ for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy import linalg, sparse
+
+from attend.arrays import top
+from attend.learn.data import Sparse
+from attend.types import Float64, Int64
+
+ENTRIES = 100
+"""Documents with interactions that each row names, and as many without. (nDCG@10 on a validation
+part of goodbooks: .1962 with 50, .1972 with 100, .1959 with 200, .1968 with all.)"""
+
+MOST_ITEMS = 30_000
+"""Documents that have a row, those with most interactions first."""
+
+MOST_EXACT = 4000
+"""Documents with interactions whose matrix is inverted as it is: 128 MB, and some ten seconds."""
+
+RANK = 512
+"""Directions of more documents that are used."""
+
+PASSES = 3
+"""Passes over the data that find those directions."""
+
+WORD_RIDGE = 1.0
+"""The ridge of the regression on words, whose rows have length one."""
+
+LIKENESS = 0.03
+"""The weight of likeness by words for documents without interactions."""
+
+BLOCK_ROWS = 512
+"""Rows of the result that are made at once."""
+
+
+class ClosedForm(NamedTuple):
+    """The numbers of a closed form.
+
+    Attributes:
+        ridge: λ, as a multiple of the mean number of interactions of a document.
+        words: α, as such a multiple; 0 leaves words out.
+    """
+
+    ridge: float
+    words: float
+
+
+def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
+    """Return the weight of each document (row) for each document (column), sparse (n, n).
+
+    Each row has its `ENTRIES` largest weights by size; all others are zero.
+
+    Args:
+        histories: sparse ones (u, n).
+        words: sparse (n, t), rows of length one or zero.
+
+    >>> histories = sparse.csr_array(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]]))
+    >>> weights = item_weights(histories, sparse.csr_array((3, 0)), ClosedForm(1.0, 0.0))
+    >>> weights.toarray()[0].round(2).tolist()
+    [0.0, 0.5, -0.12]
+    """
+    size = histories.shape[1]
+    counts = np.bincount(histories.indices, minlength=size)
+    order = np.argsort(-counts, kind="stable")[:MOST_ITEMS]
+    warm, others = (np.sort(order[part]) for part in (counts[order] > 0, counts[order] == 0))
+    model = _Weights(histories[:, warm], words, warm, others, form)
+    rows, columns, values = zip(*model.entries(), strict=True)
+    cells = np.concatenate(rows), np.concatenate(columns)
+    weights = sparse.csr_array((np.concatenate(values), cells), shape=(size, size))
+    weights.sort_indices()
+    return weights
+
+
+class _Precision(Protocol):
+    """P, as far as it is needed."""
+
+    diagonal: Float64  # (k,)
+
+    def times(self, rows: Float64) -> Float64:
+        """Return rows @ P: (b, k) -> (b, k)."""
+
+
+class _Inverse:
+    """P of a Gram matrix (k, k) by its Cholesky factor."""
+
+    def __init__(self, stacked: Sparse, ridge: float) -> None:
+        gram = (stacked.T @ stacked).toarray().astype(np.float64)
+        gram[np.diag_indices_from(gram)] += ridge
+        factor = linalg.cho_factor(gram, overwrite_a=True)
+        self._inverse: Float64 = linalg.cho_solve(factor, np.eye(len(gram)), overwrite_b=True)
+        self.diagonal: Float64 = np.diag(self._inverse).copy()
+
+    def times(self, rows: Float64) -> Float64:
+        """Multiply by the inverse."""
+        return np.asarray(rows @ self._inverse)
+
+
+class _Truncated:
+    """P of the directions of most variance: λ P = I − V E Vᵀ, E = σ² / (σ² + λ).
+
+    The directions come from a random subspace that few passes over the data turn towards them
+    (Halko, Martinsson and Tropp 2011).
+    """
+
+    def __init__(self, stacked: Sparse, ridge: float) -> None:
+        rank = min(RANK, *stacked.shape)
+        basis = np.random.default_rng(0).normal(size=(stacked.shape[1], rank))
+        for _ in range(PASSES):
+            basis, _ = np.linalg.qr(stacked.T @ (stacked @ basis))
+        _, values, turned = linalg.svd(stacked @ basis, full_matrices=False)
+        self._directions = np.ascontiguousarray(basis @ turned.T)  # (k, r)
+        self._shares = values**2 / (values**2 + ridge)
+        self._ridge = ridge
+        covered = (self._directions**2) @ self._shares
+        self.diagonal: Float64 = (1 - covered) / ridge
+
+    def times(self, rows: Float64) -> Float64:
+        """Multiply by the truncated inverse."""
+        inside = ((rows @ self._directions) * self._shares) @ self._directions.T
+        return np.asarray((rows - inside) / self._ridge)
+
+
+class _Weights:
+    """The rows of the item–item matrix, made block by block."""
+
+    def __init__(
+        self, histories: Sparse, words: Sparse, warm: Int64, others: Int64, form: ClosedForm
+    ) -> None:
+        self._warm, self._others = warm, others
+        self._words, self._new_words = words[warm], words[others]
+        mean = histories.nnz / max(1, len(warm))
+        stacked = histories
+        if form.words and words.shape[1]:
+            side = np.sqrt(form.words * mean) * self._words.T
+            stacked = sparse.vstack([histories, side]).tocsr()
+        exact = len(warm) <= MOST_EXACT
+        self._precision: _Precision = (_Inverse if exact else _Truncated)(
+            stacked, form.ridge * mean
+        )
+        gram = (self._words.T @ self._words).toarray()
+        gram[np.diag_indices_from(gram)] += WORD_RIDGE
+        self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None
+
+    def entries(self) -> Iterator[tuple[Int64, Int64, Float64]]:
+        """Yield rows, columns and values of a block's largest weights."""
+        for members, is_known in ((self._warm, True), (self._others, False)):
+            for start in range(0, len(members), BLOCK_ROWS):
+                places = np.arange(start, min(start + BLOCK_ROWS, len(members)))
+                to_known, to_others = self._block(places, is_known)
+                rows = members[places]
+                if not is_known:
+                    to_others[np.arange(len(places)), places] = 0
+                yield _largest(to_known, rows, self._warm)
+                yield _largest(to_others, rows, self._others)
+
+    def _block(self, places: Int64, is_known: bool) -> tuple[Float64, Float64]:
+        """Return the weights of some documents for those with interactions, and for the others."""
+        size = len(self._warm)
+        words = (self._words if is_known else self._new_words)[places]  # (b, t)
+        if is_known:
+            rows = np.zeros((len(places), size))
+            rows[np.arange(len(places)), places] = 1
+            to_known = self._times(rows)
+        elif self._regression is None:
+            to_known = np.zeros((len(places), size))
+        else:
+            shares = self._regressed(words.toarray()) @ self._words.T  # (b, k)
+            to_known = self._times(shares) + LIKENESS * (words @ self._words.T).toarray()
+        if self._regression is None:
+            return to_known, np.zeros((len(places), len(self._others)))
+        by_word = self._regressed(to_known @ self._words) + LIKENESS * words.toarray()  # (b, t)
+        return to_known, np.asarray(by_word @ self._new_words.T)
+
+    def _times(self, rows: Float64) -> Float64:
+        """Return rows @ B."""
+        return rows - self._precision.times(rows) / self._precision.diagonal
+
+    def _regressed(self, by_word: Float64) -> Float64:
+        """Return rows (b, t) times the inverse of SᵀS + ρI."""
+        return np.asarray(linalg.cho_solve(self._regression, by_word.T).T)
+
+
+def _largest(weights: Float64, rows: Int64, columns: Int64) -> tuple[Int64, Int64, Float64]:
+    """Return the entries of each row (b, c) that are largest by size, without zeros."""
+    if not weights.size:
+        return rows[:0], columns[:0], np.empty(0)
+    places = top(np.abs(weights), ENTRIES)  # (b, e)
+    values = np.take_along_axis(weights, places, axis=1)
+    present = np.abs(values) > 1e-12
+    owners = np.broadcast_to(rows[:, None], places.shape)
+    return owners[present], columns[places][present], values[present]
