@@ -1,5 +1,6 @@
 """What a user would pick instead to recommend: popularity, ItemKNN, ALS and BPR of the library
-`implicit` (github.com/benfred/implicit), and EASE in its closed form.
+`implicit` (github.com/benfred/implicit), EASE in its closed form, the same with words as side
+information, and likeness by words alone.
 
 Each takes who met what, sparse (u, n), and gives everybody's ten best that are not in their
 history. Settings are chosen on a part of the training interactions.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -32,11 +34,43 @@ def popularity(met: Any) -> Int64:
 def ease(met: Any, weight: float) -> Int64:
     """Steck 2019, "Embarrassingly shallow autoencoders": B = I − P / diag(P), where P is the
     inverse of X'X + λI."""
-    gram = (met.T @ met).toarray().astype(np.float64)
-    inverse = np.linalg.inv(gram + weight * np.eye(len(gram)))
+    items = _regressed((met.T @ met).toarray(), weight)
+    return _top(met, lambda part: part @ items)
+
+
+def cease(met: Any, words: Any, weight: float, side: float) -> Int64:
+    """Jeunen, Van Balen and Goethals 2020: EASE of X'X + αSS', with the words S of the texts."""
+    items = _regressed((met.T @ met + side * (words @ words.T)).toarray(), weight)
+    return _top(met, lambda part: part @ items)
+
+
+def tf_idf(met: Any, words: Any, among: Any = None) -> Int64:
+    """Likeness by words, summed over the history."""
+    likeness = (words @ words.T).toarray()
+    return _top(met, lambda part: part @ likeness, among)
+
+
+def lifted(
+    met: Any, words: Any, weight: float, ridge: float, likeness: float, among: Any = None
+) -> Int64:
+    """EASE, whose columns a kernel ridge regression on words predicts for documents that nobody
+    met, and likeness by words."""
+    counts = np.asarray(met.sum(axis=0)).ravel()
+    warm, cold = np.flatnonzero(counts), np.flatnonzero(counts == 0)
+    by_words = (words @ words.T).toarray()
+    items = _regressed((met.T @ met).toarray(), weight)
+    kernel = by_words[np.ix_(warm, warm)] + ridge * np.eye(len(warm))
+    items[:, cold] = items[:, warm] @ np.linalg.solve(kernel, by_words[np.ix_(warm, cold)])
+    items[:, cold] += likeness * by_words[:, cold]
+    return _top(met, lambda part: part @ items, among)
+
+
+def _regressed(gram: Any, weight: float) -> Any:
+    """B of a Gram matrix: the inverse of G + λI over its diagonal, which becomes zero."""
+    inverse = np.linalg.inv(gram.astype(np.float64) + weight * np.eye(len(gram)))
     items = -inverse / np.diag(inverse)
     np.fill_diagonal(items, 0)
-    return _top(met, lambda part: part @ items)
+    return items
 
 
 def item_knn(met: Any, kind: str, neighbours: int) -> Int64:
@@ -79,7 +113,18 @@ PEERS: Mapping[str, Fit] = {
     "als": als,
     "itemknn": item_knn,
     "ease": ease,
+    "tfidf": tf_idf,
+    "cease": cease,
 }
+
+BY_WORDS: Mapping[str, Fit] = {"tfidf": tf_idf, "cease": cease, "lifted": lifted}
+"""Peers that read the texts, too."""
+
+WITHHELD: Mapping[str, Mapping[str, Any]] = {
+    "tfidf": {},
+    "lifted": {"weight": 100.0, "ridge": 1.0, "likeness": 0.02},
+}
+"""Peers for documents that nobody met, with settings chosen on a part of the training set."""
 
 GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "popularity": {},
@@ -90,14 +135,22 @@ GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "neighbours": (50, 200, 1000),
     },
     "ease": {"weight": (10.0, 20.0, 50.0, 100.0, 200.0)},
+    "tfidf": {},
+    "cease": {"weight": (20.0, 50.0, 100.0, 200.0), "side": (5.0, 10.0, 20.0, 50.0)},
 }
 
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "popularity": {},
     "itemknn": {"kind": "CosineRecommender", "neighbours": 1000},
     "ease": {"weight": 50.0},
+    "cease": {"weight": 50.0, "side": 10.0},
 }
 """Peers of a quick run, with the settings that a full run chose."""
+
+
+def peer(name: str, words: Any) -> Fit:
+    """A peer by its name; those that read texts are bound to their words (n, t)."""
+    return partial(BY_WORDS[name], words=words) if name in BY_WORDS else PEERS[name]
 
 
 def settings(name: str) -> Iterator[dict[str, Any]]:
@@ -119,11 +172,13 @@ def _by_library(model: Any, met: Any) -> Int64:
     return np.asarray(found, dtype=np.int64)
 
 
-def _top(met: Any, score: Callable[[Any], Any], step: int = 1024) -> Int64:
+def _top(met: Any, score: Callable[[Any], Any], among: Any = None, step: int = 1024) -> Int64:
     found = []
     for at in range(0, met.shape[0], step):
         part = met[at : at + step]
         scores = np.array(score(part), dtype=np.float64)
         scores[part.nonzero()] = -np.inf
+        if among is not None:
+            scores[:, ~among] = -np.inf
         found.append(np.argsort(-scores, axis=1, kind="stable")[:, :CUT])
     return np.concatenate(found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,10 @@ from common import data_set
 from attend import Collection, Data
 from attend.feedback import add_interactions
 from attend.learn.data import histories_of
+from attend.measure.interactions import Protocol, TopNEvaluation, protocol_of
 from attend.store import Interaction
+
+QUICK_USERS = 1000
 
 HELD_OUT = 0.2
 """Of each user's training interactions, to tune peers and in a rehearsal."""
@@ -26,12 +30,14 @@ class Books(NamedTuple):
         documents: as they are stored.
         train, test: who read what before and after.
         cold: ids to be withheld.
+        titles: by id.
     """
 
     documents: Sequence[dict[str, str]]
     train: Sequence[Interaction]
     test: Sequence[Interaction]
     cold: Sequence[str]
+    titles: Mapping[str, str] = {}
 
     def warm(self) -> Books:
         """As if nobody had met the withheld books before the test."""
@@ -51,6 +57,12 @@ class Books(NamedTuple):
                 (after if at in out else before).append(each)
         return self._replace(train=before, test=after)
 
+    def with_titles_alone(self) -> Books:
+        """As if nothing but titles were told of books."""
+        return self._replace(
+            documents=[{**each, "text": self.titles[each["id"]]} for each in self.documents]
+        )
+
 
 class Matrix(NamedTuple):
     """Interactions as a sparse matrix of ones (u, n), with the ids of both sides."""
@@ -58,6 +70,37 @@ class Matrix(NamedTuple):
     met: Any
     users: Sequence[str]
     documents: Sequence[str]
+
+
+class Bench(NamedTuple):
+    """What all sections share."""
+
+    books: Books
+    data: Data
+    seed: int
+    quick: bool
+    full: bool
+    peers: Sequence[str]
+    folder: Path
+    kept: dict[str, TopNEvaluation]
+
+    def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
+        """Who is judged: all users, or some when quick."""
+        found = protocol_of(given.test, given.train, cold)
+        if not self.quick:
+            return found
+        users = sorted(found.relevant)
+        kept = np.random.default_rng(self.seed).permutation(len(users))[:QUICK_USERS]
+        some = {users[at]: found.relevant[users[at]] for at in kept.tolist()}
+        return replace(found, relevant=some)
+
+
+def words_of(given: Books) -> Any:
+    """The tf-idf of titles, authors and tags by book, sparse (n, t): rows of length one."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # only peers need it
+
+    texts = [each["text"] for each in given.documents]
+    return TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(texts).tocsr()
 
 
 def books(folder: Path) -> Books:
@@ -71,7 +114,7 @@ def books(folder: Path) -> Books:
         for name in ("train", "test")
     )
     cold = [id for id in (path / "cold_items.txt").read_text().split() if id in known]
-    return Books(documents, train, test, cold)
+    return Books(documents, train, test, cold, {str(row["id"]): row["title"] for row in rows})
 
 
 def matrix_of(given: Books) -> Matrix:

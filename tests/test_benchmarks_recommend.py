@@ -69,3 +69,33 @@ def test_histories_as_a_matrix():
     found = recommend_sets.matrix_of(books)
     assert found.users == ["u", "v"]
     assert found.met.toarray().tolist() == [[1, 1, 0], [1, 0, 0]]
+
+
+def test_cease_is_ease_with_a_row_for_each_word():
+    met, words = drawn(0), sparse_of(np.random.default_rng(3).random((25, 8)))
+    stacked = np.vstack([met.toarray(), np.sqrt(5.0) * words.toarray().T]).astype(np.float64)
+    inverse = np.linalg.inv(stacked.T @ stacked + 50 * np.eye(25))
+    items = -inverse / np.diag(inverse)
+    np.fill_diagonal(items, 0)
+    scores = np.where(met.toarray() > 0, -np.inf, met.toarray() @ items)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(recommend_peers.cease(met, words, 50.0, 5.0), expected)
+
+
+def test_words_rank_withheld_books_alone():
+    met = drawn(0).toarray()
+    met[:, 20:] = 0
+    words = sparse_of(np.random.default_rng(3).random((25, 8)))
+    among = np.arange(25) >= 12
+    scores = met @ (words @ words.T).toarray()
+    expected = np.argsort(-np.where(among & (met == 0), scores, -np.inf), kind="stable")[:, :5]
+    listed = recommend_peers.tf_idf(sparse_of(met), words, among)[:, :5]
+    np.testing.assert_array_equal(listed, expected)
+    dense = words.toarray()
+    kernel, items = dense @ dense.T, recommend_peers._regressed(met.T @ met, 100.0)
+    shares = np.linalg.solve(kernel[:20, :20] + np.eye(20), kernel[:20, 20:])
+    items[:, 20:] = items[:, :20] @ shares + 0.02 * kernel[:, 20:]
+    scores = np.where(met > 0, -np.inf, met @ items)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    lifted = recommend_peers.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
+    np.testing.assert_array_equal(lifted, expected)
