@@ -151,10 +151,11 @@ class _Weights:
         if form.words and words.shape[1]:
             side = np.sqrt(form.words * mean) * self._words.T
             stacked = sparse.vstack([histories, side]).tocsr()
-        exact = len(warm) <= MOST_EXACT
-        self._precision: _Precision = (_Inverse if exact else _Truncated)(
-            stacked, form.ridge * mean
-        )
+        self._precision: _Precision
+        if len(warm) <= MOST_EXACT:
+            self._precision = _Inverse(stacked, form.ridge * mean)
+        else:
+            self._precision = _Truncated(stacked, form.ridge * mean)
         gram = (self._words.T @ self._words).toarray()
         gram[np.diag_indices_from(gram)] += WORD_RIDGE
         self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -225,7 +225,7 @@ class Queries(NamedTuple):
     """
 
     embeddings: Float32
-    words: Sequence[WordScores] | PartScores | None = None
+    words: Sequence[WordScores] | Any = None
     parts: Float64 | None = None
 
     @classmethod
@@ -258,7 +258,7 @@ class Scoring:
     heads: Floats
     shift: Float64
     parts: Float64 | None = None
-    words: Sequence[WordScores] | PartScores | None = None
+    words: Sequence[WordScores] | Any = None
     masked: Int64 | None = None
 
     @classmethod
