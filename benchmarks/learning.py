@@ -21,6 +21,7 @@ from common import DATA, parser, progress, tell
 from learning_answers import answers, no_answer
 from learning_beside import adapter, tuned
 from learning_costs import judgements
+from learning_foreign import foreign
 from learning_live import many_keys
 from learning_ranking import bilingual, conala, scifact, scifact_narrow
 from learning_rows import Results, Row
@@ -37,6 +38,7 @@ SECTIONS: Mapping[str, Section] = {
     "scifact-adapter": adapter("scifact"),
     "banking77": answers,
     "banking77-no-answer": no_answer,
+    "foreign": foreign,
     "bilingual": bilingual,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
     "simulated-losses": simulated_losses,
@@ -55,6 +57,7 @@ SETS = (
     "conala",
     "scifact",
     "banking77",
+    "foreign",
     "bilingual",
     "cannot-gain",
     "simulated",

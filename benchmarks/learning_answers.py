@@ -58,7 +58,7 @@ class Guess(NamedTuple):
 
 def answers(bench: Bench) -> Iterator[Row]:
     memory, asked = banking(bench)
-    with _remembered(bench, memory) as collection:
+    with remembered(bench, memory) as collection:
         untrained = collection.store.state().projection
         before = soft(collection, asked, projection=untrained, lexical=False)
         yield from _guess_rows("banking77.frozen", "banking77, soft answers, frozen", before)
@@ -100,7 +100,7 @@ def banking(bench: Bench) -> tuple[Labelled, Labelled]:
 def soft(collection: Collection, asked: Labelled, **options: Any) -> Guess:
     """The category of the largest share of each soft answer, and that share."""
     correct, sure = [], []
-    for answer, label in zip(_answers(collection, asked, options), asked.labels, strict=True):
+    for answer, label in zip(asked_of(collection, asked.texts, options), asked.labels, strict=True):
         found = answer.answer["distribution"]
         best = next(iter(found), None)
         correct.append(best == label)
@@ -108,10 +108,13 @@ def soft(collection: Collection, asked: Labelled, **options: Any) -> Guess:
     return Guess(np.array(correct, dtype=np.float64), np.array(sure, dtype=np.float64))
 
 
-def _answers(collection: Collection, asked: Labelled, options: dict[str, Any]) -> Iterator[Any]:
+def asked_of(
+    collection: Collection, texts: Sequence[str], options: dict[str, Any]
+) -> Iterator[Any]:
+    """The answers to texts, many at once."""
     # Never refused: what is measured is the answer, whatever the confidence.
     given = {"mode": "soft", "k": 1, "min_confidence": 0.0, **options}
-    requests = [parse(SearchRequest, {"query": text, **given}) for text in asked.texts]
+    requests = [parse(SearchRequest, {"query": text, **given}) for text in texts]
     for at in range(0, len(requests), MAX_BATCH):
         yield from collection.search_many(requests[at : at + MAX_BATCH])
 
@@ -122,7 +125,7 @@ def _guess_rows(name: str, what: str, guess: Guess) -> Iterator[Row]:
     yield Row(f"{name}_ece", "  expected calibration error", guess.ece)
 
 
-def _remembered(bench: Bench, memory: Labelled) -> Any:
+def remembered(bench: Bench, memory: Labelled) -> Any:
     """A collection whose documents are texts with their category as value, numbered from 0."""
 
     def fill(collection: Collection) -> None:
@@ -220,13 +223,13 @@ def no_answer(bench: Bench) -> Iterator[Row]:
     for seed in range(draws):
         hidden = np.random.default_rng(seed).choice(intents, WITHHELD, replace=False)
         absent = np.isin(asked.labels, hidden)
-        with _remembered(bench, memory) as collection:
+        with remembered(bench, memory) as collection:
             collection.delete([str(at) for at in np.flatnonzero(np.isin(memory.labels, hidden))])
             untrained = collection.store.state().projection
             similar = {"projection": untrained, "lexical": False, "scale": 1.0}
-            scores = [a.hits[0].score for a in _answers(collection, asked, similar)]
+            scores = [a.hits[0].score for a in asked_of(collection, asked.texts, similar)]
             run = trained(collection, objective="answers")
-            sure = [a.confidence for a in _answers(collection, asked, {})]
+            sure = [a.confidence for a in asked_of(collection, asked.texts, {})]
         notes.append("promoted" if run.report["promoted"] else "not promoted")
         for found, told in ((frozen, scores), (ours, sure)):
             values = np.array(told, dtype=np.float64)

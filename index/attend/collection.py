@@ -168,8 +168,8 @@ class Collection(StoredCollection):
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 facets = None if options.facets is None else facets_of(self.store, options)
-                answering = Answering(searches, attention, rows, contents, self._types)
-                answers = iter(answering.answers(facets))
+                parts = searches, attention, rows, contents, self._types, self._foreign
+                answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
 
     @until_stable

@@ -17,6 +17,7 @@ from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, parse_documents, value_hash
 from attend.progress import Progress, reported
+from attend.search.foreign import ForeignTests
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.search.values import filter_hints
@@ -55,6 +56,8 @@ class StoredCollection(VersionedCollection):
         self.checks = opened.checks
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
+        parts = self.store, self.settings, self.views, self.encoder
+        self._foreign = ForeignTests(*parts, is_able=self.capabilities.foreign)
 
     def close(self) -> None:
         """Close the files of the collection; it opens again when its library is asked for it.
@@ -65,7 +68,7 @@ class StoredCollection(VersionedCollection):
 
     def _adopt(self, settings: Settings) -> None:
         """Work by settings as they are stored by now; called once they were changed anywhere."""
-        self.settings = self._ingest.settings = settings
+        self.settings = self._ingest.settings = self._foreign.settings = settings
 
     def _refresh(self) -> None:
         """Adopt the settings that another process, or a first write of vectors, has stored."""
@@ -245,14 +248,14 @@ class StoredCollection(VersionedCollection):
     # -- the collection itself --------------------------------------------------------------
 
     def publish(self, on_stage: OnStage = lambda stage, done: None) -> None:
-        """Write the index of all keys to disk, so that the next start need not.
+        """Write the index of all keys to disk, and the test of foreign queries.
 
-        Where keys are quantised, which may take a minute for a million, `on_stage` receives the
-        progress.
+        Quantising may take a minute for a million keys; `on_stage` receives the progress.
 
         >>> books.publish()
         """
         self.views.publish(on_stage)
+        self._foreign.refresh()
 
     def _publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
         """Publish unless nothing was written since the last time."""
@@ -322,7 +325,7 @@ class StoredCollection(VersionedCollection):
         """
         self._refresh()
         documents, keys = self.store.counts()
-        view = self.views.current()
+        view, now = self.views.current(), self.settings
         interactions, users = self.store.interaction_counts()
         return CollectionInfo(
             name=self.name,
@@ -332,15 +335,13 @@ class StoredCollection(VersionedCollection):
             questions=self.store.question_count(),
             interactions=interactions,
             users=users,
-            dimension=self.settings.dimension,
-            encoder=self.settings.encoder,
-            scale=self.settings.scale
-            or default_scale(
-                self.settings.scorer, self.settings.unit_embeddings, self.settings.dimension
-            ),
+            dimension=now.dimension,
+            encoder=now.encoder,
+            scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
             projection=view.version.number,
             generation=view.change,
             index=view.index_stats,
+            foreign=self._foreign.figures(),
             settings=self.settings.stored(),
             capabilities=self.capabilities.json(),
         )

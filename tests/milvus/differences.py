@@ -52,6 +52,7 @@ PROBED_ELSEWHERE = {
     "jobs": "test_service.py, over HTTP",
     "text_bytes": "test_capabilities.py",
     "content_bytes": "test_capabilities.py",
+    "foreign": "no refusal: the confidence is null (tests/index/search/test_foreign.py)",
     "consistency": "test_failover.py, by two replicas",
     "window": "nothing to see: how many documents a build takes at once",
 }

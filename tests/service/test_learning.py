@@ -152,7 +152,7 @@ def test_from_feedback_to_better_answers_and_back(tmp_path: Path, planted: Plant
         assert learned["report"]["after"]["ndcg@10"] > learned["report"]["before"]["ndcg@10"]
         assert right(server, planted) > before + 0.1
         found = ask(server, "POST", f"{PATH}/search", {"query": [1.0] * 2 * HALF})
-        assert (found["projection"], found["calibrated"]) == (2, True)
+        assert (found["projection"], found["calibrated"]) == (2, "examples")
 
         assert ask(server, "POST", f"{PATH}/projections/rollback") == {"projection": 1}
         assert right(server, planted) == before

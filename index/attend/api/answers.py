@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from attend.api.base import ABSENT, Reply
 from attend.api.display import (
@@ -34,6 +34,10 @@ class Highlight(Reply):
     """Null where no text matched."""
     spans: Sequence[tuple[int, int]]
     """Positions of the words of the query in the passage, in characters."""
+
+
+Calibrated: TypeAlias = Literal["collection", "examples"] | None
+"""Where a confidence comes from."""
 
 
 @dataclass(slots=True)
@@ -72,8 +76,8 @@ class Weighing(Reply):
 
 @dataclass(slots=True)
 class Hit(Reply):
-    """One attended document; the weights of all attended documents sum to `confidence`, or to
-    one where that is null.
+    """One attended document; the weights of all attended documents sum to one, or where a training
+    has fitted a no-answer score to `confidence`.
 
     >>> hit = books.search([1.0, 0.1], k=1, fields=["year"]).hits[0]
     >>> hit.id, hit.value, hit.payload
@@ -161,11 +165,13 @@ class Answer(Reply):
     """False if no document was attended, or the confidence was too low for an answer; hits are
     listed all the same."""
     confidence: float | None
-    """One minus the weight of the no-answer score; null until a training has fitted one for
-    requests of this kind."""
-    calibrated: bool
-    """True if temperature and no-answer score were fitted for this request; otherwise there is no
-    no-answer score."""
+    """After a training, one minus the weight of the no-answer score. Before one, the share of
+    passages of this collection that, asked as queries, match it no better than this query does:
+    near 0 for a query that is foreign to it. Null where neither is known for this request."""
+    calibrated: Calibrated
+    """examples: temperature and no-answer score were fitted for this request. collection: the
+    confidence comes from the collection's own texts. Null: there is none, or not for this
+    temperature."""
     exact: bool
     """True if no better document can have been missed."""
     generation: int

@@ -203,6 +203,10 @@ class CollectionInfo(Reply):
     generation: int
     """The revision of the collection; it grows with every write."""
     index: Mapping[str, Any]
+    foreign: Mapping[str, Any] | None
+    """The test that tells queries foreign to the collection before any training: the passages
+    asked, the documents there were, the projection version, and the score below which 5 % of the
+    passages lie. Null where there is none (yet)."""
     settings: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     """The features that the engine supports."""

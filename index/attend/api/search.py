@@ -107,8 +107,8 @@ class SearchOptions(Request):
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent."""
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
-    """Give no answer below this confidence, which a training must have fitted; 0 always answers.
-    The projection version's own if absent."""
+    """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
+    training, or before one 0.05: the share of the collection's own passages that it refuses."""
     projection: int | None = Field(None, ge=1, le=MAX_ROW)
     """Answer with this projection version instead of the active one."""
     decode: bool = False

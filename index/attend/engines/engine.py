@@ -42,6 +42,7 @@ class Capabilities:
         jobs: trainings can be started over HTTP.
         snapshots: a collection can be written to a file while it serves.
         reindex: the encoder of a collection can be changed while it serves.
+        foreign: queries that are foreign to a collection are told before any training.
         text_bytes, content_bytes: the largest size of a document's texts, and of its value and
             payload together, as JSON; None if only requests are limited.
         window: documents that a build encodes and stores together; None for any number.
@@ -63,6 +64,7 @@ class Capabilities:
     jobs: bool = True
     snapshots: bool = True
     reindex: bool = True
+    foreign: bool = True
     text_bytes: int | None = None
     content_bytes: int | None = None
     consistency: bool = False

@@ -60,6 +60,9 @@ class Calibration:
         error_rate: the share of answerable questions that the threshold may refuse.
         ece_before, ece_after: expected calibration error of the largest weight, no answer included.
         nll_before, nll_after: mean negative log weight of what should hold it, in nats.
+        null_before: the no-answer logit that suits the given scale best.
+        refused: the share of answerable questions refused by a threshold that was fitted without
+            them; None where that was not checked.
         questions, answerable: all, and those with a relevant document among those attended to.
         note: a sentence, where something could not be fitted.
     """
@@ -72,6 +75,8 @@ class Calibration:
     ece_after: float | None = None
     nll_before: float | None = None
     nll_after: float | None = None
+    null_before: float | None = None
+    refused: float | None = None
     questions: int = 0
     answerable: int = 0
     note: str | None = None
@@ -141,6 +146,7 @@ def calibrate(
         ece_after=top_calibration_error(as_is, hidden, scale, null),
         nll_before=likelihood(as_is, hidden, start, before),
         nll_after=likelihood(as_is, hidden, scale, null),
+        null_before=before,
         questions=len(scores),
         answerable=int(as_is.answerable.sum()),
     )
@@ -261,20 +267,23 @@ def confidence(scores: Float64, scale: float, null: float) -> Float64:
 def threshold_at(
     confidences: Float64, error_rate: float = ERROR_RATE, counts: Float64 | None = None
 ) -> float | None:
-    """Return the largest threshold that refuses at most this share of confidences (n,).
+    """Return the largest threshold that refuses at most this share of confidences like these (n,).
 
-    What is below the threshold is refused, what is equal is not. None without confidences.
-    `counts` (n,) is how much each counts, if not all the same.
+    What is below the threshold is refused, what is equal is not. It holds for the next question,
+    too, which may take any of n + 1 places among them (a conformal threshold: Vovk, Gammerman and
+    Shafer 2005), from 1 / error_rate - 1 confidences on. None without confidences. `counts` (n,)
+    is how much each counts, if not all the same.
 
-    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.25)
+    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.4)
     0.5
     """
     if not len(confidences):
         return None
     counts = np.ones(len(confidences)) if counts is None else counts
     order = np.argsort(confidences, kind="stable")
-    refused = np.cumsum(counts[order]) <= error_rate * counts.sum() + ROUNDING
-    return float(confidences[order[min(int(refused.sum()), len(order) - 1)]])
+    most = error_rate * (counts.sum() + counts.mean()) + ROUNDING
+    lower = np.cumsum(counts[order]) <= most
+    return float(confidences[order[max(int(lower.sum()) - 1, 0)]])
 
 
 def likelihood(as_is: Scored, hidden: Scored, scale: float, null: float) -> float:
@@ -289,14 +298,14 @@ def top_calibration_error(as_is: Scored, hidden: Scored, scale: float, null: flo
     Several relevant documents share what is right evenly: they are who a relevant document
     drawn at random could be, and their weights can sum to no more than one.
     """
-    tops = [_top(side, scale, null) for side in (as_is, hidden)]
+    tops = [best_weights(side, scale, null) for side in (as_is, hidden)]
     predicted, correct = (np.concatenate(column) for column in zip(*tops, strict=True))
     counts = [share * side.counts for share, side in zip(SHARES, (as_is, hidden), strict=True)]
     return calibration_error(predicted, correct, np.concatenate(counts))
 
 
-def _top(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
-    """(q,) the largest weight, and the share of what is right that its holder has."""
+def best_weights(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
+    """Return the largest weights (q,), and the shares of what is right that their holders have."""
     z = scale * side.scores
     total, _ = _log_sums(side, z, null)
     first = z[:, 0]  # best first; -inf where nothing is attended to

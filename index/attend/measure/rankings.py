@@ -153,7 +153,10 @@ def rank(
     rankings = {id: _ranking(answer) for id, answer in zip(ids, answers, strict=True)}
     first, last = answers[0], answers[-1]
     return RankedQueries(
-        rankings, last.projection, last.calibrated, (first.generation, last.generation)
+        rankings,
+        last.projection,
+        last.calibrated == "examples",
+        (first.generation, last.generation),
     )
 
 
@@ -265,6 +268,9 @@ def _request(query: QueryInput, options: Mapping[str, Any]) -> SearchRequest:
 
 def _ranking(answer: Answer) -> Ranking:
     weight = answer.hits[0].weight if answer.hits else 0.0
-    # Without a no-answer score everything is answered, as if it were certain.
-    confidence = float(answer.attended > 0) if answer.confidence is None else answer.confidence
+    confidence = answer.confidence
+    # Without a no-answer score everything is answered, as if it were certain; that a query is like
+    # the collection's own passages is no probability of an answer.
+    if confidence is None or answer.calibrated == "collection":
+        confidence = float(answer.attended > 0)
     return Ranking(tuple(hit.id for hit in answer.hits), weight, confidence)

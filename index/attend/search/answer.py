@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.answers import Answer, Facets, Hit, Weighing
+from attend.api.answers import Answer, Calibrated, Facets, Hit, Weighing
 from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
+from attend.search.foreign import ERROR_RATE, LEAST, ForeignTest, ForeignTests, best_score
 from attend.search.hits import shown_columns
 from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
@@ -82,6 +83,7 @@ class Answering:
         passing: Int64 | None,
         store: CollectionStore,
         types: ValueTypes,
+        foreign: ForeignTests,
     ) -> None:
         self.searches = searches
         self.options = searches[0].request
@@ -89,6 +91,7 @@ class Answering:
         self.passing = passing
         self.store = store
         self.types = types
+        self.foreign = foreign
         self._inferred: ValueType | None = None
         every = self.options.mode == "soft" and attention.all_weights is None
         plain = not (self.options.title or self.options.highlight or self.options.explain)
@@ -120,18 +123,23 @@ class Answering:
             UnknownField: no document has such a value, whether or not any answers.
         """
         view, plan = self.attention.scoring.view, self.attention.scoring.plan
-        null = plan.mechanism.null_logit
-        least = least_confidence(self.options, plan.calibrated, view.version.tuning.threshold)
+        null, threshold = plan.mechanism.null_logit, view.version.tuning.threshold
+        calibrated: Calibrated = "examples" if plan.calibrated else None
+        test = self.foreign.of(self.attention.scoring) if null is None else None
+        if test is not None:
+            calibrated, threshold = "collection", ERROR_RATE
+        least = least_confidence(self.options, calibrated, threshold)
         answers = []
         for query, attended in enumerate(checked(self.attention.attended)):
-            answered = attended.total_documents > 0 and attended.confidence >= least
+            confidence = attended.confidence if test is None else self._likeness(query, test)
+            answered = attended.total_documents > 0 and confidence >= least
             answer = Answer(
                 hits=self._hits(query, self.listings[query]),
                 answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
                 answered=answered,
-                confidence=None if null is None else attended.confidence,
-                calibrated=plan.calibrated,
+                confidence=confidence if test is not None or null is not None else None,
+                calibrated=calibrated,
                 exact=self.attention.exact,
                 recall=self.attention.recall,
                 generation=view.change,
@@ -144,6 +152,11 @@ class Answering:
             )
             answers.append(Answered(answer, self.attention, query))
         return answers
+
+    def _likeness(self, query: int, test: ForeignTest) -> float:
+        """Return the confidence that a query belongs here; 0 where no document is attended to."""
+        score = best_score(self.attention, query)
+        return 0.0 if score is None else test.confidence(score)
 
     @property
     def _hints(self) -> Sequence[str] | None:
@@ -293,24 +306,28 @@ class Answering:
         return [key.tolist() for key in keys]
 
 
-def least_confidence(options: SearchOptions, calibrated: bool, threshold: float | None) -> float:
+def least_confidence(
+    options: SearchOptions, calibrated: Calibrated, threshold: float | None
+) -> float:
     """Return the confidence below which a search is not answered.
 
     Args:
-        calibrated: true if a confidence was fitted for these options.
-        threshold: the version's own, where the options name none.
+        calibrated: where the confidence comes from; None if there is none for these options.
+        threshold: the least confidence where the options name none.
 
     Raises:
         InvalidRequest: the options name one, and there is no confidence to compare with it.
     """
     least = options.min_confidence
-    if calibrated:
+    if calibrated is not None:
         return (threshold or 0.0) if least is None else least
     if least:
         raise InvalidRequest(
             f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
-            f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical. "
-            f"Train first (attend train), leave these options out, or leave out min_confidence.",
+            f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical, "
+            f"and a collection of {LEAST} texts or more has one of its own once it was built or "
+            f"published, for the default scorer and pool. Train first (attend train), publish the "
+            f"collection, leave these options out, or leave out min_confidence.",
             field="min_confidence",
         )
     return 0.0

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.learn.calibration import Calibration, calibrate
+from attend.learn.calibration import Calibration
+from attend.learn.calibration_check import calibrate_checked
 from attend.learn.data import Questions, answerable, twins, widened
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds
@@ -293,10 +294,11 @@ class RankingObjective(ObjectiveRun):
         width = max(part.documents.shape[1] for part in parts)
         scores = [widened(part.attendable(*choice[1:]), width, -np.inf) for part in parts]
         relevant = [widened(part.grades, width, 0) > 0 for part in parts]
-        return calibrate(
+        return calibrate_checked(
             np.concatenate(scores),
             np.concatenate(relevant),
-            counts=np.concatenate(counts),
+            np.concatenate([np.asarray(fold.held_out) % 2 for fold in folds]),
+            np.concatenate(counts),
             error_rate=self.request.error_rate,
             start=self.material.memory.scale,
         )

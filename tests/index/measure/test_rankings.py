@@ -211,7 +211,7 @@ def test_a_ranking_says_what_the_search_said(tmp_path, tiny_encoder):
         assert ranking.weight == pytest.approx(answer.hits[0].weight)
         assert (ranking.confidence, answer.confidence) == (1.0, None)  # all is answered, untested
     assert found.revisions == (answer.generation, answer.generation)
-    assert (found.projection, found.calibrated) == (answer.projection, answer.calibrated)
+    assert (found.projection, found.calibrated) == (answer.projection, False)
 
 
 # -- files -------------------------------------------------------------------------------------

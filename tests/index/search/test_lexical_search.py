@@ -105,7 +105,7 @@ def test_weights_are_those_of_the_dense_formula(
             weights, nothing = expected(passing, attend, gates=projection.gates, null=tuning.null)
             check_weights(answer, weights)
             assert answer.exact
-            assert answer.calibrated == null
+            assert answer.calibrated == ("examples" if null else None)
             confidence = pytest.approx(1 - nothing if weights else 0.0, abs=1e-6)
             assert answer.confidence == (confidence if null else None)
     world.data.close()
@@ -245,7 +245,7 @@ def test_queries_without_text_have_no_words(world):
     assert [hit.explanation["terms"] for hit in by_vector.hits] == [[]] * 3
     assert text.hits[0].explanation["lexical"] > 0
     # What was fitted with words does not fit without.
-    assert [each.calibrated for each in (text, by_vector, by_id)] == [True, False, False]
+    assert [each.calibrated for each in (text, by_vector, by_id)] == ["examples", None, None]
     logits = world.logits(fitted, vector, scale=[20.0])
     assert by_vector.hits[0].score == pytest.approx(max(logits.values())[0], abs=1e-5)
 

@@ -72,10 +72,10 @@ def test_the_null_takes_part_where_it_fits(world, options):
 def test_there_is_no_null_where_it_was_fitted_for_something_else(world, options):
     fitted = world.version(identity(WIDTH), FITTED)
     answer = search(world, fitted, **options)
-    assert (answer.calibrated, answer.confidence, answer.answered) == (False, None, True)
+    assert (answer.calibrated, answer.confidence, answer.answered) == (None, None, True)
     assert sum(hit.weight for hit in answer.hits) <= 1 + 1e-9
     nobody = search(world, fitted, filter={"c": "green"}, **options)
-    assert (nobody.calibrated, nobody.confidence, nobody.answered) == (False, None, False)
+    assert (nobody.calibrated, nobody.confidence, nobody.answered) == (None, None, False)
     with pytest.raises(InvalidRequest, match=r"min_confidence is 1, but no confidence was fitted"):
         search(world, fitted, **options | {"min_confidence": 1.0})
 
@@ -99,7 +99,7 @@ def test_another_temperature_keeps_the_null_and_is_not_calibrated(world):
     answer = search(world, fitted, temperature=2.5)
     check_weights(answer, weights)
     assert answer.confidence == pytest.approx(1 - nothing, abs=1e-6)
-    assert (answer.calibrated, answer.answered) == (False, True)
+    assert (answer.calibrated, answer.answered) == (None, True)
 
 
 def test_the_fitted_scale_is_used_unless_another_is_asked_for(world):
@@ -160,7 +160,7 @@ def test_an_answer_of_just_the_confidence_asked_for_is_given(world):
 def test_without_a_threshold_everything_is_answered(world):
     fitted = world.version(identity(WIDTH), Tuning(null=(1000.0,)))
     answer = search(world, fitted, min_confidence=None)
-    assert (answer.calibrated, answer.answered) == (True, True)
+    assert (answer.calibrated, answer.answered) == ("examples", True)
     assert answer.confidence < 1e-9
 
 
@@ -174,7 +174,7 @@ def test_nothing_attended_is_said_as_before(world):
 def test_an_untrained_version_answers_without_a_null(world):
     for options in ({}, {"min_confidence": 0.0}):
         answer = world.collection.search("gold", **options)
-        assert (answer.calibrated, answer.confidence, answer.answered) == (False, None, True)
+        assert (answer.calibrated, answer.confidence, answer.answered) == (None, None, True)
     with pytest.raises(InvalidRequest, match=r"Train first") as refused:
         world.collection.search("gold", min_confidence=0.9)
     assert refused.value.field == "min_confidence"
@@ -213,6 +213,6 @@ def test_the_command_line_says_that_nothing_answers(world):
     for option in (["--min-confidence", "0"], ["--lexical", "0.3"], ["--lexical", "on"]):
         answer = json.loads(CliRunner().invoke(main, [*asked, *option, "--json"]).output)
         assert answer["answered"]
-        assert answer["calibrated"] == ("0" in option)
+        assert answer["calibrated"] == ("examples" if "0" in option else None)
         words = [hit["explanation"]["lexical"] for hit in answer["hits"]]
         assert (max(words) > 0) == (option[0] == "--lexical")

@@ -37,6 +37,7 @@ CAPABILITIES = Capabilities(
     jobs=False,
     snapshots=False,
     reindex=False,
+    foreign=False,
     text_bytes=MAX_TEXT_BYTES,
     content_bytes=MAX_TEXT_BYTES,
     consistency=True,

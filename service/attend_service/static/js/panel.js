@@ -92,12 +92,20 @@ function facts(result, heat, none, context) {
 /** The confidence in words: a number only where it was fitted for what is shown. */
 function confidence(result, heat, none, context) {
   if (!result.attended) return null;
+  if (result.calibrated === "collection") return foreign(result, context);
   if (!result.calibrated) return ["Confidence not fitted yet. ", h("a", { href: addressOf("/teach", context) }, "Teach it")];
   if (heat !== 1) return "the confidence is fitted for the focus as fitted";
   const share = none < NEARLY_NONE ? "More than 99 %" : percent(1 - none);
   const sure = `${share} sure that something here answers`;
   const { threshold } = result.weighing;
   return threshold !== null && 1 - none < threshold ? `${sure}, ${percent(threshold)} needed` : sure;
+}
+
+/** Before a training: how the query compares with the collection's own passages. */
+function foreign(result, context) {
+  const rate = percent(result.confidence);
+  const teach = h("a", { href: addressOf("/teach", context) }, "Teach it");
+  return [`${rate} of this collection's own passages match it no better. `, teach];
 }
 
 function next(context) {

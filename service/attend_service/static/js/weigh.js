@@ -29,9 +29,13 @@ export function weigh(answer, temperature) {
   return { weights, nothing, order };
 }
 
+/** Below this confidence a query is foreign to its collection; a training has a threshold of its own. */
+const FOREIGN = 0.05;
+
 /** Whether the confidence is enough for an answer, as the server judges it. */
 export function isAnswered(answer, nothing, temperature) {
   if (!answer.attended) return false;
+  if (answer.calibrated === "collection") return answer.confidence >= FOREIGN;
   const { threshold, null: null_ } = answer.weighing;
   const calibrated = null_ !== null && temperature === 1;
   return !calibrated || threshold === null || 1 - nothing >= threshold;
