@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -95,6 +96,9 @@ def client(tmp_path: Path) -> Iterator[Any]:
         for n in range(300)
     ]
     client.post(DOCUMENTS, json=documents)
+    client.post(SEARCH, json=PLAIN)
+    while data.collection("c").info().foreign is None:  # made in the background
+        time.sleep(0.01)
     for body in (PLAIN, RICH):
         client.post(SEARCH, json=body)
     yield client

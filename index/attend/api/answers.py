@@ -170,7 +170,7 @@ class Answer(Reply):
     near 0 for a query that is foreign to it. Null where neither is known for this request."""
     calibrated: Calibrated
     """examples: temperature and no-answer score were fitted for this request. collection: the
-    confidence comes from the collection's own texts. Null: there is none, or not for this
+    confidence comes from the collection's own texts. Null: neither is known, or not for this
     temperature."""
     exact: bool
     """True if no better document can have been missed."""

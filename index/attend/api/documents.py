@@ -206,7 +206,7 @@ class CollectionInfo(Reply):
     foreign: Mapping[str, Any] | None
     """The test that tells queries foreign to the collection before any training: the passages
     asked, the documents there were, the projection version, and the score below which 5 % of the
-    passages lie. Null where there is none (yet)."""
+    passages lie. Null until one was made."""
     settings: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     """The features that the engine supports."""

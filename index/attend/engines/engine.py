@@ -123,6 +123,10 @@ UNSUPPORTED = {
         "Changes of the encoder",
         "build another collection, and point an alias at it",
     ),
+    "foreign": (
+        "Foreign queries before a training",
+        "train, or use a data folder",
+    ),
     "snapshots": ("Snapshots and checks of files", "use the server's own backups"),
 }
 """By capability: the subject of the sentence that refuses it, and what to do instead."""

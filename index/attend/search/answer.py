@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
-from attend.search.foreign import ERROR_RATE, LEAST, ForeignTest, ForeignTests, best_score
+from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, best_score
 from attend.search.hits import shown_columns
 from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
@@ -122,23 +123,38 @@ class Answering:
             Vanished: a document was deleted meanwhile.
             UnknownField: no document has such a value, whether or not any answers.
         """
-        view, plan = self.attention.scoring.view, self.attention.scoring.plan
+        scoring, foreign, least = self.attention.scoring, self.foreign, self.options.min_confidence
+        view, plan, test = scoring.view, scoring.plan, foreign.test
         null, threshold = plan.mechanism.null_logit, view.version.tuning.threshold
         calibrated: Calibrated = "examples" if plan.calibrated else None
-        test = self.foreign.of(self.attention.scoring) if null is None else None
-        if test is not None:
-            calibrated, threshold = "collection", ERROR_RATE
-        least = least_confidence(self.options, calibrated, threshold)
+        if null is None:  # all searches come by before a training: what it takes is written out
+            number, mechanism = view.version.number, scoring.mechanism
+            low, high = foreign.settled.get(number, NOTHING_DUE)
+            if not low <= view.keys.documents <= high:
+                foreign.follow(number)
+                test = foreign.test
+            fits = scoring.parts is None and len(mechanism.gates) == 1 and mechanism.pool == "max"
+            if test and fits and (test.version, test.scorer) == (number, mechanism.scorer):
+                calibrated, threshold = "collection", ERROR_RATE
+        if least is None:
+            least = threshold or 0.0 if calibrated else 0.0
+        elif least and calibrated is None:
+            raise no_confidence(least)
         answers = []
         for query, attended in enumerate(checked(self.attention.attended)):
-            confidence = attended.confidence if test is None else self._likeness(query, test)
+            confidence = attended.confidence
+            if test and calibrated == "collection" and len(attended.documents):
+                score = attended.logits[0].max() / scoring.mechanism.scale[0]
+                if scoring.words is not None:
+                    score = best_score(self.attention, query)
+                confidence = conformal_share(test.scores, score)
             answered = attended.total_documents > 0 and confidence >= least
             answer = Answer(
                 hits=self._hits(query, self.listings[query]),
                 answer=self._value(query, attended, answered),
                 attended=attended.total_documents,
                 answered=answered,
-                confidence=confidence if test is not None or null is not None else None,
+                confidence=None if null is None and calibrated is None else confidence,
                 calibrated=calibrated,
                 exact=self.attention.exact,
                 recall=self.attention.recall,
@@ -152,11 +168,6 @@ class Answering:
             )
             answers.append(Answered(answer, self.attention, query))
         return answers
-
-    def _likeness(self, query: int, test: ForeignTest) -> float:
-        """Return the confidence that a query belongs here; 0 where no document is attended to."""
-        score = best_score(self.attention, query)
-        return 0.0 if score is None else test.confidence(score)
 
     @property
     def _hints(self) -> Sequence[str] | None:
@@ -306,28 +317,25 @@ class Answering:
         return [key.tolist() for key in keys]
 
 
-def least_confidence(
-    options: SearchOptions, calibrated: Calibrated, threshold: float | None
-) -> float:
-    """Return the confidence below which a search is not answered.
+def conformal_share(scores: Sequence[float], score: float) -> float:
+    """Return the share of ascending scores that are as low or lower, the new one included.
 
-    Args:
-        calibrated: where the confidence comes from; None if there is none for these options.
-        threshold: the least confidence where the options name none.
+    If the new one is exchangeable with the others, the share is p or less with a chance of p at
+    most (a conformal p-value).
 
-    Raises:
-        InvalidRequest: the options name one, and there is no confidence to compare with it.
+    >>> conformal_share([0.2, 0.4, 0.6, 0.8], 0.5), conformal_share([0.2, 0.4, 0.6, 0.8], 0.1)
+    (0.6, 0.2)
     """
-    least = options.min_confidence
-    if calibrated is not None:
-        return (threshold or 0.0) if least is None else least
-    if least:
-        raise InvalidRequest(
-            f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
-            f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical, "
-            f"and a collection of {LEAST} texts or more has one of its own once it was built or "
-            f"published, for the default scorer and pool. Train first (attend train), publish the "
-            f"collection, leave these options out, or leave out min_confidence.",
-            field="min_confidence",
-        )
-    return 0.0
+    return (1 + bisect_right(scores, score)) / (len(scores) + 1)
+
+
+def no_confidence(least: float) -> InvalidRequest:
+    """Return the error for a `min_confidence` with nothing to compare it with."""
+    return InvalidRequest(
+        f"min_confidence is {least:g}, but no confidence was fitted for this search: a "
+        f"training fits it, for the defaults of attend, pool, scorer, temperature and lexical, "
+        f"and a collection of {LEAST} texts or more has one of its own once it was built or "
+        f"published, for the default scorer and pool. Train first (attend train), publish the "
+        f"collection, leave these options out, or leave out min_confidence.",
+        field="min_confidence",
+    )

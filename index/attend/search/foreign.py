@@ -9,12 +9,10 @@ like the passages, at most a share p has a confidence of p or less, however many
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
-import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from attend.encoder import Encoder
 from attend.errors import AttendError
 from attend.search.attend import Attention, attend
-from attend.search.scoring import AttentionOptions, Queries, Scoring
+from attend.search.scoring import AttentionOptions, Queries
 from attend.settings import Number, Settings
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
@@ -45,8 +43,10 @@ LEAST = 100
 BLOCK = 16
 """Passages encoded at once while searches are answered: they wait for no more."""
 
-PAUSE = 60.0
-"""Seconds between two attempts in the background."""
+NOTHING_DUE = (0.0, LEAST - 1.0)
+"""Numbers of documents for which a version without a test needs none."""
+
+EVER = (0.0, math.inf)
 
 SHARE = 2 / 3
 """The largest share of a document's words in its passage: a question repeats a part of its answer
@@ -82,29 +82,10 @@ class ForeignTest(BaseModel):
     last_key: int
     scores: tuple[Number, ...] = Field(min_length=1)
 
-    def confidence(self, score: float) -> float:
-        """Return the share of own passages whose best score is as low or lower, query included.
-
-        >>> test = ForeignTest(version=1, encoder="e", scorer="dot", documents=4, last_key=4,
-        ...                    scores=(0.2, 0.4, 0.6, 0.8))
-        >>> test.confidence(0.5), test.confidence(0.1)
-        (0.6, 0.2)
-        """
-        return (1 + bisect_right(self.scores, score)) / (len(self.scores) + 1)
-
-    def is_recent(self, view: View) -> bool:
-        """Return whether it is of this version, and the collection about as large as then."""
-        same = view.version.number == self.version
-        return same and self.documents <= view.keys.documents * 2 <= self.documents * 3
-
-    def applies(self, scoring: Scoring) -> bool:
-        """Return whether scores are comparable with those of the passages."""
-        mechanism = scoring.plan.mechanism
-        return (
-            scoring.view.version.number == self.version
-            and scoring.parts is None
-            and (mechanism.scorer, mechanism.pool, mechanism.heads) == (self.scorer, "max", 1)
-        )
+    @property
+    def settled(self) -> tuple[float, float]:
+        """The numbers of documents, least and most, for which it is not made again."""
+        return self.documents / 2, self.documents * 3 / 2
 
     def figures(self) -> dict[str, Json]:
         """Return its figures without the scores."""
@@ -125,6 +106,9 @@ class ForeignTests:
 
     Attributes:
         settings: of the collection, as they are by now.
+        test: the latest one; None without any.
+        settled: by version, the numbers of documents for which nothing is to be made; NOTHING_DUE
+            for a version that is not there. Searches compare it themselves: it takes no call.
     """
 
     def __init__(
@@ -137,28 +121,23 @@ class ForeignTests:
         is_able: bool = True,
     ) -> None:
         self.settings, self._is_able = settings, is_able
+        self.test: ForeignTest | None = None
+        self.settled: dict[int, tuple[float, float]] = {}
         self._store, self._views = store, views
         self._encoder = encoder
-        self._test: ForeignTest | None = None
-        self._is_read = False
-        self._next = 0.0
         self._making = threading.Lock()
 
-    def of(self, scoring: Scoring) -> ForeignTest | None:
-        """Return the test for a search; None if there is none that applies.
+    def follow(self, version: int) -> None:
+        """Read the stored test, or make one in the background, as a version has none that fits.
 
-        A search waits for nothing: a test that is missing, or of a collection that was much
-        smaller or larger, is made in the background.
+        Once for a version: a test that cannot be made is tried again at the next publication.
         """
-        if scoring.view.keys.documents < LEAST or not self._has_texts:
-            return None
-        if not self._is_read:
-            self._read()
-        test = self._test
-        if (test is None or not test.is_recent(scoring.view)) and time.monotonic() > self._next:
-            self._next = time.monotonic() + PAUSE
+        self.settled[version] = EVER
+        if not self._has_texts:
+            return
+        self._read()
+        if self.test is None or self.settled[version] == EVER:
             threading.Thread(target=self._follow, name="attend-foreign", daemon=True).start()
-        return test if test is not None and test.applies(scoring) else None
 
     def refresh(self) -> None:
         """Make the test of the active version, unless there is one and little has changed.
@@ -172,14 +151,14 @@ class ForeignTests:
         except (AttendError, OSError) as error:
             log.warning("Queries cannot be told to be foreign yet: %s", error)
 
-    @property
-    def _has_texts(self) -> bool:
-        return self._is_able and self.settings.encoder is not None
-
     def figures(self) -> dict[str, Json] | None:
         """Return the figures of the stored test; None without one."""
         self._read()
-        return None if self._test is None else self._test.figures()
+        return None if self.test is None else self.test.figures()
+
+    @property
+    def _has_texts(self) -> bool:
+        return self._is_able and self.settings.encoder is not None
 
     def _follow(self) -> None:
         try:
@@ -193,22 +172,34 @@ class ForeignTests:
             if view.keys.documents < LEAST:
                 return
             self._read()  # another process may have made it
-            test = self._test
-            few = test is not None and last_key - test.last_key <= view.keys.keys // 2
-            if few and test is not None and test.is_recent(view):
+            if self._is_recent(view, last_key):
                 return
             attention, scores = self._own_scores(view, block)
             if len(scores) < LEAST:
                 return
-            self._test = ForeignTest(
-                version=view.version.number,
-                encoder=self.settings.encoder or "",
-                scorer=attention.scoring.mechanism.scorer,
-                documents=view.keys.documents,
-                last_key=last_key,
-                scores=tuple(sorted(scores)),
+            self._use(
+                ForeignTest(
+                    version=view.version.number,
+                    encoder=self.settings.encoder or "",
+                    scorer=attention.scoring.mechanism.scorer,
+                    documents=view.keys.documents,
+                    last_key=last_key,
+                    scores=tuple(sorted(scores)),
+                )
             )
-            self._store.put_settings({SETTING: self._test.model_dump(mode="json")})
+            assert self.test is not None
+            self._store.record(SETTING, self.test.model_dump(mode="json"))
+
+    def _use(self, test: ForeignTest) -> None:
+        self.test, self.settled = test, {test.version: test.settled}
+
+    def _is_recent(self, view: View, last_key: int) -> bool:
+        """Return whether the test is of this version, and few keys are new since."""
+        if self.test is None or self.test.version != view.version.number:
+            return False
+        low, high = self.test.settled
+        few = last_key - self.test.last_key <= view.keys.keys // 2
+        return few and low <= view.keys.documents <= high
 
     def _own_scores(self, view: View, block: int) -> tuple[Attention, list[float]]:
         """Ask passages, and return their best unscaled scores among the other documents."""
@@ -226,17 +217,17 @@ class ForeignTests:
         return attention, [round(score, 6) for score in scores if score is not None]
 
     def _read(self) -> None:
-        """Read the stored test, if it is one of this encoder's."""
-        stored: Mapping[str, Any] = self._store.settings()
-        self._is_read = True
-        if SETTING not in stored:
+        """Use the stored test, if it is one of this encoder's."""
+        stored = self._store.settings().get(SETTING)
+        if stored is None:
             return
         try:
-            test = ForeignTest.model_validate(stored[SETTING])
+            test = ForeignTest.model_validate(stored)
         except ValidationError:  # of another version of this program
-            self._test = None
+            self.test = None
             return
-        self._test = test if test.encoder == self.settings.encoder else None
+        if test.encoder == self.settings.encoder:
+            self._use(test)
 
 
 def best_score(attention: Attention, query: int, without: int | None = None) -> float | None:

@@ -90,6 +90,10 @@ class Store(
         with self.connections.writing() as db:
             change_settings(db, changes)
 
+    def record(self, name: str, value: Json) -> None:
+        with self.connections.writing() as db:
+            put_settings(db, {name: value})
+
     def record_publication(self, nonce: str) -> None:
         """Record that an index was made of this database, and not of a copy of it."""
         with self.connections.writing() as db:

@@ -52,6 +52,10 @@ class CollectionStore(Protocol):
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         """Change settings that may change while the collection holds documents."""
 
+    def record(self, name: str, value: Json) -> None:
+        """Store a value beside the settings, which other processes need not look at soon."""
+        raise self.unsupported("foreign")
+
     def state(self) -> State: ...
 
     def reading(self) -> AbstractContextManager[object]:

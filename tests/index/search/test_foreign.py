@@ -17,12 +17,13 @@ from attend.data import Data
 from attend.errors import InvalidRequest
 from attend.projection import identity
 from attend.search import foreign
-from attend.search.foreign import LEAST, SETTING, SHARE, ForeignTest, passages
+from attend.search.answer import conformal_share
+from attend.search.foreign import LEAST, SETTING, SHARE, passages
 from attend.settings import Tuning
 from attend.store import StoredDocument
 from tests.index.world import WORDS
 
-OWN = "the whale and the ship in the storm"
+OWN = "whale ship storm sea island gold"
 FOREIGN = "quarterly dividend taxation amendments"
 
 
@@ -236,11 +237,8 @@ def test_conformal_coverage(calibration, levels, seed):
     scores = rng.integers(0, levels, calibration + 1) / levels  # with ties
     confidences = []
     for place in range(len(scores)):
-        others = tuple(sorted(np.delete(scores, place).tolist()))
-        test = ForeignTest(
-            version=1, encoder="e", scorer="dot", documents=1, last_key=1, scores=others
-        )
-        confidences.append(test.confidence(float(scores[place])))
+        others = sorted(np.delete(scores, place).tolist())
+        confidences.append(conformal_share(others, float(scores[place])))
     for level in (0.01, 0.05, 0.1, 0.3, 0.9):
         assert np.mean(np.array(confidences) <= level) <= level + 1e-12
 

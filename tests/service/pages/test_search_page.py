@@ -122,9 +122,11 @@ def test_sliders_repaint_without_a_request(tab: Tab) -> None:
 
 
 def test_sliders_weigh_all_documents_where_all_are_attended(tab: Tab) -> None:
-    tab.open("search", "many", value="n", attend="all", k="5")
+    query = "a captain sails a ship over the sea to hunt a white whale"
+    address = f"/search?collection=many&mode=soft&q={query.replace(' ', '+')}"
+    tab.open(address, value="n", attend="all", k="5")
     tab.page.wait_for_selector("#status:has-text('150 of 150 documents weighed')")
-    asked = {"query": "a white whale", "attend": "all", "value": "n", "mode": "soft", "k": 5}
+    asked = {"query": query, "attend": "all", "value": "n", "mode": "soft", "k": 5}
     requests = len(tab.requests)
     slide(tab, "#heat", 1.0)
     told = tab.ask("/v1/collections/many/search", asked | {"temperature": 10})

@@ -86,5 +86,6 @@ function calibration(found) {
     `Calibrated on ${plural(found.questions, "question")}: the error of the largest weight went from ${number(found.ece_before, 3)} to ${number(found.ece_after, 3)}.`,
     found.threshold === null ? "" : ` Below a confidence of ${number(found.threshold, 3)} nothing is answered, wrongly in at most ${number(found.error_rate * 100, 3)} % of cases.`,
   ];
+  if (typeof found.refused === "number") told.push(` Of questions outside of the fit it refuses ${number(found.refused * 100, 3)} %.`);
   return h("p", { class: "quiet" }, told.join(""), found.note ? ` ${found.note}` : "");
 }
