@@ -22,7 +22,8 @@ HALF = 1 << 20
 
 JOINT = 5.0
 """The weight of the whole history beside that of each document. (nDCG@10 of learned attention on a
-validation part of goodbooks: .202 without, .206 with 2.5, .207 with 5.)"""
+validation part of goodbooks, with the sum added to half of its log weights: .202 without, .206 with
+2.5, .207 with 5.)"""
 
 
 class PartScores(NamedTuple):
