@@ -29,6 +29,7 @@ from attend.search.attend import attend
 from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_words
 from attend.search.scoring import AttentionOptions, Queries
 from attend.search.several import check_cells, matrix_of, matrix_options
+from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes
 from attend.settings import Settings
 from attend.stored import StoredCollection
@@ -69,7 +70,8 @@ class Collection(StoredCollection):
     def _compose(self) -> None:
         """Make the parts that work by the settings."""
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
-        self._types = ValueTypes(self.store, self.settings)
+        tokens = TokenReader(self.settings, self.encoder)
+        self._readers = ValueTypes(self.store, self.settings), tokens
         histories = Histories(self.store, self._queries)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
@@ -115,8 +117,7 @@ class Collection(StoredCollection):
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
         ]
-        results = self._answer_requests(searches)
-        return [result.answer for result in results]
+        return [result.answer for result in self._answer_requests(searches)]
 
     def _answer_requests(self, requests: Sequence[SearchRequest]) -> list[Answered]:
         """Answer requests, and give the attention behind each answer too.
@@ -168,7 +169,7 @@ class Collection(StoredCollection):
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 facets = None if options.facets is None else facets_of(self.store, options)
-                parts = searches, attention, rows, contents, self._types, self._foreign
+                parts = searches, attention, rows, contents, *self._readers, self._foreign
                 answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
 
@@ -198,8 +199,8 @@ class Collection(StoredCollection):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        queries = Queries.of(query, view.version, words)
-        return matrix_of(attend(view, self.settings, queries, every, rows), contents)
+        attention = attend(view, self.settings, Queries.of(query, view.version, words), every, rows)
+        return matrix_of(attention, contents)
 
     @overload
     def recommend(

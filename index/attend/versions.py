@@ -207,10 +207,11 @@ class Version:
     def _text_keys(self, ids: Int64, embeddings: Float32) -> Float32:
         if not len(ids):
             return np.empty((0, self.width), dtype=np.float32)
-        keys = self.projection.keys(self._shifted(ids, embeddings))  # (m, Hk, d)
+        keys = self.projection.keys(self.shifted(ids, embeddings))  # (m, Hk, d)
         return keys.reshape(len(keys), -1).astype(np.float32, copy=False)
 
-    def _shifted(self, ids: Int64, embeddings: Float32) -> Float32:
+    def shifted(self, ids: Int64, embeddings: Float32) -> Float32:
+        """Return the embeddings (m, d) of keys, moved by their learned offsets."""
         if not len(self.offsets.keys):
             return embeddings
         places, present = locate(self.offsets.keys, ids)

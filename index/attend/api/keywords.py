@@ -49,7 +49,7 @@ class SearchKeywords(TypedDict, total=False):
     exclude_self: bool
     title: bool
     highlight: bool
-    explain: bool
+    explain: bool | Literal["tokens"]
 
 
 class RecommendKeywords(TypedDict, total=False):

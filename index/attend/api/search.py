@@ -63,6 +63,18 @@ LexicalWeight = Annotated[
 ]
 
 
+def _explained(value: object) -> object:
+    """Check before the union is tried; in an address line everything is text."""
+    words = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+    value = words.get(value.lower(), value) if isinstance(value, str) else value
+    if isinstance(value, bool) or value == "tokens":
+        return value
+    raise ValueError("tokens, true or false was expected")
+
+
+Explained = Annotated[bool | Literal["tokens"], BeforeValidator(_explained)]
+
+
 class Mask(Request):
     """Document ids to leave out before the softmax, or the only ones to keep."""
 
@@ -142,9 +154,9 @@ class SearchOptions(Request):
     highlight: bool = False
     """Add the passage that matched, its position in its text, and the positions of the query's
     words in it, in characters."""
-    explain: bool = False
+    explain: Explained = False
     """Add logits and weights by head, the word scores, the rank without them, and the passage that
-    matched."""
+    matched; with "tokens" the share of each pair of tokens in the score besides."""
 
     @model_validator(mode="after")
     def _listed_are_attended(self) -> SearchOptions:

@@ -9,6 +9,7 @@ from attend.encoder.cache import CachedEncoder, EmbeddingCache
 from attend.encoder.loading import DEFAULT, canonical_name, load
 from attend.encoder.model import Encoder, SentenceEncoder
 from attend.encoder.passages import Passage
+from attend.encoder.tokens import TokenStates
 
 __all__ = [
     "DEFAULT",
@@ -17,6 +18,7 @@ __all__ = [
     "Encoder",
     "Passage",
     "SentenceEncoder",
+    "TokenStates",
     "canonical_name",
     "load",
 ]

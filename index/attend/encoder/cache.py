@@ -11,6 +11,7 @@ import numpy as np
 
 from attend.encoder.model import Encoder
 from attend.encoder.passages import Passage
+from attend.encoder.tokens import TokenStates
 from attend.types import Float32
 
 ENTRY_BYTES = 400
@@ -117,6 +118,9 @@ class CachedEncoder:
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         return self._encoder.passages(texts, overlap)
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        return self._encoder.token_states(texts, task)
 
 
 def _size(key: Key, row: Float32) -> int:

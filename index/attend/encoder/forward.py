@@ -231,20 +231,20 @@ class DirectEncoder:
             window: the most tokens of a text that count.
         """
         # A copy: each call of the library sets the model's own again.
-        self._tokenizer = type(parts.tokenizer).from_str(parts.tokenizer.to_str())
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(window)
-        self._prompts = parts.prompts
+        self.tokenizer = type(parts.tokenizer).from_str(parts.tokenizer.to_str())
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(window)
+        self.prompts = parts.prompts
         self._embeddings = parts.embeddings
         self._padding = parts.padding
         self._layers = [Layer(block) for block in parts.blocks]
-        self._pooling = parts.pooling
-        self._rest = parts.rest
+        self.pooling = parts.pooling
+        self.rest = parts.rest
 
     def __call__(self, texts: Sequence[str], task: str) -> Float32:
         with timed("tokenise"):
-            prompt = self._prompts.get(task) or ""
-            encodings = self._tokenizer.encode_batch_fast([prompt + text for text in texts])
+            prompt = self.prompts.get(task) or ""
+            encodings = self.tokenizer.encode_batch_fast([prompt + text for text in texts])
             tokens = [encoding.ids for encoding in encodings]
         with timed("encode"), torch.inference_mode():
             # Sequences of like length stand side by side, so that attention takes them together.
@@ -257,21 +257,21 @@ class DirectEncoder:
 
     def _pooled(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Float32:
         """Return rows (n, d) of token ids, the shortest text first."""
-        embedded = self._embedded(tokens, lengths)
-        rows = self._hidden(embedded, lengths.tolist()).float().numpy()  # (t, d)
+        embedded = self.embedded(tokens, lengths)
+        rows = self.hidden(embedded, lengths.tolist()).float().numpy()  # (t, d)
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        if self._pooling == "cls":
+        if self.pooling == "cls":
             pooled = rows[starts]
         else:
             pooled = np.add.reduceat(rows, starts, axis=0) / lengths[:, None]  # (n, d)
         features = {"sentence_embedding": torch.from_numpy(pooled).to(embedded.dtype)}
-        for step in self._rest:
+        for step in self.rest:
             features = step(features)
-        if self._rest:
+        if self.rest:
             pooled = features["sentence_embedding"].float().numpy()
         return np.ascontiguousarray(pooled, dtype=np.float32)
 
-    def _hidden(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+    def hidden(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
         """Run the layers over embedded tokens, one text after the other: (t, d) -> (t, d)."""
         count, steps = len(rows), steps_of(lengths, self._layers[0].heads)
         if count <= SMALL:
@@ -280,7 +280,7 @@ class DirectEncoder:
             rows = layer(rows, steps)
         return rows[:count]
 
-    def _embedded(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Tensor:
+    def embedded(self, tokens: Sequence[Sequence[int]], lengths: Int64) -> Tensor:
         """Return the first layer's rows (t, d) of token ids, one text after the other."""
         is_token = np.arange(lengths[-1]) < lengths[:, None]  # (n, s)
         padded = np.full(is_token.shape, self._padding, dtype=np.int64)

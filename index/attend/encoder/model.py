@@ -23,6 +23,7 @@ from attend.encoder.batching import (
     using_cores,
 )
 from attend.encoder.passages import Passage, PassageSplitter
+from attend.encoder.tokens import TokenRun, TokenStates, token_run
 from attend.errors import EncoderError, InvalidRequest
 from attend.timings import collecting, record, timed
 from attend.types import Float32
@@ -74,6 +75,8 @@ class Encoder(Protocol):
     def encode_queries(self, texts: Sequence[str]) -> Float32: ...
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]: ...
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]: ...
 
 
 class SentenceEncoder:
@@ -128,6 +131,36 @@ class SentenceEncoder:
     def encode_queries(self, texts: Sequence[str]) -> Float32:
         """Do what `encode_documents` does, under the model's query prompt."""
         return self._encode(texts, "query")
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        """Return the tokens of each text, of which its embedding is the mean.
+
+        Args:
+            task: query or document.
+
+        Raises:
+            InvalidRequest: the model does not pool by the mean.
+        """
+        read = self._read_tokens
+        if not read:
+            raise InvalidRequest(
+                f"The encoder {self.name!r} does not pool its tokens by the mean, and no score of "
+                f"it is a sum over tokens. Leave out rerank and explain=tokens, or use an encoder "
+                f"that pools by the mean."
+            )
+        _check(texts)
+
+        def run(places: list[int]) -> list[TokenStates]:
+            with using_cores(1):
+                return read([texts[place] for place in places], task)
+
+        groups = list(batches(texts, self.window, self._cores))
+        workers = self._workers[task]
+        results = workers.map(run, groups) if len(groups) > 1 else map(run, groups)
+        states: dict[int, TokenStates] = {}
+        for places, read_states in checked(zip(groups, results, strict=True)):
+            states.update(zip(places, read_states, strict=True))
+        return [states[place] for place in range(len(texts))]
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         """Each text as passages that fit the window; see `PassageSplitter.split`."""
@@ -187,6 +220,10 @@ class SentenceEncoder:
         with timed("encode"):
             rows = encode(texts, batch_size=len(texts), show_progress_bar=False)
         return np.asarray(rows, dtype=np.float32)
+
+    @cached_property
+    def _read_tokens(self) -> TokenRun | None:
+        return token_run(self._model, self.window, self.direct)
 
     # On first use: copying a large vocabulary takes a second that a search need not wait.
     @cached_property

@@ -20,6 +20,7 @@ from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, 
 from attend.search.hits import shown_columns
 from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
+from attend.search.tokens import TokenReader
 from attend.search.values import (
     KEY,
     HeadBlend,
@@ -84,6 +85,7 @@ class Answering:
         passing: Int64 | None,
         store: CollectionStore,
         types: ValueTypes,
+        tokens: TokenReader,
         foreign: ForeignTests,
     ) -> None:
         self.searches = searches
@@ -92,6 +94,7 @@ class Answering:
         self.passing = passing
         self.store = store
         self.types = types
+        self.tokens = tokens
         self.foreign = foreign
         self._inferred: ValueType | None = None
         every = self.options.mode == "soft" and attention.all_weights is None
@@ -181,7 +184,9 @@ class Answering:
         documents = self._with_texts(rows) if texts else self._documents(rows)
         if self.shows_texts:
             search = self.searches[query]
-            columns = shown_columns(self.store, self.attention, query, search, documents, listing)
+            columns = shown_columns(
+                self.store, self.attention, query, search, documents, listing, self.tokens
+            )
             for extra, *values in zip(listing.extras, *columns.values(), strict=True):
                 extra |= zip(columns, values, strict=True)
         return [

@@ -10,9 +10,13 @@ from attend.search.attend import Attention
 from attend.search.highlighting import highlights
 from attend.search.listing import Listing, Match, explanations, matches
 from attend.search.queries import Search
+from attend.search.tokens import TokenReader, query_text, token_shares, with_rest
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
 from attend.values import display_title, whole_text
+
+TOKENS = "explain=tokens"
+"""The option that shows the shares of pairs of tokens."""
 
 
 def shown_columns(
@@ -22,12 +26,14 @@ def shown_columns(
     search: Search,
     documents: Sequence[StoredDocument],
     listing: Listing,
+    tokens: TokenReader,
 ) -> dict[str, Sequence[Any]]:
     """Return the attributes of hits that a request names, each with a value for each hit.
 
     Args:
         query: the number of the search among those that share the attention.
         documents: those that are listed, with their texts.
+        tokens: the reader of the collection's tokens.
 
     Raises:
         Vanished: a document was deleted meanwhile.
@@ -46,7 +52,16 @@ def shown_columns(
         columns["highlight"] = highlights(store, matched, every)
     if options.explain:
         names = part_names(options)
-        columns["explanation"] = explanations(attention, query, listing.ranks, matched, names)
+        explained = explanations(attention, query, listing.ranks, matched, names)
+        if options.explain == "tokens":
+            text = query_text(search.query, TOKENS)  # type: ignore[arg-type]  # encoded
+            encoder = tokens.encoder(TOKENS)
+            shares = token_shares(store, attention.scoring, query, matched, encoder, text)
+            explained = [
+                {**parts, "tokens": with_rest(pairs, parts)}
+                for parts, pairs in zip(explained, shares, strict=True)
+            ]
+        columns["explanation"] = explained
     return columns
 
 

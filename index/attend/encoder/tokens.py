@@ -1,0 +1,139 @@
+"""Tokens: the states of an encoder's last layer, whose mean is the embedding of a text.
+
+Where an encoder pools by the mean, the product of two embeddings is the sum of the products of
+their tokens. Explanations show these, and late interaction compares the tokens one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attend.timings import timed
+from attend.types import Bool, Float32, Int64
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Encoding, Tokenizer
+
+    from attend.encoder.forward import DirectEncoder
+
+
+class TokenStates(NamedTuple):
+    """The tokens of a text, whose mean is its embedding before that has length one.
+
+    Attributes:
+        vectors: (t, d) the states of the last layer.
+        spans: (t, 2) the place of each token in the text, in characters.
+        special: (t,) true for the tokens that the model adds, and those of its prompt.
+    """
+
+    vectors: Float32
+    spans: Int64
+    special: Bool
+
+    @classmethod
+    def of(cls, encoding: Encoding, vectors: Float32, prompt: str) -> TokenStates:
+        """Return the states (t, d) of an encoded text that follows a prompt."""
+        spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) - len(prompt)
+        special = np.array(encoding.special_tokens_mask, dtype=np.bool_) | (spans[:, 0] < 0)
+        return cls(vectors, np.where(special[:, None], 0, spans), special)
+
+
+TokenRun = Callable[[Sequence[str], str], list[TokenStates]]
+"""Texts (n,) and the task they are for, as the tokens of each."""
+
+
+def token_run(model: Any, window: int, direct: Any) -> TokenRun | None:
+    """Return the function that reads a model's tokens; None where it does not pool by the mean.
+
+    Args:
+        model: of sentence-transformers, or the default one.
+        window: the most tokens of a text that count.
+        direct: the direct encoder that has taken over its layers; None where it has not.
+    """
+    if direct is not None:
+        return _DirectTokens(direct) if direct.pooling == "mean" and not direct.rest else None
+    modules: list[Any] = list(model)
+    names = [type(module).__name__ for module in modules if type(module).__name__ != "Normalize"]
+    if names == ["StaticEmbedding"]:
+        return _StaticTokens(model)
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if names == ["Transformer", "Pooling"] and backend is not None:
+        pooling = modules[1]
+        if pooling.pooling_mode == "mean" and getattr(pooling, "include_prompt", True):
+            return _LibraryTokens(model, backend, window)
+    return None
+
+
+class _DirectTokens:
+    """The tokens of a direct encoder, from its own forward pass."""
+
+    def __init__(self, direct: DirectEncoder) -> None:
+        self._direct = direct
+
+    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        import torch
+
+        direct = self._direct
+        with timed("tokenise"):
+            prompt = direct.prompts.get(task) or ""
+            # The slower of the two methods, which knows where a token stands.
+            encodings = direct.tokenizer.encode_batch([prompt + text for text in texts])
+        with timed("encode"), torch.inference_mode():
+            lengths = np.array([len(one.ids) for one in encodings])
+            order = np.argsort(lengths, kind="stable")  # as the encoder takes them
+            tokens, ascending = [encodings[place].ids for place in order], lengths[order]
+            rows = direct.hidden(direct.embedded(tokens, ascending), ascending.tolist())
+            parts = np.split(rows.float().numpy(), np.cumsum(ascending)[:-1])
+        places = np.argsort(order).tolist()
+        return [
+            TokenStates.of(encoding, parts[place], prompt)
+            for encoding, place in zip(encodings, places, strict=True)
+        ]
+
+
+class _StaticTokens:
+    """The tokens of a model that is a table of vectors."""
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        module: Any = next(iter(model))
+        self._table: Float32 = module.embedding.weight.detach().float().cpu().numpy()
+        self._tokenizer = module.tokenizer
+        self._prompts = model.prompts
+
+    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        prompt = self._prompts.get(task) or ""
+        encodings = self._tokenizer.encode_batch(
+            [prompt + text for text in texts], add_special_tokens=False
+        )
+        return [TokenStates.of(one, self._table[one.ids], prompt) for one in encodings]
+
+
+class _LibraryTokens:
+    """The tokens of a model as the library reads them."""
+
+    def __init__(self, model: SentenceTransformer, tokenizer: Tokenizer, window: int) -> None:
+        self._model = model
+        # A copy: each call of the library sets the model's own again.
+        self._tokenizer = type(tokenizer).from_str(tokenizer.to_str())
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(window)
+
+    def __call__(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        prompt = self._model.prompts.get(task) or ""
+        encodings = self._tokenizer.encode_batch([prompt + text for text in texts])
+        encode = self._model.encode_query if task == "query" else self._model.encode_document
+        tensors: Any = encode(
+            list(texts),
+            output_value="token_embeddings",
+            batch_size=len(texts),
+            show_progress_bar=False,
+        )
+        rows = [tensor.float().cpu().numpy() for tensor in tensors]
+        return [
+            TokenStates.of(encoding, vectors, prompt)
+            for encoding, vectors in zip(encodings, rows, strict=True)
+        ]
