@@ -23,7 +23,7 @@ from learning_beside import adapter, tuned
 from learning_costs import judgements
 from learning_foreign import foreign
 from learning_live import many_keys
-from learning_ranking import bilingual, conala, scifact, scifact_narrow
+from learning_ranking import bilingual, conala, reranked, scifact, scifact_narrow
 from learning_rows import Results, Row
 from learning_safety import KINDS, cannot_gain, simulated_losses
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
@@ -36,6 +36,8 @@ SECTIONS: Mapping[str, Section] = {
     "scifact": scifact,
     "scifact-64": scifact_narrow,
     "scifact-adapter": adapter("scifact"),
+    "conala-rerank": reranked("conala", 0.675),
+    "scifact-rerank": reranked("scifact", 0.69),
     "banking77": answers,
     "banking77-no-answer": no_answer,
     "foreign": foreign,

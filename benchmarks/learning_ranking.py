@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 from common import progress
 from learning_contest import Contest, first, found, unit, variant
 from learning_live import CALM, switched
@@ -16,6 +19,11 @@ from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.encoder import DEFAULT
 from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend.types import QueryInput
+
+RERANKED = 20
+TIMED = 50
+"""Queries whose reranking is timed: the cache holds the passages of the last of them."""
 
 UNLIKE = 0.8
 """A test query whose cosine to every training query is below this is no other one's twin."""
@@ -61,6 +69,53 @@ def scifact(bench: Bench) -> Iterator[Row]:
         yield from _by_kind_of_query(contest, given)
         yield from _times(run.recipe_seconds, run.seconds)
         yield from _live(collection, given)
+
+
+def reranked(name: str, least: float) -> Callable[[Bench], Iterator[Row]]:
+    """Return the section of a set's untrained rankings whose 20 best are scored by tokens."""
+
+    def section(bench: Bench) -> Iterator[Row]:
+        given = bench.ranking_set(name)
+        with bench.workshop.beir(given) as collection:
+            version = collection.store.state().projection
+            contest = Contest(collection, given.test)
+            contest.search("frozen", projection=version, lexical=False)
+            contest.search("reranked", projection=version, lexical=False, rerank=RERANKED)
+            what = f"{name}, frozen, the {RERANKED} best by MaxSim"
+            yield contest.row(f"{name}.rerank", what, "reranked").wanted(">=", least)
+            difference = contest.difference("reranked", "frozen")
+            row = difference_row(f"{name}.rerank_gain", "  less frozen", difference)
+            yield ahead(row, difference.p)
+            yield from _rerank_times(collection, name, list(given.test.queries.values())[:TIMED])
+
+    return section
+
+
+def _rerank_times(
+    collection: Collection, name: str, queries: Sequence[QueryInput]
+) -> Iterator[Row]:
+    """Time rerank against the encoder: the medians of queries whose passages are new or cached."""
+    seconds: dict[str, list[float]] = {"encoded": [], "plain": [], "new": [], "cached": []}
+
+    def timed(kind: str, act: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = act()
+        seconds[kind].append(time.perf_counter() - start)
+        return result
+
+    for query in queries:
+        search = partial(collection.search, query, k=RERANKED, fields=[])
+        passages = [hit.passage or "" for hit in search(include=["passage"]).hits]
+        collection.encoder().unit_tokens(["another query", query], "query")
+        timed("encoded", partial(collection.encoder().encode_documents, passages))
+        timed("plain", search)
+        for kind in ("new", "cached"):
+            timed(kind, partial(search, rerank=RERANKED))
+    median = {kind: float(np.median(values)) for kind, values in seconds.items()}
+    share = (median["new"] - median["plain"]) / median["encoded"]
+    yield Row(f"{name}.rerank_new", "  times the encoder's, new passages", share).wanted("<=", 1.2)
+    extra = 1000 * (median["cached"] - median["plain"])
+    yield Row(f"{name}.rerank_cached", "  ms, cached passages", extra).wanted("<=", 5)
 
 
 def _untrained(collection: Collection, given: RankingSet) -> Contest:

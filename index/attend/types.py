@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
+Float16: TypeAlias = NDArray[np.float16]
 Float32: TypeAlias = NDArray[np.float32]
 Float64: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = NDArray[np.floating[Any]]

@@ -27,6 +27,7 @@ OTHER_NAMES: Mapping[str, Sequence[str]] = {
         "min_score": "score_threshold threshold min_similarity similarity_threshold radius",
         "min_confidence": "confidence confidence_threshold",
         "lexical": "hybrid bm25 alpha keyword keywords sparse sparse_vector",
+        "rerank": "reranker rerank_k rescore num_candidates",
         "group_by": "group collapse group_field",
         "facets": "aggs aggregations facet",
         "highlight": "highlighting highlights",

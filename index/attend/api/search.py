@@ -41,6 +41,9 @@ MAX_BATCH_PARTS = 10_000
 MAX_BATCH_CONDITIONS = 1024
 MAX_BATCH_MASKED = 100_000
 """Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
+MAX_RERANK = 100
+MAX_BATCH_RERANK = 2000
+"""Documents to score once more in all searches of a batch: some 15 seconds of the encoder."""
 MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
@@ -118,6 +121,9 @@ class SearchOptions(Request):
     """The BM25 (hybrid) weight of words shared with a document: a factor on BM25 (as a share of the
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent."""
+    rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] = 0
+    """The number of best documents to score once more, token by token (MaxSim), for a query that is
+    a text; the others stay below them."""
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
     training, or before one 0.05: the share of the collection's own passages that it refuses."""
@@ -166,6 +172,12 @@ class SearchOptions(Request):
                 "k",
                 f"k + offset is {self.k + self.offset}, but only {self.attend} documents are "
                 f"attended; lower k or raise attend",
+            )
+        if self.rerank and (self.attend == "all" or self.rerank > self.attend):
+            raise WrongField(
+                "rerank",
+                f"rerank is {self.rerank}, but attend is {self.attend}; give an attend that is a "
+                f"number, and at most as large a rerank",
             )
         if self.cursor is not None and self.offset:
             raise WrongField("cursor", "send a cursor or an offset, not both")
@@ -241,6 +253,7 @@ class BatchRequest(Request):
         sums = (
             ("hits (k)", sum(map(_hits, self.searches)), MAX_BATCH_HITS),
             ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
+            ("documents to rerank", sum(one.rerank for one in self.searches), MAX_BATCH_RERANK),
             ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
         )

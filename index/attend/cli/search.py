@@ -48,6 +48,7 @@ class ListRow(NamedTuple):
 @on_collection
 @model_options(SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer")
 @model_options(SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection")
+@model_options(SearchOptions, "rerank")
 @click.option(
     "--like", "ids", multiple=True, metavar="ID", help="More like this document; repeatable."
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attend.encoder.model import Encoder
-from attend.encoder.passages import Passage
-from attend.encoder.tokens import TokenStates
-from attend.types import Float32
+from attend.types import Float16, Float32
+
+if TYPE_CHECKING:
+    from attend.encoder.model import Encoder
+    from attend.encoder.passages import Passage
+    from attend.encoder.tokens import TokenStates
 
 ENTRY_BYTES = 400
 """What Python keeps for an entry besides the numbers and the characters, as measured."""
@@ -44,11 +46,11 @@ class EmbeddingCache:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._rows: OrderedDict[Key, Float32] = OrderedDict()
+        self._rows: OrderedDict[Key, Float32 | Float16] = OrderedDict()
         self._size = self._hits = self._misses = 0
         self._lock = threading.Lock()
 
-    def get(self, keys: Sequence[Key]) -> list[Float32 | None]:
+    def get(self, keys: Sequence[Key]) -> list[Any]:
         """The embedding (d,) of each key, None where it is not kept."""
         with self._lock:
             rows = [self._rows.get(key) for key in keys]
@@ -60,7 +62,7 @@ class EmbeddingCache:
             self._hits += len(keys) - missed
         return rows
 
-    def put(self, key: Key, row: Float32) -> None:
+    def put(self, key: Key, row: Float32 | Float16) -> None:
         """Keep an embedding, and let go of those that were not asked for longest."""
         copy = row.copy()  # a view would keep the whole batch in memory
         copy.flags.writeable = False
@@ -122,7 +124,10 @@ class CachedEncoder:
     def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
         return self._encoder.token_states(texts, task)
 
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
+        return self._encoder.unit_tokens(texts, task)
 
-def _size(key: Key, row: Float32) -> int:
+
+def _size(key: Key, row: Float32 | Float16) -> int:
     # A text of wide characters takes up to four bytes for each.
     return row.nbytes + len(key.text) * (1 if key.text.isascii() else 4) + ENTRY_BYTES

@@ -23,10 +23,10 @@ from attend.encoder.batching import (
     using_cores,
 )
 from attend.encoder.passages import Passage, PassageSplitter
-from attend.encoder.tokens import TokenRun, TokenStates, token_run
+from attend.encoder.tokens import TokenRun, TokenStates, UnitTokens, token_run
 from attend.errors import EncoderError, InvalidRequest
 from attend.timings import collecting, record, timed
-from attend.types import Float32
+from attend.types import Float16, Float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -78,6 +78,8 @@ class Encoder(Protocol):
 
     def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]: ...
 
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]: ...
+
 
 class SentenceEncoder:
     """An `Encoder` over a loaded sentence-transformers model; any thread may call it.
@@ -118,6 +120,7 @@ class SentenceEncoder:
         # One thread for calls on several cores: OpenMP keeps others for each that ever makes one.
         self._alone = ThreadPoolExecutor(1, "encoder-alone")
         self._alone_free = threading.Lock()
+        self._unit_tokens = UnitTokens(self.token_states, name)
 
     def encode_documents(self, texts: Sequence[str]) -> Float32:
         """Embeddings of documents under the model's document prompt: (n, dimension).
@@ -161,6 +164,10 @@ class SentenceEncoder:
         for places, read_states in checked(zip(groups, results, strict=True)):
             states.update(zip(places, read_states, strict=True))
         return [states[place] for place in range(len(texts))]
+
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
+        """Return each text's tokens at length one (t, d), without special ones, by a cache."""
+        return self._unit_tokens(texts, task)
 
     def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
         """Each text as passages that fit the window; see `PassageSplitter.split`."""

@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attend.arrays import unit
+from attend.deadline import checked
+from attend.encoder.cache import EmbeddingCache, Key
 from attend.timings import timed
-from attend.types import Bool, Float32, Int64
+from attend.types import Bool, Float16, Float32, Int64
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Encoding, Tokenizer
 
     from attend.encoder.forward import DirectEncoder
+
+CACHE_BYTES = 64 * 1024 * 1024
+"""Bytes of the tokens that an encoder caches: some 400 passages of 200 tokens in 384 dimensions."""
+
+TOGETHER = 32
+"""Passages whose tokens are in memory at once: some 12 MB of 256 tokens in 384 dimensions."""
 
 
 class TokenStates(NamedTuple):
@@ -66,6 +75,37 @@ def token_run(model: Any, window: int, direct: Any) -> TokenRun | None:
         if pooling.pooling_mode == "mean" and getattr(pooling, "include_prompt", True):
             return _LibraryTokens(model, backend, window)
     return None
+
+
+class UnitTokens:
+    """The tokens of texts at length one, without special ones; those read last are cached.
+
+    Args:
+        read: see `TokenRun`.
+        encoder: its name.
+        limit: bytes that the cache may take.
+    """
+
+    def __init__(self, read: TokenRun, encoder: str, limit: int = CACHE_BYTES) -> None:
+        self._read = read
+        self._encoder = encoder
+        self.cache = EmbeddingCache(limit)
+
+    def __call__(self, texts: Sequence[str], task: str) -> list[Float16]:
+        """Return rows (t, d) of each text."""
+        keys = [Key(self._encoder, f"{task} tokens", text) for text in texts]
+        rows = self.cache.get(keys)
+        missing = list(
+            dict.fromkeys(key for key, row in zip(keys, rows, strict=True) if row is None)
+        )
+        fresh: dict[Key, Float16] = {}
+        for start in range(0, len(missing), TOGETHER):
+            part = missing[start : start + TOGETHER]
+            states = self._read([key.text for key in part], task)
+            for key, tokens in zip(checked(part), states, strict=True):
+                fresh[key] = unit(tokens.vectors[~tokens.special]).astype(np.float16)
+                self.cache.put(key, fresh[key])
+        return [fresh[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
 
 
 class _DirectTokens:

@@ -20,6 +20,7 @@ from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, 
 from attend.search.hits import shown_columns
 from attend.search.listing import Listing, best_keys, listed
 from attend.search.queries import Search
+from attend.search.rerank import rerank
 from attend.search.tokens import TokenReader
 from attend.search.values import (
     KEY,
@@ -90,6 +91,8 @@ class Answering:
     ) -> None:
         self.searches = searches
         self.options = searches[0].request
+        if self.options.rerank:
+            attention = rerank(attention, searches, self.options.rerank, store, tokens)
         self.attention = attention
         self.passing = passing
         self.store = store

@@ -63,6 +63,7 @@ class Attention:
         scoring: of the queries, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
         all_weights: a reading of the weights of all documents, where all share them.
+        first: `attended` before the best were scored once more; None where they were not.
     """
 
     attended: list[Attended]
@@ -70,6 +71,7 @@ class Attention:
     scoring: Scoring
     recall: float | None = None
     all_weights: Callable[[], Iterator[BlockWeights]] | None = None
+    first: list[Attended] | None = None
 
 
 def attend(

@@ -54,7 +54,7 @@ def shown_columns(
         names = part_names(options)
         explained = explanations(attention, query, listing.ranks, matched, names)
         if options.explain == "tokens":
-            text = query_text(search.query, TOKENS)  # type: ignore[arg-type]  # encoded
+            text = query_text(search, TOKENS)
             encoder = tokens.encoder(TOKENS)
             shares = token_shares(store, attention.scoring, query, matched, encoder, text)
             explained = [

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchRequest
+from attend.arrays import locate
 from attend.attention import Attended, Softmax
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.search.attend import Attention
@@ -250,17 +251,21 @@ def explanations(
         parts: the names of the parts of a mixture, whose shares are added.
     """
     attended, scoring = attention.attended[query], attention.scoring
-    one = slice(query, query + 1)
-    bias = scoring.word_bias(attended.documents, one)
-    lexical = np.zeros(len(attended.documents))  # (n,), the heads' mean by gates
+    first = attended if attention.first is None else attention.first[query]
+    one, gates = slice(query, query + 1), scoring.mechanism.gates
+    bias = scoring.word_bias(first.documents, one)
+    lexical = np.zeros(len(first.documents))  # (n,), the heads' mean by gates
     if bias is not None:
-        lexical = scoring.mechanism.gates @ bias[0]
-    dense = scoring.mechanism.gates @ attended.logits - lexical  # (n,)
+        lexical = gates @ bias[0]
+    dense = gates @ first.logits - lexical  # (n,)
     before = np.empty(len(dense), dtype=np.int64)  # ranks, from 1; equals as they stand
     before[np.argsort(-dense, kind="stable")] = np.arange(1, len(dense) + 1)
     words = (scoring.words or ()) if scoring.parts is not None else (scoring.words or ())[one]
     terms = list(dict.fromkeys(term for scores in words for term in scores.terms))
     shares = explain_parts(scoring, attended, places, parts) if parts else None
+    ordered = np.argsort(first.documents)
+    located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
+    added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
     return [
         {
             "field": match.key.field,
@@ -270,12 +275,19 @@ def explanations(
             **({} if shares is None else {"because": shares[rank]}),
             "question": match.key.question,
             "rank": place + 1,
-            "rank_before_words": int(before[place]),
+            "rank_before_words": int(before[was]),
+            **(
+                {}
+                if attention.first is None
+                else {"rank_before_rerank": was + 1, "rerank": float(added[rank])}
+            ),
             "logits": attended.logits[:, place].tolist(),
             "weights": attended.head_weights[:, place].tolist(),
-            "lexical": float(lexical[place]),
-            "dense": float(dense[place]),
+            "lexical": float(lexical[was]),
+            "dense": float(dense[was]),
             "terms": terms,
         }
-        for rank, (place, match) in enumerate(zip(places.tolist(), matched, strict=True))
+        for rank, (place, was, match) in enumerate(
+            zip(places.tolist(), located.tolist(), matched, strict=True)
+        )
     ]

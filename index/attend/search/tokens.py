@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from attend.encoder import Encoder, TokenStates
+from attend.encoder.tokens import TOGETHER
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.projection import Projection
 from attend.search.listing import MAX_SHARES, Match
-from attend.search.queries import EncodedQuery
+from attend.search.queries import Search
 from attend.search.scoring import Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore
-from attend.types import Float32, Float64
+from attend.types import Float32, Float64, Int64
 from attend.versions import Vanished
 
 BILINEAR = ("dot", "cosine")
@@ -30,9 +31,6 @@ BILINEAR = ("dot", "cosine")
 
 AGREEMENT = 0.99
 """The least cosine between an embedding and the mean of the tokens that it is made of."""
-
-TOGETHER = 32
-"""Passages whose tokens are in memory at once: some 12 MB of 256 tokens in 384 dimensions."""
 
 DIGITS = 7
 """Decimals of a share; what rounding leaves is in the rest."""
@@ -63,20 +61,21 @@ class TokenReader:
         return self._encoder()
 
 
-def query_text(query: EncodedQuery, option: str) -> str:
+def query_text(search: Search, option: str) -> str:
     """Return the text of a query.
 
     Raises:
         InvalidRequest: the query is no single text.
     """
-    texts = query.texts[0]
-    if len(texts) != 1 or len(query.texts) > 1 or query.made_of:
+    parts = search.parts
+    text = parts[0].text if len(parts) == 1 and parts[0].weight > 0 else None
+    if not text or search.request.query.mixture is not None:
         raise InvalidRequest(
             f"{option} compares the tokens of texts, but the query is no single text; send a "
             f"text, or leave {option} out.",
             field=option.partition("=")[0],
         )
-    return texts[0][0]
+    return text
 
 
 def token_shares(
@@ -147,29 +146,40 @@ def _asking(scoring: Scoring, place: int, states: TokenStates) -> Float64 | None
     parts = _parts(embedding, states)
     if parts is None:
         return None
-    linear = _linear(scoring)
-    zero = np.zeros_like(embedding)
-    asking = linear.queries(parts) - linear.queries(zero[None])  # (t, H, d)
-    if scoring.plan.projection.normalize_queries or scoring.mechanism.scorer == "cosine":
-        asking = asking / np.linalg.norm(linear.queries(embedding[None]), axis=2)[..., None]
     factors = scoring.mechanism.gates * scoring.mechanism.scale
-    return np.asarray(asking * factors[:, None], dtype=np.float64)
+    words = projected_words(scoring, linear_part(scoring), parts, embedding)
+    return np.asarray(words * factors[:, None], dtype=np.float64)
+
+
+def projected_words(
+    scoring: Scoring, projection: Projection, words: Float64, embedding: Float64
+) -> Float64:
+    """Project words (t, d) of the query of an embedding (d,), without biases: (t, H, d)."""
+    linear = linear_part(scoring)
+    heads = projection.queries(words) - projection.queries(np.zeros_like(words[:1]))
+    if scoring.plan.projection.normalize_queries or scoring.mechanism.scorer == "cosine":
+        heads = heads / np.linalg.norm(linear.queries(embedding[None]), axis=2)[..., None]
+    return np.asarray(heads, dtype=np.float64)
+
+
+def key_lengths(scoring: Scoring, ids: Int64, embeddings: Float32) -> Float64:
+    """Return the lengths (m, Hk or 1) that keys are divided by after their projection."""
+    if not (scoring.plan.projection.normalize_keys or scoring.mechanism.scorer == "cosine"):
+        return np.ones((len(ids), 1))
+    moved = scoring.view.version.shifted(ids, embeddings).astype(np.float64)
+    return np.asarray(np.linalg.norm(linear_part(scoring).keys(moved), axis=2))
 
 
 def _keys(
     scoring: Scoring, match: Match, embedding: Float32, states: TokenStates
 ) -> Float64 | None:
     """Return the words of a passage as heads of keys (t, H, d)."""
-    stored = embedding.astype(np.float64)
-    parts = None if match.passage is None else _parts(stored, states)
+    parts = None if match.passage is None else _parts(embedding.astype(np.float64), states)
     if parts is None:
         return None
-    linear, version = _linear(scoring), scoring.view.version
-    keys = linear.keys(parts) - linear.keys(np.zeros_like(stored)[None])  # (t, Hk, d)
-    if scoring.plan.projection.normalize_keys or scoring.mechanism.scorer == "cosine":
-        ids = np.array([match.key.id], dtype=np.int64)
-        moved = linear.keys(version.shifted(ids, embedding[None]).astype(np.float64))
-        keys = keys / np.linalg.norm(moved, axis=2)[..., None]
+    linear, ids = linear_part(scoring), np.array([match.key.id], dtype=np.int64)
+    keys = linear.keys(parts) - linear.keys(np.zeros_like(parts[:1]))  # (t, Hk, d)
+    keys = keys / key_lengths(scoring, ids, embedding[None])[..., None]
     return np.asarray(np.broadcast_to(keys, (len(keys), scoring.mechanism.heads, keys.shape[2])))
 
 
@@ -187,7 +197,7 @@ def _parts(embedding: Float64, states: TokenStates) -> Float64 | None:
     return parts
 
 
-def _linear(scoring: Scoring) -> Projection:
+def linear_part(scoring: Scoring) -> Projection:
     """Return the projection of a plan without what follows W_Q and W_K."""
     projection = scoring.plan.projection.materialised()
     return replace(projection, normalize_queries=False, normalize_keys=False)

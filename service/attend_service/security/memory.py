@@ -14,6 +14,7 @@ from attend.api.feedback import FeedbackListing, InteractionListing
 from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import (
+    MAX_RERANK,
     AcrossRequest,
     BatchRequest,
     MapRequest,
@@ -50,6 +51,9 @@ KEY_BYTES = 50_000
 WEIGHT_BYTES = 64
 """Of a document that is attended to, without reading it."""
 
+TOKENS_BYTES = 500_000
+"""Of the tokens of a passage."""
+
 MATRIX_BYTES = 250_000_000
 """Of a matrix of as many cells as are sent."""
 
@@ -74,11 +78,12 @@ def working_size(sent: Request) -> int:
     match sent:
         case BatchRequest():
             matrix = MATRIX_BYTES if sent.matrix else 0
-            return matrix + sum(map(_search_size, sent.searches))
+            tokens = max(map(_tokens_size, sent.searches), default=0)
+            return matrix + tokens + sum(map(_search_size, sent.searches))
         case AcrossRequest():
-            return _search_size(sent) * len(sent.collections)
+            return _search_size(sent) * len(sent.collections) + _tokens_size(sent)
         case SearchOptions():
-            return _search_size(sent)
+            return _search_size(sent) + _tokens_size(sent)
         case RecommendRequest():
             items = (sent.history, sent.positive, sent.negative, sent.facts, sent.target or ())
             return _listed_size(sent.k) + DOCUMENT_BYTES * sum(map(len, items))
@@ -98,6 +103,12 @@ def _search_size(search: SearchOptions) -> int:
     size = KEY_BYTES if search.value == KEY else DOCUMENT_BYTES
     read = size * count if reads_all else 0
     return WEIGHT_BYTES * weighed + read + _listed_size(search.k, size)
+
+
+def _tokens_size(search: SearchOptions) -> int:
+    """Return the bytes of the tokens of one search; the searches of a batch take turns."""
+    compared = search.rerank + (search.k if search.explain == "tokens" else 0)
+    return TOKENS_BYTES * min(compared, MAX_RERANK)
 
 
 def _listed_size(documents: int, size: int = DOCUMENT_BYTES) -> int:
