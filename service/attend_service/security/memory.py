@@ -82,6 +82,8 @@ def working_size(sent: Request) -> int:
             return matrix + tokens + sum(map(_search_size, sent.searches))
         case AcrossRequest():
             return _search_size(sent) * len(sent.collections) + _tokens_size(sent)
+        case SearchOptions(rerank=0, explain=bool()):
+            return _search_size(sent)
         case SearchOptions():
             return _search_size(sent) + _tokens_size(sent)
         case RecommendRequest():
