@@ -5,9 +5,9 @@ Importing this package loads neither torch nor a model; `load` does both.
 
 from __future__ import annotations
 
-from attend.encoder.cache import CachedEncoder, EmbeddingCache
+from attend.encoder.cache import EmbeddingCache
 from attend.encoder.loading import DEFAULT, canonical_name, load
-from attend.encoder.model import Encoder, SentenceEncoder
+from attend.encoder.model import CachedEncoder, Encoder, SentenceEncoder
 from attend.encoder.passages import Passage
 from attend.encoder.tokens import TokenStates
 

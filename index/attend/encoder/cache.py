@@ -5,16 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from attend.types import Float16, Float32
-
-if TYPE_CHECKING:
-    from attend.encoder.model import Encoder
-    from attend.encoder.passages import Passage
-    from attend.encoder.tokens import TokenStates
 
 ENTRY_BYTES = 400
 """What Python keeps for an entry besides the numbers and the characters, as measured."""
@@ -79,53 +72,6 @@ class EmbeddingCache:
     def usage(self) -> Usage:
         with self._lock:
             return Usage(self._hits, self._misses, len(self._rows), self._size)
-
-
-class CachedEncoder:
-    """An encoder that remembers queries.
-
-    Documents pass it by: one that is unchanged is not encoded again anyway, and a build would
-    drive every query out.
-    """
-
-    def __init__(self, encoder: Encoder, cache: EmbeddingCache) -> None:
-        self._encoder = encoder
-        self._cache = cache
-
-    @property
-    def name(self) -> str:
-        return self._encoder.name
-
-    @property
-    def dimension(self) -> int:
-        return self._encoder.dimension
-
-    def encode_documents(self, texts: Sequence[str]) -> Float32:
-        return self._encoder.encode_documents(texts)
-
-    def encode_queries(self, texts: Sequence[str]) -> Float32:
-        """Return rows (n, dimension); the encoder makes those that the cache lacks."""
-        keys = [Key(self.name, "query", text) for text in texts]
-        cached = self._cache.get(keys)
-        missing = [place for place, row in enumerate(cached) if row is None]
-        if missing:
-            encoded = self._encoder.encode_queries([texts[place] for place in missing])
-            for place, row in zip(missing, encoded, strict=True):
-                cached[place] = row
-                self._cache.put(keys[place], row)
-        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for place, row in enumerate(cached):
-            rows[place] = row
-        return rows
-
-    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
-        return self._encoder.passages(texts, overlap)
-
-    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
-        return self._encoder.token_states(texts, task)
-
-    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
-        return self._encoder.unit_tokens(texts, task)
 
 
 def _size(key: Key, row: Float32 | Float16) -> int:

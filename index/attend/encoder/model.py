@@ -22,6 +22,7 @@ from attend.encoder.batching import (
     distinct,
     using_cores,
 )
+from attend.encoder.cache import EmbeddingCache, Key
 from attend.encoder.passages import Passage, PassageSplitter
 from attend.encoder.tokens import TokenRun, TokenStates, UnitTokens, token_run
 from attend.errors import EncoderError, InvalidRequest
@@ -236,6 +237,53 @@ class SentenceEncoder:
     @cached_property
     def _splitter(self) -> PassageSplitter:
         return _passage_splitter(self._model, self.window, self.name)
+
+
+class CachedEncoder:
+    """An encoder that remembers queries.
+
+    Documents pass it by: one that is unchanged is not encoded again anyway, and a build would
+    drive every query out.
+    """
+
+    def __init__(self, encoder: Encoder, cache: EmbeddingCache) -> None:
+        self._encoder = encoder
+        self._cache = cache
+
+    @property
+    def name(self) -> str:
+        return self._encoder.name
+
+    @property
+    def dimension(self) -> int:
+        return self._encoder.dimension
+
+    def encode_documents(self, texts: Sequence[str]) -> Float32:
+        return self._encoder.encode_documents(texts)
+
+    def encode_queries(self, texts: Sequence[str]) -> Float32:
+        """Return rows (n, dimension); the encoder makes those that the cache lacks."""
+        keys = [Key(self.name, "query", text) for text in texts]
+        cached = self._cache.get(keys)
+        missing = [place for place, row in enumerate(cached) if row is None]
+        if missing:
+            encoded = self._encoder.encode_queries([texts[place] for place in missing])
+            for place, row in zip(missing, encoded, strict=True):
+                cached[place] = row
+                self._cache.put(keys[place], row)
+        rows = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for place, row in enumerate(cached):
+            rows[place] = row
+        return rows
+
+    def passages(self, texts: Sequence[str], overlap: int | None = None) -> list[list[Passage]]:
+        return self._encoder.passages(texts, overlap)
+
+    def token_states(self, texts: Sequence[str], task: str) -> list[TokenStates]:
+        return self._encoder.token_states(texts, task)
+
+    def unit_tokens(self, texts: Sequence[str], task: str) -> list[Float16]:
+        return self._encoder.unit_tokens(texts, task)
 
 
 def _passage_splitter(
