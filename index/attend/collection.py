@@ -169,7 +169,7 @@ class Collection(StoredCollection):
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 facets = None if options.facets is None else facets_of(self.store, options)
-                parts = searches, attention, rows, contents, *self._readers, self._foreign
+                parts = searches, attention, rows, contents, self._readers, self._foreign
                 answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
 

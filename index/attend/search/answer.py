@@ -85,19 +85,17 @@ class Answering:
         attention: Attention,
         passing: Int64 | None,
         store: CollectionStore,
-        types: ValueTypes,
-        tokens: TokenReader,
+        readers: tuple[ValueTypes, TokenReader],
         foreign: ForeignTests,
     ) -> None:
         self.searches = searches
         self.options = searches[0].request
+        self.types, self.tokens = readers
         if self.options.rerank:
-            attention = rerank(attention, searches, self.options.rerank, store, tokens)
+            attention = rerank(attention, searches, self.options.rerank, store, self.tokens)
         self.attention = attention
         self.passing = passing
         self.store = store
-        self.types = types
-        self.tokens = tokens
         self.foreign = foreign
         self._inferred: ValueType | None = None
         every = self.options.mode == "soft" and attention.all_weights is None
