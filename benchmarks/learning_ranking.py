@@ -19,7 +19,6 @@ from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.encoder import DEFAULT
 from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
-from attend.types import QueryInput
 
 RERANKED = 20
 TIMED = 50
@@ -93,9 +92,7 @@ def reranked(name: str, least: float) -> Callable[[Bench], Iterator[Row]]:
     return section
 
 
-def _rerank_times(
-    collection: Collection, name: str, queries: Sequence[QueryInput]
-) -> Iterator[Row]:
+def _rerank_times(collection: Collection, name: str, queries: Sequence[str]) -> Iterator[Row]:
     """Time rerank against the encoder: the medians of queries whose passages are new or cached."""
     seconds: dict[str, list[float]] = {"encoded": [], "plain": [], "new": [], "cached": []}
 

@@ -249,8 +249,8 @@ def withheld_books(bench: Bench) -> Iterator[Row]:
         short = row.name.split(".")[-1]
         yield row.wanted(">=", wanted[short]) if short in wanted else row
     known = given._replace(test=[each for each in given.test if each.document not in set(cold)])
-    among = bench.protocol(known)
-    plain, mixed = (_evaluated(collection, among, reserve=share) for share in (0.0, RESERVE))
+    warm = bench.protocol(known)
+    plain, mixed = (_evaluated(collection, warm, reserve=share) for share in (0.0, RESERVE))
     lost = 1 - mixed.measures["ndcg@10"] / plain.measures["ndcg@10"]
     yield Row("cold.warm_loss", f"lost by others for {RESERVE:.0%} of the list", lost).wanted(
         "<=", 0.02

@@ -136,7 +136,7 @@ class ForeignTests:
         if not self._has_texts:
             return
         self._read()
-        if self.test is None or self.settled[version] == EVER:
+        if self.settled.setdefault(version, EVER) == EVER:
             threading.Thread(target=self._follow, name="attend-foreign", daemon=True).start()
 
     def refresh(self) -> None:
@@ -191,7 +191,12 @@ class ForeignTests:
             self._store.record(SETTING, self.test.model_dump(mode="json"))
 
     def _use(self, test: ForeignTest) -> None:
-        self.test, self.settled = test, {test.version: test.settled}
+        # Under another version all others are due again, as one that is activated once more.
+        same = self.test is not None and self.test.version == test.version
+        self.test, self.settled = (
+            test,
+            {**(self.settled if same else {}), test.version: test.settled},
+        )
 
     def _is_recent(self, view: View, last_key: int) -> bool:
         """Return whether the test is of this version, and few keys are new since."""

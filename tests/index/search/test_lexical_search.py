@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -122,13 +124,17 @@ def world(tmp_path, tiny_encoder):
 
 
 def counting(monkeypatch) -> list[int]:
-    """How many documents each look at the index asked for."""
+    """How many documents each look of this thread at the index asked for.
+
+    In the background the collection asks its own passages, after the first search.
+    """
     from attend.keys import Snapshot
 
     asked, search = [], Snapshot.search
 
     def counted(self, queries, rows, attend, recall=None):
-        asked.append(attend)
+        if threading.current_thread() is threading.main_thread():
+            asked.append(attend)
         return search(self, queries, rows, attend, recall)
 
     monkeypatch.setattr(Snapshot, "search", counted)

@@ -209,7 +209,8 @@ def test_the_command_line_says_that_nothing_answers(world):
     asked = ["search", "gold", "--data", str(world.data.folder), "-k", "2"]
     said = CliRunner().invoke(main, asked).output
     assert "nothing here answers that (confidence 0.000)" in said
-    assert len(said.splitlines()) == 5  # both documents are listed with their passages
+    # A header, both documents with their passages, and the sentence.
+    assert len(said.splitlines()) == 6
     for option in (["--min-confidence", "0"], ["--lexical", "0.3"], ["--lexical", "on"]):
         answer = json.loads(CliRunner().invoke(main, [*asked, *option, "--json"]).output)
         assert answer["answered"]
