@@ -39,12 +39,15 @@ def is_out_of_files(error: BaseException | None) -> bool:
     """Return whether an error comes from a want of files, as any library says it.
 
     SQLite has one code for all reasons for which a file cannot be opened: it counts where few
-    files are free.
+    files are free. Causes may lead back to an error before them, as where a library raises an
+    error that it has kept: each is looked at once.
 
     >>> is_out_of_files(OSError(errno.EMFILE, "Too many open files"))
     True
     """
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True
         if isinstance(error, RuntimeError) and NONE_LEFT in str(error):

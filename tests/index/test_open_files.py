@@ -68,3 +68,9 @@ def test_a_store_leaves_files_to_connections(tmp_path: Path) -> None:
     with few_files(20), pytest.raises(OutOfFiles, match=r"documents\.db .*LimitNOFILE"):
         Store(tmp_path / "documents.db")
     Store(tmp_path / "documents.db").close()
+
+
+def test_causes_that_lead_back_to_themselves_end() -> None:
+    first, second = RuntimeError("the connection is lost"), ValueError("it is tried again")
+    first.__context__, second.__context__ = second, first
+    assert not is_out_of_files(first)
