@@ -23,6 +23,7 @@ from learning_beside import adapter, tuned
 from learning_costs import judgements
 from learning_foreign import foreign
 from learning_live import many_keys
+from learning_plain import plain
 from learning_ranking import bilingual, conala, reranked, scifact, scifact_narrow
 from learning_rows import Results, Row
 from learning_safety import KINDS, cannot_gain, simulated_losses
@@ -32,9 +33,11 @@ Section = Callable[[Bench], Iterator[Row]]
 
 SECTIONS: Mapping[str, Section] = {
     "conala": conala,
+    "conala-plain": plain("conala"),
     "conala-adapter": adapter("conala"),
     "scifact": scifact,
     "scifact-64": scifact_narrow,
+    "scifact-plain": plain("scifact"),
     "scifact-adapter": adapter("scifact"),
     "rerank-conala": reranked("conala", 0.675),
     "rerank-scifact": reranked("scifact", 0.69),
@@ -53,7 +56,7 @@ SECTIONS: Mapping[str, Section] = {
 
 QUICK = ("conala", "conala-adapter", "cannot-gain-shuffled")
 
-PEERS = tuple(name for name in SECTIONS if name.endswith(("-adapter", "-tuned")))
+PEERS = tuple(name for name in SECTIONS if name.endswith(("-adapter", "-tuned", "-plain")))
 
 SETS = (
     "conala",

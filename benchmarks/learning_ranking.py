@@ -12,7 +12,7 @@ from common import progress
 from learning_contest import Contest, first, found, unit, variant
 from learning_live import CALM, switched
 from learning_rows import Row, ahead, difference_row, not_behind
-from learning_sets import Bench, RankingSet, encoder, taught, trained
+from learning_sets import TITLES, Bench, RankingSet, encoder, taught, trained
 
 from attend import Collection
 from attend.api.base import parse
@@ -48,6 +48,7 @@ def conala(bench: Bench) -> Iterator[Row]:
         contest.search("trained")
         row = contest.row("conala.trained", "CoNaLa, trained", "trained").wanted(">=", 0.78)
         yield row._replace(note=run.said)
+        yield from _among_new(collection, given)
         yield _gain(contest, "conala.gain", "CoNaLa, trained less frozen", "frozen")
         yield Row("conala.seconds", "CoNaLa, seconds of train with both views", run.seconds)
 
@@ -64,6 +65,7 @@ def scifact(bench: Bench) -> Iterator[Row]:
         contest.search("trained")
         row = contest.row("scifact.trained", "SciFact, trained", "trained").wanted(">=", 0.88)
         yield row._replace(note=run.said)
+        yield from _among_new(collection, given)
         yield from _against_memory(contest)
         yield from _by_kind_of_query(contest, given)
         yield from _times(run.recipe_seconds, run.seconds)
@@ -115,6 +117,25 @@ def _rerank_times(collection: Collection, name: str, queries: Sequence[str]) -> 
     yield Row(f"{name}.rerank_new", "  times the encoder's, new passages", share).wanted("<=", 1.2)
     extra = 1000 * (median["cached"] - median["plain"])
     yield Row(f"{name}.rerank_cached", "  ms, cached passages", extra).wanted("<=", 5)
+
+
+def _among_new(collection: Collection, given: RankingSet) -> Iterator[Row]:
+    """Questions that only new documents answer, ranked among documents that no example names.
+
+    A gain that comes from pushing labelled documents down shows here as none.
+    """
+    contest = Contest(collection, given.test.some(unseen(given)))
+    mask = {"mask": {"exclude": sorted(given.train.documents())}}
+    untrained = collection.store.projections()[0].version
+    contest.search("frozen", projection=untrained, lexical=False, **mask)
+    contest.search("trained", **mask)
+    name, title = given.name, TITLES[given.name]
+    what = f"{title}, {len(contest.judged.queries)} new among new"
+    yield contest.row(f"{name}.frozen_new", f"{what}, frozen", "frozen")
+    row = contest.row(f"{name}.trained_new", f"{what}, trained", "trained")
+    yield row.wanted(">=", 0.865) if name == "conala" else row
+    found = contest.difference("trained", "frozen")
+    yield ahead(difference_row(f"{name}.gain_new", "  trained less frozen", found), found.p)
 
 
 def _untrained(collection: Collection, given: RankingSet) -> Contest:
