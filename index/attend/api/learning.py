@@ -34,9 +34,9 @@ class TrainRequest(Request):
 
     objective: Objective = "ranking"
     """ranking: find what examples call relevant; answers: make the blended value right, learned
-    from the stored values themselves; interactions: recommend what comes next, learned from what
-    users met; ratings: predict what a user would give a document, learned from the numbers they
-    gave others."""
+    from the stored values themselves; interactions: recommend what comes next, learned from
+    the interactions of users; ratings: predict what a user would give a document, learned from the
+    numbers that they gave others."""
     value: str | None = Field(None, max_length=256)
     """With answers: a field of the value, else all of it."""
     share_seen: float = Field(0.5, ge=0, le=1)

@@ -141,7 +141,7 @@ class RecommendRequest(Request):
     k: int = Field(10, ge=1, le=MAX_K)
     """The number of documents to list."""
     offset: int = Field(0, ge=0, le=MAX_K)
-    """The number of them to skip first."""
+    """The number of documents to skip before the first that is listed."""
     attend: AttendSize = "all"
     """The number of documents over which weights sum to one."""
     filter: dict[str, JsonValue] | None = None

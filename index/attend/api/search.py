@@ -91,7 +91,7 @@ class SearchOptions(Request):
     k: int = Field(10, ge=1, le=MAX_K)
     """The number of attended documents to list."""
     offset: int = Field(0, ge=0, le=MAX_K)
-    """The number of them to skip first."""
+    """The number of documents to skip before the first that is listed."""
     attend: AttendSize = 100
     """The number of top documents over which weights sum to one."""
     filter: dict[str, JsonValue] | None = None

@@ -1,4 +1,4 @@
-"""Recommending: what users met, what may come next, what they would think of it."""
+"""Recommending: the interactions of users, what may come next, and predicted values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def recommend(collection: str, body: RecommendRequest) -> Response:
     scope="write",
 )
 def add_interactions(collection: str, body: InteractionsRequest) -> Response:
-    """Say which users met which documents: all of it is taken, or none.
+    """Add interactions of users with documents, all or none.
 
     It counts at once as the history of these users, and in a model from the next training on.
     Numbers from `liked_from` up are likes; the threshold is chosen from the data, or set. The same
@@ -86,14 +86,14 @@ def add_interactions(collection: str, body: InteractionsRequest) -> Response:
     INTERACTIONS,
     query=InteractionListing,
     returns={200: InteractionsAnswer},
-    # Who everybody is, and what they met, is for those who keep it, and not for all who may search.
+    # Users and their interactions are read by those who write them, not by all who may search.
     scope="write",
     reads=True,
 )
 def list_interactions(collection: str, query: InteractionListing) -> Response:
     """List interactions, of one user or of all, page by page.
 
-    This needs a key that may write: it tells who all users are, and what they met.
+    This needs a key that may write, as it names all users and their interactions.
     """
     store = collection_of(collection).store
     scope = fingerprint("interactions", query.user or "")
