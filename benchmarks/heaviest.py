@@ -1,6 +1,6 @@
 """The heaviest legal request of each route: 30 at once, their memory and their time.
 
-    python benchmarks/heaviest.py [--quick] [--json] [--only NAME,…] [--folder DATA]
+    python benchmarks/heaviest.py [--quick] [--json] [--only NAME,…] [--folder DATA] [--texts]
 
 The routes and their limits are those of the OpenAPI document. For each, a search changes one
 field of a request after the other, and keeps what makes the answer take more memory or time
@@ -100,6 +100,7 @@ def _options() -> argparse.Namespace:
     flags.add_argument("--only", help="names of operations, with commas between")
     flags.add_argument("--deadline", type=float, default=60, help="of the server, in seconds")
     flags.add_argument("--seconds", type=float, default=120, help="of the search for a route")
+    flags.add_argument("--texts", action="store_true", help="queries are texts, not vectors")
     flags.add_argument("--folder", type=Path, help="a data folder to make, or to use again")
     return flags.parse_args()
 
@@ -112,7 +113,8 @@ def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
     with running(folder, TRIAL_SECONDS) as server:
         document = json.loads(urllib.request.urlopen(f"{server.address}/openapi.json").read())
         limits = {each.name: each.body_limit or 64 * MEBIBYTE for each in all_operations()}
-        material = Material(sizes.scratch, document["components"]["schemas"])
+        schemas = document["components"]["schemas"]
+        material = Material(sizes.scratch, schemas, texts=options.texts)
         chosen = [
             route
             for route in routes(document, limits)
@@ -121,7 +123,7 @@ def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
     for route in chosen:
         heaviest = heaviest_of(folder, route, material, sizes.trials, options.seconds)
         for draft, cost in heaviest:
-            fired = fire(folder, draft, options.deadline)
+            fired = fire(folder, draft, options.deadline, options.texts)
             name = f"{route.method} {route.path}"
             progress(
                 f"{name}: alone {cost.mebibytes:.0f} MiB, {cost.seconds:.1f} s; at once {fired} "
@@ -138,10 +140,14 @@ def run(folder: Path, sizes: Sizes, options: argparse.Namespace) -> None:
 
 
 def build(folder: Path, sizes: Sizes) -> None:
-    """Fill a library: `books` to read, `scratch` to change, `saved` to restore, and shelves."""
+    """Fill a library: `books` and `texts` to read, `scratch` to change, `saved` to restore.
+
+    `texts` has an encoder, and vectors beside its texts, so that nothing is encoded here.
+    """
     rng = np.random.default_rng(0)
     with closing(Data(folder)) as data:
         fill(data, "books", sizes.books, rng)
+        fill(data, "texts", sizes.books, rng, texts=True)
         fill(data, "scratch", sizes.scratch, rng)
         fill(data, "saved", sizes.saved, rng)
         for number in range(sizes.shelves):
@@ -152,14 +158,15 @@ def build(folder: Path, sizes: Sizes) -> None:
                 collection.add_projection(collection.fit_projection("pca", WIDTH // 2))
 
 
-def fill(data: Data, name: str, count: int, rng: np.random.Generator) -> None:
-    collection = data.create(name, dimension=WIDTH)
+def fill(data: Data, name: str, count: int, rng: np.random.Generator, texts: bool = False) -> None:
+    collection = data.create(name) if texts else data.create(name, dimension=WIDTH)
     for start in range(0, count, 1000):
         vectors = rng.standard_normal((min(1000, count - start), WIDTH)).astype(np.float32)
         collection.upsert(
             {
                 "id": str(start + n),
                 "vector": vector,
+                **({"text": f"{start + n} {TEXT}"} if texts else {}),
                 "value": {"n": start + n},
                 "payload": {"text": TEXT, "n": start + n, "genre": f"g{n % 20}"},
             }
@@ -174,8 +181,8 @@ def fill(data: Data, name: str, count: int, rng: np.random.Generator) -> None:
 class Trials:
     """Requests one at a time to one server, which is started again where one was killed."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, texts: bool) -> None:
+        self.server, self.texts = server, texts
         self.numbers = 0
         self.snapshot: bytes | None = None
 
@@ -183,7 +190,8 @@ class Trials:
         """Return a draft as a request; it names collections that it may change."""
         self.numbers += 1
         name = draft.route.name
-        collection = "scratch" if name.startswith(WRITING) else "books"
+        reading = "texts" if self.texts else "books"
+        collection = "scratch" if name.startswith(WRITING) else reading
         if name in ("make_collection", "restore_snapshot"):
             collection = f"new{self.numbers}"
         if name == "drop_collection":
@@ -222,15 +230,15 @@ def heaviest_of(
     if route.body is None:
         return [(first_draft(route, material), Cost(0, 0, 0))]
     with running(folder, TRIAL_SECONDS) as server:
-        attempts = Trials(server)
+        attempts = Trials(server, material.texts)
         server.send(Sent("POST", "/v1/collections/books/search", LIGHT))
         return search(route, material, attempts.measure, trials, seconds)
 
 
-def fire(folder: Path, draft: Draft, deadline: float) -> Fired:
+def fire(folder: Path, draft: Draft, deadline: float, texts: bool) -> Fired:
     """Send 30 requests at once, and watch the server."""
     with running(folder, deadline) as server, ThreadPoolExecutor(AT_ONCE) as pool:
-        attempts = Trials(server)
+        attempts = Trials(server, texts)
         light = Sent("POST", "/v1/collections/books/search", LIGHT)
         for _ in range(3):
             server.send(light)

@@ -39,7 +39,7 @@ FIXED: Mapping[str, list[Any]] = {
     "source": ["x" * 256],
     "time": ["2024-05-17", 1.0],
     "cursor": [ABSENT],
-    "collection": ["books"],
+    "collection": ["texts"],
     "collections": [[f"shelf{n}" for n in range(32)], ["books"]],
     "by": ["ndcg@10"],
     "encoder": [ABSENT],
@@ -63,12 +63,14 @@ class Material:
         documents: their ids are the numbers below it.
         schemas: those of the OpenAPI document, by name.
         width: of the vectors.
+        texts: whether queries are texts, of a collection that has an encoder.
         longest: the longest list of objects.
     """
 
     documents: int
     schemas: Mapping[str, Any]
     width: int = WIDTH
+    texts: bool = False
     longest: int = 100_000
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -135,11 +137,25 @@ class Material:
     def parts(self, count: int) -> Value:
         return lambda n: [{"vector": self.vector()} for _ in range(count)]
 
+    def text_parts(self, count: int) -> Value:
+        return lambda n: [{"text": self.text(100)(n)} for _ in range(count)]
+
     def nested(self, size: int) -> Value:
         return lambda n: {"a": [[i] for i in range(size)], "n": self.rng.randrange(10**9)}
 
     def _drawn(self) -> dict[str, list[Value]]:
         """Return values that differ from item to item, by field, or by model and field."""
+        drawn = self._drawn_of_vectors()
+        if self.texts:
+            drawn["query"] = [
+                self.text(300),
+                lambda n: {"mixture": self.text_parts(1000)(n)},
+                lambda n: {"mixture": self.text_parts(100)(n)},
+                lambda n: {"blend": self.text_parts(100)(n)},
+            ]
+        return drawn
+
+    def _drawn_of_vectors(self) -> dict[str, list[Value]]:
         unknown_fields: Value = lambda n: [f"nothing {self.rng.random()}" for _ in range(32)]  # noqa: E731
         facets = [unknown_fields, constant(["text", "n", "genre"])]
         return {
@@ -176,5 +192,5 @@ class Material:
             "InteractionItem.user": [lambda n: f"user {n % 1000}"],
             "vector": [self.vector],
             "text": [constant(ABSENT), self.text(100)],
-            "q": [self.text(1000), self.text(10)],
+            "q": [self.text(300), self.text(10)],
         }

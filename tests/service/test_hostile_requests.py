@@ -25,7 +25,6 @@ from attend.api.search import (
     MAX_BATCH_PARTS,
 )
 from attend.deadline import deadline
-from attend.search.values import MAX_PATHS
 from attend_service.operations import WORKING_SHARE, Operation
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY
@@ -248,15 +247,3 @@ def test_the_heaviest_requests_share_their_memory_and_keep_nobody_else_waiting(
         statuses = [answer.result()[0] for answer in answers]
         assert set(statuses) <= {200, 503}  # 503: it waited for memory until its deadline
         assert 200 in statuses
-
-
-# -- what clients name ------------------------------------------------------------------------
-
-
-def test_paths_that_clients_name_are_forgotten_again(library: Path) -> None:
-    with closing(Data(library, read_only=True)) as data:
-        books = data.collection("books")
-        for number in range(3 * MAX_PATHS):
-            with pytest.raises(Exception, match="No document looked at has a value"):
-                books.search([1, 0, 0], mode="soft", value=f"nothing {number}")
-        assert len(books._types._inferred) <= MAX_PATHS
