@@ -106,6 +106,11 @@ def client(tmp_path: Path) -> Iterator[Any]:
 
 
 def traced(request: Callable[[], Any]) -> Route:
+    """Return the shortest of three paths: now and then one does work that is not of a search."""
+    return min(_traced(request) for _ in range(3))
+
+
+def _traced(request: Callable[[], Any]) -> Route:
     tracer = Tracer()
     sys.setprofile(tracer)
     try:
@@ -133,5 +138,5 @@ def test_the_first_search_after_a_write_is_like_any_other(client: Any) -> None:
     warm = traced(lambda: client.post(SEARCH, json=PLAIN))
     document = {"id": "new", "text": "a new text", "value": 1.0, "payload": {"g": 1}}
     assert client.post(DOCUMENTS, json=[document]).status_code == 200
-    first = traced(lambda: client.post(SEARCH, json=PLAIN))
+    first = _traced(lambda: client.post(SEARCH, json=PLAIN))
     assert first.calls <= 1.3 * warm.calls
