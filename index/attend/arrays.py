@@ -36,6 +36,26 @@ def top(scores: Floats, k: int) -> Int64:
     return np.take_along_axis(columns, order, axis=-1)
 
 
+def top_mask(scores: Floats, k: int) -> Bool:
+    """Mark the k largest of each row (q, n), of equals those of the lower columns; all if n is
+    below k.
+
+    >>> top_mask(np.array([[0.2, 0.9, 0.2]]), 2).tolist()
+    [[True, True, False]]
+    """
+    if k >= scores.shape[1]:
+        return np.ones(scores.shape, dtype=bool)
+    least = kth_largest(scores, k)
+    marks: Bool = scores >= least
+    excess = np.flatnonzero(np.count_nonzero(marks, axis=1) > k)
+    if len(excess):
+        rows, level = scores[excess], least[excess]
+        equal = rows == level
+        room = k - np.count_nonzero(rows > level, axis=1)
+        marks[excess] &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])
+    return marks
+
+
 def kth_largest(scores: FloatArray, k: int) -> FloatArray:
     """The k-th largest of each row (..., n), k at most n: (..., 1).
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from attend.arrays import KeyTable, kth_largest, unit
+from attend.arrays import KeyTable, top_mask, unit
 from attend.attention import Mechanism
 from attend.measure.statistics import dcg
 from attend.types import Bool, Float32, Float64, Floats, Int64
@@ -161,10 +161,12 @@ def products(queries: Float32, keys: Float32) -> Float32:
 
 def top_places(scores: NDArray[Any], count: int) -> Int64:
     """Return the columns of the largest scores (q, c), best first, equals by the lower column."""
-    if 4 * count < scores.shape[1]:
-        # A superset by value first, so that equals at its end still go by column.
-        scores = np.where(scores >= kth_largest(scores, count), scores, -np.inf)
-    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    if 4 * count >= scores.shape[1]:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    # Marks first, so that only a few are sorted.
+    places = np.nonzero(top_mask(scores, count))[1].reshape(-1, count)
+    order = np.argsort(-np.take_along_axis(scores, places, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)
 
 
 def ideal_dcg(grades: NDArray[Any]) -> Float64:

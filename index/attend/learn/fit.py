@@ -26,6 +26,9 @@ from attend.types import Float32, Int64
 Batch = TypeVar("Batch", contravariant=True)
 Result = TypeVar("Result")
 
+MOST_RUNS = 32
+"""Runs of documents with as many keys each, up to which each run is reduced by itself."""
+
 Watch = Callable[[float], None]
 """Receives the progress of a fit, 0 to 1; may raise to stop it."""
 
@@ -281,12 +284,19 @@ class Residual:
         return total.index_add(0, torch.from_numpy(owner[moved]), deltas)
 
     def best(self, scores: Any, documents: Int64) -> Any:
-        """(b, m') scores of the documents' keys -> (b, c), each document's best key."""
+        """(b, m') scores of the documents' keys -> (b, c), each document's best key.
+
+        Fast where documents with as many keys are neighbours.
+        """
         counts = self.memory.counts[documents]
         if self.memory.single:
             return scores
-        if (counts == counts[0]).all():  # as where texts have the same fields: far faster
-            return scores.view(len(scores), len(documents), int(counts[0])).amax(dim=2)
+        cuts = np.flatnonzero(np.diff(counts)) + 1
+        if len(cuts) < MOST_RUNS:  # several times as fast, with the gradient
+            runs = [(len(run), int(run[0])) for run in np.split(counts, cuts)]
+            parts = scores.split([count * keys for count, keys in runs], dim=1)
+            by_run = zip(parts, runs, strict=True)
+            return self.torch.cat([part.unflatten(1, run).amax(2) for part, run in by_run], dim=1)
         owner = self.torch.from_numpy(np.repeat(np.arange(len(documents)), counts))
         best = self.torch.full((len(scores), len(documents)), -math.inf)
         return best.scatter_reduce(1, owner.expand(len(scores), -1), scores, "amax")

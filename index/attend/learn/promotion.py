@@ -18,7 +18,13 @@ import numpy as np
 
 from attend.learn.held_out import Split
 from attend.learn.selection import Outcome, mixed
-from attend.measure.statistics import by_group, difference_interval, paired_randomisation
+from attend.measure.statistics import (
+    LEVEL,
+    Interval,
+    by_group,
+    difference_intervals,
+    paired_randomisation,
+)
 from attend.types import Float64, Int64, Json
 
 SIGNIFICANCE = 0.05
@@ -91,7 +97,7 @@ class Criterion:
     def figures(self) -> dict[str, Any]:
         """Both means, their difference with its interval, and the p-value."""
         before, after = self._observations
-        interval = difference_interval(after, before)
+        interval, _ = self._intervals
         means = [float(side.mean()) for side in (self.before, self.after)]
         if self.squares:
             means = [float(np.sqrt(mean)) for mean in means]
@@ -111,6 +117,12 @@ class Criterion:
         """The difference of the means, above zero where what was learned is better."""
         difference: float = self.figures["difference"]
         return -difference if self.errors else difference
+
+    @cached_property
+    def _intervals(self) -> list[Interval]:
+        """Of the difference: the usual one, and the one whose bounds the test looks at."""
+        before, after = self._observations
+        return difference_intervals(after, before, [LEVEL, 1 - 2 * self.significance])
 
     @cached_property
     def _observations(self) -> tuple[Float64, Float64]:
@@ -134,8 +146,7 @@ class Criterion:
     @cached_property
     def worst(self) -> float:
         """The largest change for the worse that is not ruled out, as a change: NaN of one group."""
-        before, after = self._observations
-        interval = difference_interval(after, before, 1 - 2 * self.significance)
+        _, interval = self._intervals
         return (-interval.high if self.errors else interval.low) / self._unit
 
     @property

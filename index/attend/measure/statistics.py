@@ -7,6 +7,7 @@ SciPy and scikit-learn are imported where they are used: they take longer to imp
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -143,12 +144,17 @@ def mean_interval(values: ArrayLike) -> Interval:
     return mean_intervals(_checked(values)[:, None])[0]
 
 
-def difference_interval(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Interval:
+def difference_interval(a: ArrayLike, b: ArrayLike) -> Interval:
     """Return the mean of a - b over pairs (n), with its bootstrap interval."""
-    return mean_intervals(np.subtract(*_paired(a, b))[:, None], level)[0]
+    return difference_intervals(a, b, [LEVEL])[0]
 
 
-def mean_intervals(columns: ArrayLike, level: float = LEVEL) -> list[Interval]:
+def difference_intervals(a: ArrayLike, b: ArrayLike, levels: Sequence[float]) -> list[Interval]:
+    """Return the mean of a - b over pairs (n), with an interval for each level."""
+    return [columns[0] for columns in _intervals(np.subtract(*_paired(a, b))[:, None], levels)]
+
+
+def mean_intervals(columns: ArrayLike) -> list[Interval]:
     """Return the mean of each column of (n, m), with bias-corrected accelerated intervals.
 
     The same draws of rows serve all columns. BCa (Efron 1987) follows the skew that measures
@@ -160,17 +166,25 @@ def mean_intervals(columns: ArrayLike, level: float = LEVEL) -> list[Interval]:
     >>> mean_intervals([[0.5], [0.5], [0.5]])
     [Interval(mean=0.5, low=0.5, high=0.5)]
     """
+    return _intervals(columns, [LEVEL])[0]
+
+
+def _intervals(columns: ArrayLike, levels: Sequence[float]) -> list[list[Interval]]:
+    """Return the interval of each column of (n, m), for each level."""
     values = _checked(columns, axes=2)
     count, width = values.shape
     means = values.mean(axis=0)  # (n, m) -> (m)
     if count < 2:
-        return [Interval(float(mean), math.nan, math.nan) for mean in means]
-    low, high = means.copy(), means.copy()
+        return [[Interval(float(mean), math.nan, math.nan) for mean in means] for _ in levels]
+    bounds = np.broadcast_to(means, (len(levels), 2, width)).copy()
     # Values that differ by rounding alone have no spread, and no skew to divide by.
     varied = np.ptp(values, axis=0) > 1e-12 * np.abs(values).max(axis=0)
     if varied.any():
-        low[varied], high[varied] = _bca(values[:, varied], level)
-    return [Interval(float(means[i]), float(low[i]), float(high[i])) for i in range(width)]
+        bounds[:, :, varied] = _bca(values[:, varied], levels)
+    return [
+        [Interval(*map(float, column)) for column in zip(means, low, high, strict=True)]
+        for low, high in bounds
+    ]
 
 
 def by_group(values: ArrayLike, groups: ArrayLike) -> Float64:
@@ -273,14 +287,16 @@ def auroc(higher: ArrayLike, lower: ArrayLike) -> float:
     return float(roc_auc_score(labels, np.concatenate([first, second])))
 
 
-def _bca(values: Float64, level: float) -> tuple[Float64, Float64]:
-    """Return the bounds (m,), (m,) of the means of the columns of (n, m)."""
+def _bca(values: Float64, levels: Sequence[float]) -> list[tuple[Float64, Float64]]:
+    """Return the bounds (m,), (m,) of the means of the columns of (n, m), for each level."""
     from scipy.stats import bootstrap
 
     count, width = values.shape
 
     def means(rows: Float64, axis: int) -> Float64:
         """Average the rows (..., r) of the values: (m, ...)."""
+        if width == 1:
+            return np.asarray(values[:, 0][rows].mean(axis=-1)[None])
         samples = rows.reshape(-1, rows.shape[-1]).astype(np.int64)
         samples += np.arange(len(samples))[:, None] * count
         # The number of times that each row was drawn: one product then serves every column.
@@ -288,17 +304,21 @@ def _bca(values: Float64, level: float) -> tuple[Float64, Float64]:
         averaged = values.T @ times.T.astype(np.float64) / rows.shape[-1]  # (m, n) @ (n, draws)
         return np.asarray(averaged.reshape(width, *rows.shape[:-1]))
 
-    interval = bootstrap(
-        (np.arange(count),),
-        means,
-        n_resamples=RESAMPLES,
-        batch=max(1, BLOCK // count),
-        vectorized=True,
-        confidence_level=level,
-        method="BCa",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return interval.low, interval.high
+    result, bounds = None, []
+    for level in levels:  # of the same draws
+        result = bootstrap(
+            (np.arange(count),),
+            means,
+            n_resamples=0 if result else RESAMPLES,
+            batch=max(1, BLOCK // count),
+            vectorized=True,
+            confidence_level=level,
+            method="BCa",
+            bootstrap_result=result,
+            rng=np.random.default_rng(SEED),
+        )
+        bounds.append((result.confidence_interval.low, result.confidence_interval.high))
+    return bounds
 
 
 def _binned(shares: Float64, bins: int) -> tuple[Float64, np.ndarray]:

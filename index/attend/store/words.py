@@ -237,7 +237,7 @@ def search(reader: WordReader, words: Mapping[str, str], limit: int | None = Non
     ideal = (K1 + 1) * sum(idf(term.documents, size) for term in (*used, *absent))
     rows, scores = _summed([reader.match(term.stem, term.word) for term in used])
     maximum = float(scores.max(initial=0.0))
-    if limit is not None:
+    if limit is not None and limit < len(rows):
         best = np.sort(np.lexsort((rows, -scores))[:limit])
         rows, scores = rows[best], scores[best]
     return Lexical(rows, scores, maximum, ideal, tuple(term.stem for term in used))

@@ -298,7 +298,7 @@ class ServedVersion:
     def ndcg(self, questions: Questions, among: Bool | None = None) -> Float64:
         """nDCG@10 of questions (q,) over some documents (n,), all if None."""
         ranked = np.arange(len(self.table)) if among is None else np.flatnonzero(among)
-        step = max(1, BLOCK // (4 * len(self.table.vectors) * self.mechanism.heads))
+        step = max(1, BLOCK // (16 * len(self.table.vectors) * self.mechanism.heads))
         values = [np.empty(0)]
         for index in range(0, questions.count, step):
             part = questions.some(np.arange(index, min(index + step, questions.count)))
