@@ -179,10 +179,17 @@ class Candidates(NamedTuple):
 
     def scores(self, examples: float, lexical: float, coverage: float = 0.0) -> Float32:
         """max(dense, α·examples) + λ·coverage^γ·lexical: (q, c), NEVER or so where padded."""
-        scores = self.dense
-        if examples > 0:
-            there = self.examples > NEVER
-            scores = np.where(there, np.maximum(scores, examples * self.examples), scores)
+        return self.with_words(self.by_keys(examples), lexical, coverage)
+
+    def by_keys(self, examples: float) -> Float32:
+        """max(dense, α·examples): (q, c), NEVER where padded."""
+        if examples <= 0:
+            return self.dense
+        there = self.examples > NEVER
+        return np.where(there, np.maximum(self.dense, examples * self.examples), self.dense)
+
+    def with_words(self, scores: Float32, lexical: float, coverage: float) -> Float32:
+        """Add λ·coverage^γ·lexical to scores (q, c)."""
         if lexical == 0:
             return scores
         strength = np.float32(lexical) * self.coverage ** np.float32(coverage)

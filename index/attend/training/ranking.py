@@ -119,7 +119,7 @@ class RankingObjective(ObjectiveRun):
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, self.figures)
         self.active = active_version(self.task)
-        self.candidates: dict[tuple[int, Split, float], Candidates] = {}
+        self.candidates: dict[tuple[int, float], Candidates] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -240,11 +240,13 @@ class RankingObjective(ObjectiveRun):
         worded = "words" in parts and bool(questions.lexical.nnz)
         values: Values = {}
         for split, candidates in zip(fold.splits, by_split, strict=True):
-            self.candidates[id(fold), split, share] = candidates
+            if split == fold.splits[0]:  # by which it is calibrated: ranked as searches rank
+                self.candidates[id(fold), share] = candidates
             for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
+                by_keys = candidates.by_keys(factor)
                 for words in LEXICAL if worded else LEXICAL[:1]:
-                    choice = RankingChoice(share, factor, *words)
-                    values[split, choice] = candidates.ndcg(candidates.scores(factor, *words))
+                    scores = candidates.with_words(by_keys, *words)
+                    values[split, RankingChoice(share, factor, *words)] = candidates.ndcg(scores)
         return values
 
     def _fit(
@@ -282,7 +284,7 @@ class RankingObjective(ObjectiveRun):
     def _calibrate(self) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         folds, choice = self.folds, self.choice
-        parts = [self.candidates[id(fold), fold.splits[0], choice.share] for fold in folds]
+        parts = [self.candidates[id(fold), choice.share] for fold in folds]
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from attend.arrays import top_mask
 from attend.learn import data
-from attend.learn.data import answerable, twins
+from attend.learn.data import answerable, top_places, twins
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -33,6 +34,20 @@ def test_a_memory_in_figures(counts):
     assert len(memory) == len(counts)
     assert memory.counts.tolist() == counts
     assert memory.single == (max(counts) == 1)
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 12))
+def test_the_best_places_against_a_sort_that_keeps_equals_in_order(seed, width, count):
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 9, (5, width)).astype(np.float32)  # many equals
+    scores[random.random(scores.shape) < 0.2] = -np.inf
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    assert top_places(scores, count).tolist() == expected.tolist()
+    marked = [np.flatnonzero(row).tolist() for row in top_mask(scores, count)]
+    assert marked == np.sort(expected, axis=1).tolist()
 
 
 # -- questions -------------------------------------------------------------------------------------

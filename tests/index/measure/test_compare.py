@@ -22,6 +22,7 @@ from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate
 from attend.measure.statistics import (
     count_gains,
     difference_interval,
+    difference_intervals,
     mean_interval,
     mean_intervals,
     paired_randomisation,
@@ -113,6 +114,16 @@ def test_an_interval_of_differences_keeps_pairs_together():
     found = difference_interval(a, b)
     assert found.high - found.low < 0.006
     assert (found.low, found.high) == pytest.approx(tuple(wanted.confidence_interval), abs=3e-4)
+
+
+def test_intervals_of_several_levels_are_those_of_each():
+    random = np.random.default_rng(7)
+    a, b = random.random((2, 80)) ** 2
+    levels = [0.5, 0.95, 0.99]
+    nested = difference_intervals(a, b, levels)
+    assert nested == [difference_intervals(a, b, [level])[0] for level in levels]
+    assert nested[1] == difference_interval(a, b)
+    assert nested[2].low < nested[1].low < nested[0].low
 
 
 def test_columns_are_drawn_together_and_each_as_alone():
