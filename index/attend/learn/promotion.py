@@ -120,7 +120,7 @@ class Criterion:
 
     @cached_property
     def _intervals(self) -> list[Interval]:
-        """Of the difference: the usual one, and the one whose bounds the test looks at."""
+        """Return the usual interval of the difference, and the one that the test looks at."""
         before, after = self._observations
         return difference_intervals(after, before, [LEVEL, 1 - 2 * self.significance])
 
