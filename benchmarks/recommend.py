@@ -15,12 +15,13 @@ from typing import Any
 
 import ledger
 import numpy as np
+import recommend_films
 import recommend_ratings
 import recommend_speed
 from common import DATA, parser, progress, tell
-from learning_rows import Difference, Row, ahead, difference_row, row_of
+from learning_rows import Difference, Row, ahead, difference_row, not_behind, row_of
 from recommend_peers import PEERS, QUICK, WITHHELD, peer, settings
-from recommend_sets import Bench, books, collection_of, matrix_of, words_of
+from recommend_sets import Bench, Books, books, collection_of, matrix_of, words_of
 
 from attend import Collection, Data
 from attend.measure.interactions import (
@@ -34,8 +35,10 @@ from attend.measure.interactions import (
 from attend.measure.statistics import difference_interval, paired_randomisation
 from attend.training import train
 
-SLOW = ("titles", "withheld")
+SLOW = ("titles", "films", "withheld")
 """Sections that a quick run leaves out."""
+
+FILM_PEERS = ("ease", "cease")
 
 RESERVE = 0.1
 """Of the mixed list: one place in ten for books that nobody met."""
@@ -56,6 +59,7 @@ def main() -> None:
             () if given.no_peers else tuple(given.peers or PEERS),
             given.folder,
             {},
+            given.rehearse,
         )
         rows: dict[str, Row] = {}
         for section in sections(given):
@@ -151,24 +155,52 @@ def _choice(report: Mapping[str, Any]) -> str:
 
 def beside(bench: Bench) -> Iterator[Row]:
     """The same of the peers."""
-    ours, protocol, met = bench.kept["ours"], bench.protocol(bench.books), matrix_of(bench.books)
-    words = words_of(bench.books)
-    for name, chosen in _tuned(bench).items():
-        lists = _lists(met, peer(name, words)(met.met, **chosen))
-        found = evaluate(protocol, lambda user, _, lists=lists: lists[user], len(met.documents))
+    yield from _beside(bench, bench.books, "goodbooks", bench.kept["ours"], ahead)
+
+
+def films(bench: Bench) -> Iterator[Row]:
+    """Films with titles and genres (see recommend_films.py), beside those that take as much."""
+    world = recommend_films.CHOOSING if bench.rehearse else recommend_films.JUDGING
+    given = recommend_films.films(list(bench.books.titles.values()), world, bench.quick)
+    collection = collection_of(bench.data, "films", given)
+    report = train(collection, objective="interactions", seed=bench.seed)
+    ours = _evaluated(collection, bench.protocol(given))
+    for row in _figures("films", "films of titles and genres, learned", ours):
+        yield row._replace(note=_choice(report))
+    few = bench._replace(peers=[name for name in FILM_PEERS if name in bench.peers])
+    yield from _beside(few, given, "films", ours, not_behind)
+
+
+def _beside(
+    bench: Bench,
+    given: Books,
+    name: str,
+    ours: TopNEvaluation,
+    wanted: Callable[[Row, float], Row],
+) -> Iterator[Row]:
+    """Peers on the same histories, and the paired differences in nDCG from them."""
+    protocol, met, words = bench.protocol(given), matrix_of(given), words_of(given)
+    for other, chosen in _tuned(bench, given).items():
+        lists = _lists(met, peer(other, words)(met.met, **chosen))
+        theirs = evaluate(protocol, lambda user, _, lists=lists: lists[user], len(met.documents))
         said = ", ".join(f"{key} {value}" for key, value in chosen.items())
-        for row in _figures(f"goodbooks.{name}", name, found):
+        for row in _figures(f"{name}.{other}", f"{name}: {other}", theirs):
             yield row._replace(note=said)
-        yield _against(name, ours, found)
+        users = list(ours.by_user)
+        one, two = ([each.by_user[user][0] for user in users] for each in (ours, theirs))
+        interval, p = difference_interval(one, two), paired_randomisation(one, two)
+        found = Difference(interval.mean, interval.low, interval.high, p)
+        what = f"{name}: learned - {other}: ndcg@10"
+        yield wanted(difference_row(f"{name}.over_{other}", what, found), p)
 
 
-def _tuned(bench: Bench) -> dict[str, dict[str, Any]]:
+def _tuned(bench: Bench, given: Books) -> dict[str, dict[str, Any]]:
     """The settings of each peer that are best on a part of the training interactions."""
     if not bench.peers:
         return {}
     if bench.quick:
         return {name: dict(chosen) for name, chosen in QUICK.items() if name in bench.peers}
-    part = bench.books.divided(bench.seed + 2)
+    part = given.divided(bench.seed + 2)
     met, protocol, words = matrix_of(part), protocol_of(part.test, part.train), words_of(part)
     found = {}
     for name in bench.peers:
@@ -207,15 +239,6 @@ def _figures(name: str, what: str, found: TopNEvaluation) -> Iterator[Row]:
         yield row_of(f"{name}.{short}", f"{what}: {measure}", intervals[measure], columns[:, at])
     yield Row(f"{name}.coverage", f"{what}: coverage", found.coverage)
     yield Row(f"{name}.novelty", f"{what}: novelty, bits", found.novelty)
-
-
-def _against(name: str, ours: TopNEvaluation, theirs: TopNEvaluation) -> Row:
-    """The paired difference in nDCG."""
-    users = list(ours.by_user)
-    one, two = ([each.by_user[user][0] for user in users] for each in (ours, theirs))
-    interval, p = difference_interval(one, two), paired_randomisation(one, two)
-    found = Difference(interval.mean, interval.low, interval.high, p)
-    return ahead(difference_row(f"goodbooks.over_{name}", f"learned - {name}: ndcg@10", found), p)
 
 
 # -- withheld books -------------------------------------------------------------------------------
@@ -270,6 +293,7 @@ def withheld_books(bench: Bench) -> Iterator[Row]:
 SECTIONS = {
     "books": next_books,
     "titles": titles,
+    "films": films,
     "withheld": withheld_books,
     "speed": recommend_speed.speed,
     "explanations": recommend_speed.explanations,

@@ -134,9 +134,9 @@ GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "kind": ("CosineRecommender", "TFIDFRecommender", "BM25Recommender"),
         "neighbours": (50, 200, 1000),
     },
-    "ease": {"weight": (10.0, 20.0, 50.0, 100.0, 200.0)},
+    "ease": {"weight": (10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)},
     "tfidf": {},
-    "cease": {"weight": (20.0, 50.0, 100.0, 200.0), "side": (5.0, 10.0, 20.0, 50.0)},
+    "cease": {"weight": (20.0, 50.0, 100.0, 200.0, 500.0), "side": (5.0, 10.0, 20.0, 50.0)},
 }
 
 QUICK: Mapping[str, Mapping[str, Any]] = {

@@ -83,6 +83,7 @@ class Bench(NamedTuple):
     peers: Sequence[str]
     folder: Path
     kept: dict[str, TopNEvaluation]
+    rehearse: bool = False
 
     def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
         """Who is judged: all users, or some when quick."""

@@ -25,6 +25,7 @@ SPLITS = {
     },
     "interactions": {
         "random": "withheld interactions",
+        "latest": "latest interactions",
         "new": "documents without interactions",
         "mix": "mixed as in use",
     },

@@ -1,9 +1,10 @@
 """Held-out splits: what training must not know, and what it is judged by.
 
-Units are held out in up to three splits. In the random split documents may be known from others.
-In the unseen split nothing is known of the documents that judge, and all documents are ranked. In
-the new split such documents are ranked among documents of which nothing is known either: a gain
-that comes from pushing known documents down shows there as none.
+Units are held out in up to three splits. In the random split documents may be known from others;
+where interactions have times, the latest split has its place. In the unseen split nothing is known
+of the documents that judge, and all documents are ranked. In the new split such documents are
+ranked among documents of which nothing is known either: a gain that comes from pushing known
+documents down shows there as none.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attend.learn.data import Questions, Ratings, Sparse, answerable, lengths, without
-from attend.types import Bool, Int64
+from attend.types import Bool, Float64, Int64, Json
 
-Split = Literal["random", "unseen", "new"]
+Split = Literal["random", "latest", "unseen", "new"]
 
-SPLITS: tuple[Split, ...] = ("random", "unseen", "new")
+SPLITS: tuple[Split, ...] = ("random", "latest", "unseen", "new")
+
+FAMILIAR: tuple[Split, ...] = ("random", "latest")
+"""Splits whose documents may be known from other units."""
 
 KEPT_LABELS = 0.6
 """The least share of training's labels that is left when documents are held out."""
@@ -192,6 +196,10 @@ JUDGED = 0.5
 """The share of users whose interactions are withheld. A model fitted without a fifth of all
 interactions is another model than the one that will serve."""
 
+TIMED = 0.9
+"""The share of interactions that need a time for a division by time; those without count as the
+earliest."""
+
 
 class HistoryFold(NamedTuple):
     """One division of interactions.
@@ -201,6 +209,8 @@ class HistoryFold(NamedTuple):
         users: (h,) who judge.
         history, target: sparse (h, n): the history of each, and what is withheld of it.
         candidates: (n,) what is ranked, but for the history; None for everything.
+        after: the time after which everything is withheld, in seconds since 1970; None where what
+            is withheld does not go by one time.
     """
 
     split: Split
@@ -209,24 +219,69 @@ class HistoryFold(NamedTuple):
     history: Sparse
     target: Sparse
     candidates: Bool | None
+    after: float | None = None
+
+    @property
+    def figures(self) -> dict[str, Json]:
+        """What judges, for the report."""
+        interactions = int(self.target.nnz)
+        return {"users": len(self.users), "interactions": interactions, "after": self.after}
 
 
-def history_folds(histories: Sparse, seed: int) -> list[HistoryFold]:
+def history_folds(histories: Sparse, seed: int, times: Float64 | None = None) -> list[HistoryFold]:
     """Divide histories (u, n) in two splits; a split that nobody could judge is left out.
 
     In the random split a fifth of what some users interacted with is withheld, and all is ranked.
+    Where interactions have times, the latest split has its place: everything after one time is
+    withheld from everybody, so that nothing is learned from the future of those who judge (Ji et
+    al. 2023, "A critical study on data leakage in recommender system offline evaluation"); where
+    too few users have interactions on both sides of any such time, each one's latest are withheld.
     In the new split a fifth of the documents in any history is withheld from everybody, and
     ranked by itself: among documents of which more is known, a new one is judged by how much that
     is.
+
+    Args:
+        times: (t,) of the entries of the histories, in their order; NaN where one has none.
     """
+    random = np.random.default_rng(seed)
     folds = (
-        _random_histories(histories, np.random.default_rng(seed)),
+        _random_histories(histories, random)
+        if times is None or not _are_timed(times)
+        else _latest_histories(histories, np.where(np.isnan(times), -np.inf, times), random),
         _new_histories(histories, np.random.default_rng(seed + 1)),
     )
     return [fold for fold in folds if len(fold.users) and (lengths(fold.training) >= 2).any()]
 
 
-def _random_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
+def _are_timed(times: Float64) -> bool:
+    """Return whether nearly all interactions have a time, and not all the same."""
+    timed = times[np.isfinite(times)]
+    return bool(len(timed) >= TIMED * len(times) and timed.min() < timed.max())
+
+
+def _latest_histories(
+    histories: Sparse, times: Float64, random: np.random.Generator
+) -> HistoryFold:
+    """Withhold everything after one time, or each user's latest where few users could judge so."""
+    several = np.count_nonzero(lengths(histories) >= 2)
+    enough = min(FEWEST_USERS, several // 3)
+    for share, fewest in ((WITHHELD * JUDGED, FEWEST_USERS), (WITHHELD, enough)):
+        after = float(np.quantile(times, 1 - share, method="lower"))
+        out = times > after
+        training, target = without(histories, out), without(histories, ~out)
+        judges = np.flatnonzero((lengths(training) > 0) & (lengths(target) > 0))
+        if len(judges) >= fewest:
+            users = sampled(judges, _most_users(histories), random)
+            return HistoryFold(
+                "latest", training, users, training[users], target[users], None, after
+            )
+    return _random_histories(histories, random, times)
+
+
+def _random_histories(
+    histories: Sparse, random: np.random.Generator, times: Float64 | None = None
+) -> HistoryFold:
+    """Withhold a fifth of what some users interacted with; the latest, where times are given."""
     counts = lengths(histories)
     able = random.permutation(np.flatnonzero(counts >= 2))
     judged = np.zeros(len(counts), dtype=bool)
@@ -235,10 +290,12 @@ def _random_histories(histories: Sparse, random: np.random.Generator) -> History
     user = np.repeat(np.arange(len(counts)), counts)
     # At least one; and as many in every ten as the share says, however short the histories.
     taken = np.maximum(1, np.round(WITHHELD * counts)).astype(np.int64)
-    out = judged[user] & (shuffled_ranks(user, counts, random) < taken[user])
+    age = None if times is None else -times
+    out = judged[user] & (shuffled_ranks(user, counts, random, age) < taken[user])
     training, users = without(histories, out), np.flatnonzero(judged)
     target = without(histories, ~out)[users]
-    return HistoryFold("random", training, users, training[users], target, None)
+    split: Split = "random" if times is None else "latest"
+    return HistoryFold(split, training, users, training[users], target, None)
 
 
 def _new_histories(histories: Sparse, random: np.random.Generator) -> HistoryFold:
@@ -256,9 +313,13 @@ def _most_users(histories: Sparse) -> int:
     return int(min(MOST_USERS, max(FEWEST_RANKED, MOST_CELLS // histories.shape[1])))
 
 
-def shuffled_ranks(user: Int64, counts: Int64, random: np.random.Generator) -> Int64:
-    """Return the place of each interaction (t,) in a random order of its user's."""
-    order = np.lexsort((random.random(len(user)), user))
+def shuffled_ranks(
+    user: Int64, counts: Int64, random: np.random.Generator, keys: Float64 | None = None
+) -> Int64:
+    """Return the place of each interaction (t,) in a random order of its user's; by keys (t,)
+    where there are any, and at random among equals."""
+    chance = random.random(len(user))
+    order = np.lexsort((chance, user) if keys is None else (chance, keys, user))
     rank = np.empty(len(user), dtype=np.int64)
     rank[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
     return rank

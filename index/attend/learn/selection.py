@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from attend.learn.fit import Watch, run_parallel
-from attend.learn.held_out import SPLITS, Split
+from attend.learn.held_out import FAMILIAR, SPLITS, Split
 from attend.types import Float64, Int64
 
 PART_COST = 0.0005
@@ -107,7 +107,7 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     for split, (before, after) in samples.items():
         now += shares[split] * before.mean()
         totals += shares[split] * after.mean(axis=1)
-        if split != "random":
+        if split not in FAMILIAR:
             totals -= shares[split] * np.maximum(0.0, before.mean() - after.mean(axis=1))
         gains = after - before
         error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
@@ -149,9 +149,9 @@ def nested_outcomes(
 def weights(outcomes: Mapping[Split, object], share_seen: float) -> dict[Split, float]:
     """Return how much each split counts in the mix: those of new documents share the rest evenly,
     and all of it where there is one split only."""
-    others = max(1, len([split for split in outcomes if split != "random"]))
+    others = max(1, len([split for split in outcomes if split not in FAMILIAR]))
     shares: dict[Split, float] = {
-        split: share_seen if split == "random" else (1 - share_seen) / others for split in outcomes
+        split: share_seen if split in FAMILIAR else (1 - share_seen) / others for split in outcomes
     }
     total = sum(shares.values())
     return {split: share / total if total else 1 / len(shares) for split, share in shares.items()}

@@ -1,7 +1,8 @@
 """The interactions objective: from histories to a version that recommends what comes next.
 
-Some interactions are withheld, and some documents are withheld from everybody. What is better on
-both than what recommends now is fitted again to everything, and recommends from then on.
+Some interactions are withheld, the latest where they have times, and some documents are withheld
+from everybody. What is better on both than what recommends now is fitted again to everything, and
+recommends from then on.
 
 The first choices are the closed forms of items and words, alone; what is learned by attention has
 to be better, by itself or beside one of them.
@@ -42,6 +43,7 @@ MEASURE = "ndcg@10"
 
 LABELS = {
     "random": "withheld interactions",
+    "latest": "the latest interactions",
     "new": "documents that nobody interacted with",
     "mix": "the mix",
 }
@@ -54,7 +56,12 @@ FORMS: Mapping[str, ClosedForm] = {
     "items": ClosedForm(2.0, 0.0),
     "items and words": ClosedForm(2.0, 0.25),
     "items and more words": ClosedForm(4.0, 0.5),
+    "regularised items": ClosedForm(16.0, 0.0),
+    "regularised items and words": ClosedForm(16.0, 0.5),
 }
+"""The ridge of the last two suits few users with long histories. (nDCG@10 of items alone on
+validation parts: of simulated users who met 70 films each .212 with 2, .228 with 4, .242 with 16;
+of readers of goodbooks, who met 7 each, .197 with 2 and .178 with 16.)"""
 
 BESIDE = "items and words"
 """The form that every learned attention is tried beside, where texts have words."""
@@ -148,10 +155,12 @@ class InteractionsObjective(ObjectiveRun):
         trained = objective_of(active) == "interactions"
         last = int(active.report.get("last_interaction", -1)) if trained else -1
         self.material = read_histories(self.task.collection, last, self.request.seed)
-        self.figures = self.material.figures
         users = int((lengths(self.material.histories) >= 2).sum())
         several = users >= FEWEST_QUESTIONS
-        self.folds = history_folds(self.material.histories, self.request.seed) if several else []
+        division = self.material.histories, self.request.seed, self.material.times
+        self.folds = history_folds(*division) if several else []
+        held_out: dict[str, Json] = {fold.split: fold.figures for fold in self.folds}
+        self.figures = {**self.material.figures, "held_out": held_out}
         self.choices = choices_of([name for name in FORMS if self._is_possible(name)])
         self.items: dict[tuple[str, str], Sparse] = {}
         self.lock = threading.Lock()

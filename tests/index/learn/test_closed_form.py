@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -66,6 +69,28 @@ def test_without_words_nothing_is_said_of_documents_without_interactions():
     assert not weights[:, KNOWN:].any()
 
 
+def test_terms_are_weighted_by_tf_idf():
+    rng = np.random.default_rng(5)
+    drawn_terms = [rng.choice(9, 12, p=[0.3, *[0.7 / 8] * 8]) for _ in range(10)]
+    documents = [dict(Counter(f"t{term}" for term in terms)) for terms in drawn_terms]
+    documents[4] = {"alone": 2}
+    weights = closed_form.tf_idf(documents).toarray()
+    names = list(dict.fromkeys(term for document in documents for term in document))
+    expected = []
+    for name in names:
+        holders = sum(name in document for document in documents)
+        rarity = 1 + math.log(11 / (holders + 1))
+        counts = [document.get(name, 0) for document in documents]
+        if holders > 1:
+            expected.append([rarity * (1 + math.log(n)) if n else 0.0 for n in counts])
+    np.testing.assert_allclose(weights, unit(np.array(expected).T), atol=1e-12)
+    assert not weights[4].any()
+
+
+def test_a_term_of_all_documents_says_nothing():
+    assert closed_form.tf_idf([{"a": 1, "b": 1}, {"a": 3}, {"a": 1, "b": 2}]).shape == (3, 1)
+
+
 def test_all_directions_together_are_the_inverse(monkeypatch):
     met, words = drawn()
     exact = item_weights(met, words, ClosedForm(2.0, 0.5)).toarray()
@@ -78,6 +103,7 @@ def test_only_the_largest_weights_and_the_documents_of_most_interactions_remain(
     met, words = drawn()
     every = item_weights(met, words, ClosedForm(2.0, 0.5)).toarray()
     monkeypatch.setattr(closed_form, "ENTRIES", 3)
+    monkeypatch.setattr(closed_form, "COVERED", 0.0)
     few = item_weights(met, words, ClosedForm(2.0, 0.5)).toarray()
     assert (np.count_nonzero(few[:, :KNOWN], axis=1) == 3).all()
     least = np.sort(np.abs(every[:, :KNOWN]), axis=1)[:, -3]
@@ -89,6 +115,22 @@ def test_only_the_largest_weights_and_the_documents_of_most_interactions_remain(
     assert set(np.flatnonzero(item_weights(met, words, ClosedForm(2.0, 0.5)).toarray().any(1))) <= {
         *most.tolist()
     }
+
+
+def test_rows_name_as_many_documents_as_hold_most_of_their_squares(monkeypatch):
+    met, words = drawn()
+    form = ClosedForm(2.0, 0.0)
+    monkeypatch.setattr(closed_form, "ENTRIES", 1)
+    every = item_weights(met, words, form).toarray()[:KNOWN, :KNOWN]
+    squares = -np.sort(-(ridge_by_item(met, words, form) ** 2), axis=1)
+    shares = np.cumsum(squares, axis=1) / squares.sum(axis=1, keepdims=True)
+    needed = [1 + int(np.count_nonzero(row < closed_form.COVERED)) for row in shares]
+    count = math.ceil(np.mean(needed))
+    assert 1 < count < KNOWN - 1
+    assert (np.count_nonzero(every, axis=1) == count).all()
+    monkeypatch.setattr(closed_form, "MOST_ENTRIES", 4 * KNOWN)
+    fewer = item_weights(met, words, form).toarray()[:KNOWN, :KNOWN]
+    assert (np.count_nonzero(fewer, axis=1) == 4).all()
 
 
 def test_stored_weights_are_those_of_a_loop():

@@ -125,6 +125,56 @@ def test_views_divide_what_was_met(users):
     assert lengths(new.history).min() >= 1
 
 
+@pytest.mark.parametrize("users", [40, 300, 2000])
+def test_where_interactions_have_times_nothing_is_learned_from_later_ones(users):
+    met = histories(users, 40)
+    times = np.random.default_rng(1).permutation(met.nnz).astype(np.float64)
+    times[np.argmax(times)] = np.nan  # one without a time counts as the earliest
+    latest, new = history_folds(met, seed=0, times=times)
+    assert (latest.split, new.split) == ("latest", "new")
+    late = np.nan_to_num(times, nan=-1.0) > latest.after
+    assert late.mean() == pytest.approx(0.1 if users == 2000 else 0.2, abs=0.01)
+    rows = np.repeat(np.arange(users), lengths(met))
+    before, after = np.zeros(met.shape), np.zeros(met.shape)
+    before[rows[~late], met.indices[~late]] = 1
+    after[rows[late], met.indices[late]] = 1
+    np.testing.assert_array_equal(latest.training.toarray(), before)
+    judges = np.flatnonzero(before.any(axis=1) & after.any(axis=1))
+    np.testing.assert_array_equal(latest.users, judges)
+    np.testing.assert_array_equal(latest.history.toarray(), before[judges])
+    np.testing.assert_array_equal(latest.target.toarray(), after[judges])
+    assert latest.figures == {
+        "users": len(judges), "interactions": after[judges].sum(), "after": latest.after
+    }  # fmt: skip
+
+
+def test_where_users_come_one_after_another_their_latest_interactions_are_withheld():
+    met = histories(300, 40)
+    rows = np.repeat(np.arange(300), lengths(met))
+    times = rows + np.random.default_rng(1).random(met.nnz) / 2
+    latest, _ = history_folds(met, seed=0, times=times)
+    assert (latest.split, latest.after) == ("latest", None)
+    assert len(latest.users) > 250
+    by_place = {(r, d): t for r, d, t in zip(rows, met.indices, times, strict=True)}
+    for place, user in enumerate(latest.users):
+        withheld = [by_place[user, d] for d in latest.target[[place]].indices]
+        left = [by_place[user, d] for d in latest.training[[user]].indices]
+        assert min(withheld) > max(left)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_without_times_that_tell_anything_interactions_are_withheld_at_random(share):
+    """Where half have none, and where all have the same."""
+    met = histories(100, 40)
+    times = np.full(met.nnz, 7.0)
+    times[: int((1 - share) * met.nnz)] = np.nan
+    if share == 0.5:
+        times[-1] = 8.0
+    plain, timed = (history_folds(met, 0, given)[0] for given in (None, times))
+    assert timed.split == "random"
+    assert (plain.target != timed.target).nnz == 0
+
+
 def test_in_large_catalogues_fewer_users_judge(monkeypatch):
     monkeypatch.setattr(held_out, "MOST_CELLS", 250 * 40)
     assert [len(view.users) for view in history_folds(histories(1500, 40), seed=0)] == [250, 250]

@@ -21,11 +21,12 @@ STAGES = ["reading", "trying", "judging", "fitting", "calibrating", "storing"]
 STAGES += ["activating", "done"]
 
 
-def interactions_of(met, value=None) -> list[Interaction]:
+def interactions_of(met, value=None, times=None) -> list[Interaction]:
     users, documents = met.nonzero()
+    moments = [None] * met.nnz if times is None else times.tolist()
     return [
-        Interaction(f"u{user}", f"d{document}", value)
-        for user, document in zip(users.tolist(), documents.tolist(), strict=True)
+        Interaction(f"u{user}", f"d{document}", value, time)
+        for user, document, time in zip(users.tolist(), documents.tolist(), moments, strict=True)
     ]
 
 
@@ -102,6 +103,29 @@ def found_of(collection, given, asked) -> float:
             hits = collection.recommend(history=history, k=10).hits
             recalls.append(len({hit.id for hit in hits} & right) / len(right))
     return float(np.mean(recalls))
+
+
+def test_where_interactions_have_times_the_latest_ones_judge(planted):
+    collection, met = planted
+    rng = np.random.default_rng(5)
+    times = 1.7e9 + rng.permutation(met.nnz)
+    order = rng.permutation(met.nnz)  # they need not be stored in their order
+    stored = interactions_of(met, times=times)
+    add_interactions(collection, [stored[at] for at in order])
+    report = train(collection, objective="interactions")
+    assert report["promoted"], report["reason"]
+    assert report["views"].keys() == {"latest", "new", "mix"}
+    assert "the latest interactions" in report["reason"]
+    told = report["held_out"]["latest"]
+    late = times > told["after"]
+    assert late.mean() == pytest.approx(0.2, abs=0.01)
+    users = np.repeat(np.arange(met.shape[0]), np.diff(met.indptr))
+    judges = np.intersect1d(users[late], users[~late])
+    assert told["users"] == report["views"]["latest"]["queries"] == len(judges)
+    assert told["interactions"] == np.isin(users[late], judges).sum()
+    material = read_histories(collection, -1, 0)
+    earliest = [f"d{material.histories.indices[at]}" for at in np.argsort(material.times)[:5]]
+    assert earliest == [each.document for each in sorted(stored, key=lambda i: i.time)[:5]]
 
 
 LEARNED = NextItemsChoice("near the text")

@@ -5,7 +5,7 @@ import { number, plural } from "./format.js";
 import { colours, frame } from "./pictures.js";
 import { versionName } from "./versions.js";
 
-const WORDS = { random: "Questions not trained on", unseen: "Documents not trained on", new: "New documents among new ones", mix: "Both, as in use" };
+const WORDS = { random: "Questions not trained on", latest: "Latest interactions", unseen: "Documents not trained on", new: "New documents among new ones", mix: "Both, as in use" };
 const ENOUGH = 200; // questions, from which most gains can be proved
 const [WIDTH, ROW, LEFT] = [620, 46, 190];
 const NARROW = 460; // names stand above their lines
