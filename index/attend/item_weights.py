@@ -11,10 +11,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attend.arrays import locate
 from attend.store import Terms
 from attend.types import Float32, Float64, Int64
+
+Places = NDArray[np.int32]
+"""Positions; half of the memory of a version's weights would go to wider ones."""
 
 HALF = 1 << 20
 """A row is stored as two numbers below this, for a float32 has 24 bits."""
@@ -38,7 +42,7 @@ class PartScores(NamedTuple):
 
     rows: Int64
     table: Float32
-    targets: Int64
+    targets: Places
 
     def of(self, documents: Int64) -> Float32:
         """Return the weights (p, m) for documents (m,) in any order; 0 where none was learned."""
@@ -64,7 +68,7 @@ class ItemWeights(NamedTuple):
     """
 
     rows: Int64
-    places: Int64
+    places: Places
     values: Float32
 
     @classmethod
@@ -85,7 +89,7 @@ class ItemWeights(NamedTuple):
         owner = np.repeat(np.arange(len(rows)), counts)
         order = np.lexsort((-np.abs(weights.data), owner))
         rank = np.arange(len(owner)) - np.repeat(weights.indptr[:-1], counts)
-        places = np.full((len(rows), counts.max(initial=0)), len(rows), dtype=np.int64)
+        places = np.full((len(rows), counts.max(initial=0)), len(rows), dtype=np.int32)
         values = np.zeros(places.shape, dtype=np.float32)
         places[owner, rank] = weights.indices[order]
         values[owner, rank] = weights.data[order]
@@ -99,7 +103,7 @@ class ItemWeights(NamedTuple):
         places, present = locate(terms.rows, targets)
         return cls(
             terms.rows,
-            np.where(present, places, len(terms.rows)),
+            np.where(present, places, len(terms.rows)).astype(np.int32),
             np.where(present, values, np.float32(0)),
         )
 

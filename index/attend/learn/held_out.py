@@ -263,7 +263,7 @@ def _latest_histories(
     histories: Sparse, times: Float64, random: np.random.Generator
 ) -> HistoryFold:
     """Withhold everything after one time, or each user's latest where few users could judge so."""
-    several = np.count_nonzero(lengths(histories) >= 2)
+    several = int((lengths(histories) >= 2).sum())
     enough = min(FEWEST_USERS, several // 3)
     for share, fewest in ((WITHHELD * JUDGED, FEWEST_USERS), (WITHHELD, enough)):
         after = float(np.quantile(times, 1 - share, method="lower"))
