@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ledger
 import numpy as np
 from common import DATA, data_set, parser, progress, tell
 from learning_rows import Row
@@ -307,6 +308,7 @@ def main() -> None:
     for row in rows(given.quick, given.folder):
         found[row.name] = row
         progress(row.line())
+        ledger.append(row, "quick" if given.quick else "full")
     figures = {name: row.told() for name, row in found.items()}
     tell(ratios(found), {"rows": figures} if given.json else {}, given.json)
 

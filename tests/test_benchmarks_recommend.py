@@ -10,8 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import recommend_films
 import recommend_peers
+import recommend_ratings
 import recommend_sets
+from simulated_ratings import simulated
 
 from attend.store import Interaction
 from tests.index.learning import sparse_of
@@ -99,3 +102,40 @@ def test_words_rank_withheld_books_alone():
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
     lifted = recommend_peers.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
     np.testing.assert_array_equal(lifted, expected)
+
+
+def test_ratings_that_judge_are_of_another_seed_than_those_that_chose(monkeypatch, tmp_path):
+    """The generator is asked for the judging seed alone, and its draws differ from the others."""
+    seeds: list[int] = []
+
+    def drawing(embeddings, *, seed, **options):
+        seeds.append(seed)
+        return recommend_ratings.Ratings(*np.zeros((3, 1)))
+
+    vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    monkeypatch.setattr(recommend_ratings, "_books", lambda data, folder: (None, [], vectors))
+    monkeypatch.setattr(recommend_ratings, "simulated", drawing)
+    monkeypatch.setattr(recommend_ratings, "_rows", lambda *given: iter(()))
+    assert list(recommend_ratings.rows(True, tmp_path)) == []
+    assert seeds == [recommend_ratings.JUDGING]
+    chosen, judging = (
+        simulated(vectors, users=30, ratings=700, seed=seed)
+        for seed in (recommend_ratings.CHOOSING, recommend_ratings.JUDGING)
+    )
+    assert len(chosen.items) != len(judging.items) or (chosen.items != judging.items).any()
+
+
+def test_films_tell_a_title_and_genres_and_each_user_has_a_test():
+    first, again, other = (
+        recommend_films.films(["A Title"], seed, quick=True)
+        for seed in (recommend_films.JUDGING, recommend_films.JUDGING, recommend_films.CHOOSING)
+    )
+    for document in first.documents:
+        title, genres = document["text"].split("\n")
+        assert title == "A Title"
+        assert 1 <= len(set(genres.split(", ")) & set(recommend_films.GENRES)) <= 3
+    assert first == again
+    assert first.train != other.train
+    assert {each.user for each in first.test} == {each.user for each in first.train}
+    assert not {*first.test} & {*first.train}
+    assert len(first.test) == pytest.approx(0.2 * (len(first.test) + len(first.train)), rel=0.02)
