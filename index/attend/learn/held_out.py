@@ -21,7 +21,7 @@ from attend.types import Bool, Float64, Int64, Json
 
 Split = Literal["random", "latest", "unseen", "new"]
 
-SPLITS: tuple[Split, ...] = ("random", "latest", "unseen", "new")
+SPLITS: tuple[Split, ...] = ("random", "unseen", "new", "latest")
 
 FAMILIAR: tuple[Split, ...] = ("random", "latest")
 """Splits whose documents may be known from other units."""
