@@ -223,7 +223,7 @@ class HistoryFold(NamedTuple):
 
     @property
     def figures(self) -> dict[str, Json]:
-        """What judges, for the report."""
+        """Return what judges, for the report."""
         interactions = int(self.target.nnz)
         return {"users": len(self.users), "interactions": interactions, "after": self.after}
 
