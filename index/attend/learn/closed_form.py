@@ -15,8 +15,7 @@ in which histories and words vary most, and 1 / λ for all others.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,9 +40,6 @@ MOST_ENTRIES = 4_000_000
 
 MOST_ITEMS = 30_000
 """Documents that have a row, those with most interactions first."""
-
-MOST_WORDS = 4096
-"""Terms by which documents are alike, those first that tell most documents apart."""
 
 MOST_EXACT = 4000
 """Documents with interactions whose matrix is inverted as it is: 128 MB, and some ten seconds."""
@@ -100,36 +96,6 @@ def item_weights(histories: Sparse, words: Sparse, form: ClosedForm) -> Sparse:
     weights = sparse.csr_array((np.concatenate(values), cells), shape=(size, size))
     weights.sort_indices()
     return weights
-
-
-def tf_idf(documents: Iterable[Mapping[str, int]]) -> Sparse:
-    """Return terms by document, sparse (n, t), from how often each document has each of its terms.
-
-    A weight is (1 + ln count) (1 + ln (n + 1) / (documents + 1)). Rows have length one; a document
-    without terms, or with terms of its own only, has zeros.
-
-    >>> tf_idf([{"sea": 1, "ship": 1}, {"sea": 2}, {"ship": 1, "mars": 1}]).toarray().round(2)
-    array([[0.71, 0.71],
-           [1.  , 0.  ],
-           [0.  , 1.  ]])
-    """
-    numbers: dict[str, int] = {}
-    columns, counts, pointers = array("i"), array("i"), array("q", [0])  # ints take seven times
-    for terms in documents:
-        columns.extend(numbers.setdefault(term, len(numbers)) for term in terms)
-        counts.extend(terms.values())
-        pointers.append(len(columns))
-    size, column = len(pointers) - 1, np.array(columns, dtype=np.int64)
-    frequency = np.bincount(column, minlength=len(numbers))
-    rarity = 1 + np.log((size + 1) / (frequency + 1))
-    # What one document alone has connects it with none; what all have says nothing.
-    worth = np.where((frequency > 1) & (frequency < size), frequency * rarity**2, 0.0)
-    used = np.flatnonzero(worth > 0)
-    used = np.sort(used[np.argsort(-worth[used], kind="stable")[:MOST_WORDS]])
-    entries = (1 + np.log(np.array(counts, dtype=np.float64))) * rarity[column], column, pointers
-    present = sparse.csr_array(entries, shape=(size, len(numbers)))[:, used].tocsr()
-    norms = np.sqrt(present.power(2).sum(axis=1))
-    return (sparse.diags_array(1 / np.where(norms > 0, norms, 1)) @ present).tocsr()
 
 
 class _Precision(Protocol):

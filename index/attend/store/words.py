@@ -76,25 +76,6 @@ class Tokenizer:
         """
         return self._words(indexed_text(readable(text), query=True))
 
-    def counts(self, text: str) -> dict[str, int]:
-        """Return how often a text has each of its stems.
-
-        >>> Tokenizer().counts("Ships, a ship and a boat")
-        {'ship': 2, 'a': 2, 'and': 1, 'boat': 1}
-        """
-        tables = self._tables()
-        tables.execute("BEGIN")
-        try:
-            indexed = indexed_text(readable(text), query=True)
-            tables.execute("INSERT INTO stems VALUES (?)", [indexed])
-            stems = tables.execute(
-                "SELECT term, count(*) FROM stem_places GROUP BY term ORDER BY min(offset) LIMIT ?",
-                [MAX_STEMS],
-            )
-            return dict(stems.fetchall())
-        finally:
-            tables.execute("ROLLBACK")
-
     def phrases(self, text: str) -> list[str]:
         """Return what a text must have that matches another: its words and unspaced runs.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -67,28 +66,6 @@ def test_without_words_nothing_is_said_of_documents_without_interactions():
     weights = item_weights(met, sparse_of(np.zeros((ALL, 0))), ClosedForm(2.0, 0.5)).toarray()
     assert not weights[KNOWN:].any()
     assert not weights[:, KNOWN:].any()
-
-
-def test_terms_are_weighted_by_tf_idf():
-    rng = np.random.default_rng(5)
-    drawn_terms = [rng.choice(9, 12, p=[0.3, *[0.7 / 8] * 8]) for _ in range(10)]
-    documents = [dict(Counter(f"t{term}" for term in terms)) for terms in drawn_terms]
-    documents[4] = {"alone": 2}
-    weights = closed_form.tf_idf(documents).toarray()
-    names = list(dict.fromkeys(term for document in documents for term in document))
-    expected = []
-    for name in names:
-        holders = sum(name in document for document in documents)
-        rarity = 1 + math.log(11 / (holders + 1))
-        counts = [document.get(name, 0) for document in documents]
-        if holders > 1:
-            expected.append([rarity * (1 + math.log(n)) if n else 0.0 for n in counts])
-    np.testing.assert_allclose(weights, unit(np.array(expected).T), atol=1e-12)
-    assert not weights[4].any()
-
-
-def test_a_term_of_all_documents_says_nothing():
-    assert closed_form.tf_idf([{"a": 1, "b": 1}, {"a": 3}, {"a": 1, "b": 2}]).shape == (3, 1)
 
 
 def test_all_directions_together_are_the_inverse(monkeypatch):
