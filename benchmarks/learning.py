@@ -18,13 +18,15 @@ from typing import Any
 
 import ledger
 from common import DATA, parser, progress, tell
-from learning_answers import answers, no_answer
+from learning_answers import answers
 from learning_beside import adapter, tuned
 from learning_costs import judgements
 from learning_foreign import foreign
 from learning_live import many_keys
+from learning_no_answer import no_answer
 from learning_plain import plain
 from learning_ranking import bilingual, conala, reranked, scifact, scifact_narrow
+from learning_removed import removed
 from learning_rows import Results, Row
 from learning_safety import KINDS, cannot_gain, simulated_losses
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
@@ -44,6 +46,8 @@ SECTIONS: Mapping[str, Section] = {
     "banking77": answers,
     "banking77-no-answer": no_answer,
     "foreign": foreign,
+    "removed-conala": removed("conala"),
+    "removed-scifact": removed("scifact"),
     "bilingual": bilingual,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
     "simulated-losses": simulated_losses,
@@ -63,6 +67,7 @@ SETS = (
     "scifact",
     "banking77",
     "foreign",
+    "removed",
     "bilingual",
     "rerank",
     "cannot-gain",

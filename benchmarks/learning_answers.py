@@ -1,34 +1,31 @@
-"""Rows of answers: categories as soft answers, and confidence that knows when there is none."""
+"""Rows of answers: categories as soft answers, beside classifiers at a fitted temperature."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from common import data_set, progress
 from learning_contest import difference, unit
-from learning_rows import Row, difference_row, not_behind, row_of
+from learning_rows import Difference, Row, difference_row, not_behind, row_of
 from learning_sets import HELD_OUT, SEED, Bench, encoder, trained
-from scipy.stats import norm
 
 from attend import Collection, Document
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.encoder import DEFAULT
-from attend.measure.statistics import Interval, mean_interval, reliability
-from attend.types import Bool, Float32, Float64
-
-WITHHELD = 15
-"""Of banking77's intents, in each of DRAWS."""
-
-DRAWS = 3
+from attend.measure.statistics import calibration_error, mean_interval, reliability
+from attend.types import Bool, Float32, Float64, Int64
 
 QUICK_MEMORY = 2_000
 
 BATCH = 1_000
+
+CATEGORIES = 77
 
 
 class Labelled(NamedTuple):
@@ -43,10 +40,12 @@ class Labelled(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """What a contestant says of each text: whether it is right, and how sure it is."""
+    """What a contestant says of each text: whether it is right, how sure it is, and the negative
+    log of the share that the right category has, which may be infinite."""
 
     correct: Float64  # (q,)
     sure: Float64  # (q,)
+    loss: Float64  # (q,)
 
     @property
     def ece(self) -> float:
@@ -67,6 +66,7 @@ def answers(bench: Bench) -> Iterator[Row]:
         rows = _guess_rows("banking77.trained", "banking77, soft answers, trained", ours)
         yield next(rows)._replace(note=run.said)
         yield next(rows).wanted("<=", 0.02)
+        yield from rows
         yield Row("banking77.seconds", "  seconds of train", run.seconds)
     if not bench.options.peers:
         return
@@ -75,10 +75,38 @@ def answers(bench: Bench) -> Iterator[Row]:
         progress(f"banking77: fitting {name}")
         peers[name] = peer(memory, asked, tune=not bench.options.quick)
         yield from _guess_rows(f"banking77.{name}", f"banking77, {name}", peers[name])
+    yield from _against(ours, peers)
+
+
+def _against(ours: Guess, peers: Mapping[str, Guess]) -> Iterator[Row]:
+    """Ours against the best peer, by each of three measures."""
     best = max(peers, key=lambda name: peers[name].correct.mean())
     found = difference(ours.correct, peers[best].correct)
-    row = difference_row("banking77.over_best", f"banking77, trained less {best}", found)
+    row = difference_row("banking77.over_best", f"banking77, accuracy less that of {best}", found)
     yield not_behind(row, found.p)
+    best = min(peers, key=lambda name: peers[name].loss.mean())
+    found = difference(-ours.loss, -peers[best].loss)
+    row = difference_row("banking77.over_best_loss", f"  log loss under that of {best}", found)
+    yield not_behind(row, found.p)
+    best = min(peers, key=lambda name: peers[name].ece)
+    found = _less_error(ours, peers[best])
+    row = difference_row("banking77.over_best_ece", f"  ECE under that of {best}", found)
+    yield not_behind(row, found.p)
+
+
+def _less_error(ours: Guess, other: Guess, draws: int = 2000) -> Difference:
+    """How much less the calibration error of ours is, by a bootstrap over the same texts."""
+    random, count = np.random.default_rng(SEED), len(ours.correct)
+
+    def less(at: Int64 | slice) -> float:
+        errors = (calibration_error(guess.sure[at], guess.correct[at]) for guess in (other, ours))
+        first, second = errors
+        return first - second
+
+    drawn = np.array([less(random.integers(count, size=count)) for _ in range(draws)])
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    p = 2 * min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return Difference(less(slice(None)), float(low), float(high), float(min(1.0, p)))
 
 
 def banking(bench: Bench) -> tuple[Labelled, Labelled]:
@@ -98,14 +126,23 @@ def banking(bench: Bench) -> tuple[Labelled, Labelled]:
 
 
 def soft(collection: Collection, asked: Labelled, **options: Any) -> Guess:
-    """The category of the largest share of each soft answer, and that share."""
-    correct, sure = [], []
+    """The category of the largest share of each soft answer, and that share.
+
+    The share of the right category is that of the answer by its confidence; what is left of the
+    confidence says that nothing here answers, and is shared by all categories alike.
+    """
+    correct, sure, right = [], [], []
     for answer, label in zip(asked_of(collection, asked.texts, options), asked.labels, strict=True):
         found = answer.answer["distribution"]
         best = next(iter(found), None)
         correct.append(best == label)
         sure.append(found[best] if best is not None else 0.0)
-    return Guess(np.array(correct, dtype=np.float64), np.array(sure, dtype=np.float64))
+        fitted = answer.calibrated == "examples"
+        confidence = answer.confidence if fitted else 1.0
+        right.append(confidence * found.get(label, 0.0) + (1 - confidence) / CATEGORIES)
+    with np.errstate(divide="ignore"):
+        loss = -np.log(np.array(right))
+    return Guess(np.array(correct, dtype=np.float64), np.array(sure, dtype=np.float64), loss)
 
 
 def asked_of(
@@ -123,6 +160,7 @@ def _guess_rows(name: str, what: str, guess: Guess) -> Iterator[Row]:
     correct = guess.correct
     yield row_of(name, f"{what}: accuracy", mean_interval(correct), correct.tolist())
     yield Row(f"{name}_ece", "  expected calibration error", guess.ece)
+    yield row_of(f"{name}_loss", "  log loss", mean_interval(guess.loss), guess.loss.tolist())
 
 
 def remembered(bench: Bench, memory: Labelled) -> Any:
@@ -157,7 +195,7 @@ def logistic(memory: Labelled, asked: Labelled, *, tune: bool) -> Guess:
 
     known, wanted = embedded(memory.texts), embedded(asked.texts)
     model = _tuned(LogisticRegression(max_iter=2000, C=10), {"C": [3, 10, 30, 100]}, tune)
-    return _guess(model.fit(known, memory.labels), wanted, asked.labels)
+    return _guess(model, known, memory.labels, wanted, asked.labels)
 
 
 def logistic_with_words(memory: Labelled, asked: Labelled, *, tune: bool) -> Guess:
@@ -169,97 +207,62 @@ def logistic_with_words(memory: Labelled, asked: Labelled, *, tune: bool) -> Gue
     known = hstack([csr_array(embedded(memory.texts)), words.fit_transform(memory.texts)]).tocsr()
     wanted = hstack([csr_array(embedded(asked.texts)), words.transform(asked.texts)]).tocsr()
     model = _tuned(LogisticRegression(max_iter=2000, C=10), {"C": [3, 10, 30]}, tune)
-    return _guess(model.fit(known, memory.labels), wanted, asked.labels)
+    return _guess(model, known, memory.labels, wanted, asked.labels)
 
 
 def support_vectors(memory: Labelled, asked: Labelled, *, tune: bool) -> Guess:
-    """Right or wrong by its own prediction; how sure by a softmax at a fitted temperature."""
-    from sklearn.calibration import CalibratedClassifierCV
     from sklearn.svm import SVC
 
     known, wanted = embedded(memory.texts), embedded(asked.texts)
-    model = _tuned(SVC(C=10), {"C": [3, 10, 30]}, tune).fit(known, memory.labels)
-    settled = model.best_estimator_ if tune else model
-    calibrated = CalibratedClassifierCV(settled, method="temperature", ensemble=False, cv=3)
-    sure = calibrated.fit(known, memory.labels)
-    correct = model.predict(wanted) == np.array(asked.labels)
-    return Guess(correct.astype(np.float64), sure.predict_proba(wanted).max(axis=1))
+    model = _tuned(SVC(C=10), {"C": [3, 10, 30]}, tune)
+    return _guess(model, known, memory.labels, wanted, asked.labels)
+
+
+def neighbours(memory: Labelled, asked: Labelled, *, tune: bool) -> Guess:
+    """k nearest neighbours by cosine; a softmax at a fitted temperature weighs them."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    known, wanted = embedded(memory.texts), embedded(asked.texts)
+    scales = [partial(_closeness, scale=scale) for scale in (10.0, 20.0, 40.0)]
+    grid = {"n_neighbors": [10, 30, 100], "weights": scales}
+    model = KNeighborsClassifier(30, metric="cosine", weights=scales[1])
+    return _guess(_tuned(model, grid, tune), known, memory.labels, wanted, asked.labels)
+
+
+def _closeness(distances: Float64, scale: float) -> Float64:
+    return np.asarray(np.exp(-scale * distances))
 
 
 PEERS: dict[str, Callable[..., Guess]] = {
     "logistic regression": logistic,
     "RBF-SVM": support_vectors,
+    "k nearest neighbours": neighbours,
     "logistic regression with tf-idf": logistic_with_words,
 }
 
 
-def _tuned(model: Any, grid: dict[str, list[float]], tune: bool) -> Any:
+def _tuned(model: Any, grid: dict[str, list[Any]], tune: bool) -> Any:
     """The model, its numbers chosen by cross-validation within the memory."""
     from sklearn.model_selection import GridSearchCV
 
     return GridSearchCV(model, grid, cv=3) if tune else model
 
 
-def _guess(model: Any, wanted: Any, labels: Sequence[str]) -> Guess:
-    shares = model.predict_proba(wanted)  # (q, c)
-    correct = model.classes_[shares.argmax(axis=1)] == np.array(labels)
-    return Guess(correct.astype(np.float64), shares.max(axis=1))
+def _guess(
+    model: Any, known: Any, labels: Sequence[str], wanted: Any, truth: Sequence[str]
+) -> Guess:
+    """What a model says at the temperature that cross-validation within the memory fits."""
+    from sklearn.calibration import CalibratedClassifierCV
+
+    chosen = getattr(model.fit(known, labels), "best_estimator_", model)
+    calibrated = CalibratedClassifierCV(chosen, method="temperature", ensemble=False, cv=3)
+    shares = calibrated.fit(known, labels).predict_proba(wanted)  # (q, c)
+    correct = chosen.predict(wanted) == np.array(truth)
+    right = shares[np.arange(len(truth)), np.searchsorted(calibrated.classes_, truth)]
+    with np.errstate(divide="ignore"):
+        return Guess(correct.astype(np.float64), shares.max(axis=1), -np.log(right))
 
 
 def embedded(texts: Sequence[str]) -> Float32:
     """As queries of the collection's encoder; MiniLM has no prompts that tell them apart."""
     return unit(encoder(DEFAULT).encode_queries(list(texts)))
-
-
-# -- "no answer" ----------------------------------------------------------------------------
-
-
-def no_answer(bench: Bench) -> Iterator[Row]:
-    """Whether confidence tells queries whose intent the memory lacks from the others."""
-    memory, asked = banking(bench)
-    intents = sorted(set(memory.labels))
-    draws = 1 if bench.options.quick else DRAWS
-    frozen, ours, notes = list[Interval](), list[Interval](), list[str]()
-    for seed in range(draws):
-        hidden = np.random.default_rng(seed).choice(intents, WITHHELD, replace=False)
-        absent = np.isin(asked.labels, hidden)
-        with remembered(bench, memory) as collection:
-            collection.delete([str(at) for at in np.flatnonzero(np.isin(memory.labels, hidden))])
-            untrained = collection.store.state().projection
-            similar = {"projection": untrained, "lexical": False, "scale": 1.0}
-            scores = [a.hits[0].score for a in asked_of(collection, asked.texts, similar)]
-            run = trained(collection, objective="answers")
-            sure = [a.confidence for a in asked_of(collection, asked.texts, {})]
-        notes.append("promoted" if run.report["promoted"] else "not promoted")
-        for found, told in ((frozen, scores), (ours, sure)):
-            values = np.array(told, dtype=np.float64)
-            found.append(auroc(values[~absent], values[absent]))
-    what = f"No answer, {WITHHELD} intents withheld, AUROC: "
-    yield row_of("no-answer.frozen", what + "frozen similarity", _pooled(frozen))
-    row = row_of("no-answer.confidence", what + "confidence", _pooled(ours))
-    yield row.wanted(">=", 0.92)._replace(note=f"{draws} draws: {', '.join(notes)}")
-
-
-def auroc(higher: Float64, lower: Float64, level: float = 0.95) -> Interval:
-    """The chance that one of `higher` (m,) exceeds one of `lower` (n,), ties half.
-
-    The interval is DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
-    """
-    above = _placements(higher, lower)
-    below = 1 - _placements(lower, higher)
-    area = float(above.mean())
-    spread = above.var(ddof=1) / len(above) + below.var(ddof=1) / len(below)
-    reach = float(norm.ppf((1 + level) / 2) * np.sqrt(spread))
-    return Interval(area, max(0.0, area - reach), min(1.0, area + reach))
-
-
-def _placements(values: Float64, others: Float64) -> Float64:
-    """For each value the share of the others that it exceeds, ties half."""
-    ordered = np.sort(others)
-    under, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return np.asarray((under + upto) / (2 * len(others)))
-
-
-def _pooled(found: Sequence[Interval]) -> Interval:
-    """The mean; its bounds are the means of theirs, as if all draws erred alike."""
-    return Interval(*(float(np.mean(part)) for part in zip(*found, strict=True)))

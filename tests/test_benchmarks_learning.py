@@ -17,9 +17,9 @@ from sklearn.metrics import roc_auc_score
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import learning
-import learning_answers
 import learning_contest
 import learning_live
+import learning_no_answer
 import learning_rows
 import learning_safety
 import learning_sets
@@ -228,7 +228,7 @@ scores = st.lists(st.integers(0, 6).map(float), min_size=2, max_size=40).map(np.
 def test_the_area_is_that_of_scikit_learn(higher: Any, lower: Any) -> None:
     labels = np.repeat([1, 0], [len(higher), len(lower)])
     expected = roc_auc_score(labels, np.concatenate([higher, lower]))
-    assert learning_answers.auroc(higher, lower).mean == pytest.approx(expected)
+    assert learning_no_answer.auroc(higher, lower).mean == pytest.approx(expected)
 
 
 def test_the_interval_of_the_area_is_that_of_the_bootstrap() -> None:
@@ -238,7 +238,7 @@ def test_the_interval_of_the_area_is_that_of_the_bootstrap() -> None:
         (random.choice(higher, 300)[:, None] > random.choice(lower, 200)).mean()
         for _ in range(2000)
     ]
-    found = learning_answers.auroc(higher, lower)
+    found = learning_no_answer.auroc(higher, lower)
     assert found.low == pytest.approx(np.quantile(drawn, 0.025), abs=0.005)
     assert found.high == pytest.approx(np.quantile(drawn, 0.975), abs=0.005)
 

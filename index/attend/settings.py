@@ -89,6 +89,8 @@ class Tuning(BaseModel):
     Attributes:
         scale: the factor on the scorer's result, one for each head.
         null: the null key's logit at temperature 1, one for each head or one for all.
+        levels: how much the mean logits of the documents ranked 2 to 10, and 11 to 100, add to it;
+            None for nothing.
         lexical: λ, on the scorer's scale; 0 is off.
         coverage: γ, how much less the lexical term counts where the query's words are not there.
         examples: the factor on example keys; at 0 they take no part.
@@ -105,6 +107,7 @@ class Tuning(BaseModel):
 
     scale: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Field(min_length=1)] | None = None
     null: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
+    levels: tuple[Number, Number] | None = None
     lexical: Annotated[Number, Field(ge=0, le=MAX_LEXICAL)] = 0.0
     coverage: Annotated[Number, Field(ge=0)] = 0.0
     examples: Annotated[Number, Field(ge=0, le=1e6)] = 0.0

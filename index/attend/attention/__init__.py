@@ -24,6 +24,7 @@ from attend.attention.softmax import (
     log_shares,
     log_total,
     partition,
+    runners_up,
     weighed,
 )
 from attend.attention.streamed import Bias, Blocks, BlockWeights, attend_many, weights_by_block
@@ -48,6 +49,7 @@ __all__ = [
     "log_shares",
     "log_total",
     "partition",
+    "runners_up",
     "weighed",
     "weights_by_block",
 ]

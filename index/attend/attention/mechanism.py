@@ -77,6 +77,8 @@ class Mechanism:
         gates: (H,) the weights of the heads, summing to one.
         pool: a name in `POOLS`.
         null_logit: (H,) the no-answer score in each head, before the temperature.
+        levels: (2,) how much of the `runners_up` of a query is added to it, with one head; None
+            for nothing.
         additive: the parameters of the scorer of that name.
     """
 
@@ -87,6 +89,7 @@ class Mechanism:
     temperature: float = 1.0
     null_logit: Float64 | None = None
     additive: Additive | None = None
+    levels: Float64 | None = None
 
     def __post_init__(self) -> None:
         if not COLDEST <= self.temperature < np.inf:

@@ -179,6 +179,9 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
     def fitted(numbers: tuple[float, ...] | None) -> str:
         return "not fitted" if numbers is None else ", ".join(f"{n:.6g}" for n in numbers)
 
+    behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
+    levels = f", plus {fitted(tuning.levels)} {behind}" if tuning.levels else ""
+
     return [
         MissingPart(
             "key offsets",
@@ -212,7 +215,8 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
         MissingPart(
             "no-answer score",
             tuning.null is not None,
-            f"{fitted(tuning.null)}; add it as one more logit to allow the answer 'no document'",
+            f"{fitted(tuning.null)}{levels}; add it as one more logit to allow the answer 'no "
+            f"document'",
         ),
         MissingPart(
             "value matrices and additive scorer",

@@ -3,48 +3,41 @@
 Each held-out question is scored twice. As it is, its relevant documents should hold the weight.
 With them hidden, and the next best documents moved up, the no-answer key should: that is what a
 question that nothing here answers looks like. One scale and one no-answer score are fitted to
-both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a class for none).
+both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a class for none). Then
+the no-answer score may follow how high the documents behind the best score: an answer stands out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from attend.attention import partition
 from attend.learn.data import UNIT_SCALE
+from attend.learn.no_answer import (
+    ERROR_RATE,
+    SHARES,
+    Levels,
+    confidence,
+    fit_null,
+    minimise,
+    null_logits,
+    threshold_at,
+)
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float64
 
 ATTEND = 100
 """Documents that a search attends to."""
 
-ERROR_RATE = 0.05
-
-UNANSWERED = 0.1
-"""The share of queries in use that nothing answers: the weight of hidden scores. Were it half,
-the no-answer key would take weight from every query that has an answer."""
-
-SHARES = (1 - UNANSWERED, UNANSWERED)
-"""The weights of scores as they are, and of hidden ones."""
-
 SPAN = math.log(1e3)
 """How far from its start a scale may move, as a log: beyond it every softmax is one-hot."""
 
 STARTS = (0.25, 1.0, 4.0)
 """Factors on the scale at which the search starts: the likelihood need not be convex in it."""
-
-ROUNDING = 1e-9
-"""A share of 1/20 of 60 questions is three, also where 0.05 * 60 comes out below."""
-
-Slope = Callable[[Float64], tuple[float, Float64]]
-"""Gives a loss and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +49,7 @@ class Calibration:
     Attributes:
         scale: the factor on scores.
         null: the no-answer logit, beside scaled scores; None where it cannot be fitted.
+        levels: how much of a question's `runners_up`, scaled, is added to it.
         threshold: with a confidence (1 - weight of no answer) below it, nothing here answers.
         error_rate: the share of answerable questions that the threshold may refuse.
         ece_before, ece_after: expected calibration error of the largest weight, no answer included.
@@ -76,6 +70,7 @@ class Calibration:
     nll_before: float | None = None
     nll_after: float | None = None
     null_before: float | None = None
+    levels: Levels | None = None
     refused: float | None = None
     questions: int = 0
     answerable: int = 0
@@ -99,14 +94,6 @@ class Scored(NamedTuple):
     def answerable(self) -> Bool:
         """(q,) whether a relevant document is attended to."""
         return np.asarray(self.relevant.any(axis=1))
-
-
-def minimise(
-    loss: Slope, start: Sequence[float], bounds: Sequence[tuple[float, float]] | None = None
-) -> tuple[Float64, float]:
-    """Return the point of least loss near a start, and that loss, by L-BFGS."""
-    point = minimize(loss, np.array(start), jac=True, method="L-BFGS-B", bounds=bounds)
-    return np.asarray(point.x, dtype=np.float64), float(point.fun)
 
 
 def calibrate(
@@ -135,17 +122,24 @@ def calibrate(
     if reason:
         return Calibration(start, None, None, error_rate, questions=len(scores), note=reason)
     loss = Loss(as_is, hidden, start)
-    before, (scale, null) = loss.best_null(), loss.best()
-    answered = confidence(as_is.scores, scale, null)[as_is.answerable]
+    before, (scale, _) = loss.best_null(), loss.best()
+    null, levels = fit_null(
+        scale * np.concatenate([as_is.scores, hidden.scores]),
+        np.concatenate([as_is.answerable, hidden.answerable]),
+        np.concatenate([SHARES[0] * as_is.counts, SHARES[1] * hidden.counts]),
+    )
+    after = scale, null, levels
+    answered = confidence(as_is.scores, *after)[as_is.answerable]
     return Calibration(
         scale=scale,
         null=null,
+        levels=levels,
         threshold=threshold_at(answered, error_rate, as_is.counts[as_is.answerable]),
         error_rate=error_rate,
         ece_before=top_calibration_error(as_is, hidden, start, before),
-        ece_after=top_calibration_error(as_is, hidden, scale, null),
+        ece_after=top_calibration_error(as_is, hidden, *after),
         nll_before=likelihood(as_is, hidden, start, before),
-        nll_after=likelihood(as_is, hidden, scale, null),
+        nll_after=likelihood(as_is, hidden, *after),
         null_before=before,
         questions=len(scores),
         answerable=int(as_is.answerable.sum()),
@@ -218,7 +212,7 @@ class Loss:
         return scale * self.center + shift
 
 
-def _slopes(side: Scored, scale: float, null: float) -> tuple[float, float, float]:
+def _slopes(side: Scored, scale: float, null: float | Float64) -> tuple[float, float, float]:
     """Return the mean loss of one side, and its derivatives by scale and by no-answer logit."""
     z = scale * side.scores  # (q, a)
     total, right = _log_sums(side, z, null)  # (q,)
@@ -235,83 +229,48 @@ def _slopes(side: Scored, scale: float, null: float) -> tuple[float, float, floa
     return loss, slope, shift
 
 
-def _log_sums(side: Scored, z: Float64, null: float) -> tuple[Float64, Float64]:
+def _log_sums(side: Scored, z: Float64, null: float | Float64) -> tuple[Float64, Float64]:
     """(q,) each: the log of the whole sum, and of what should hold the weight."""
     relevant = partition(np.where(side.relevant, z, -np.inf)).log
     return np.logaddexp(partition(z).log, null), np.where(side.answerable, relevant, null)
 
 
-def fit_null(answered: Float64, hidden: Float64) -> float:
-    """Return the no-answer logit of the largest likelihood, by log sums of both sides (n,), (h,).
-
-    It is that of a logistic regression whose sides count by SHARES.
-    """
-
-    def loss(point: Float64) -> tuple[float, Float64]:
-        wrong = answered - point[0], point[0] - hidden
-        value = [float(np.logaddexp(0, -margin).mean()) for margin in wrong]
-        slope = [float(expit(-wrong[0]).mean()), -float(expit(-wrong[1]).mean())]
-        return float(np.dot(SHARES, value)), np.array([np.dot(SHARES, slope)])
-
-    return float(
-        minimise(loss, [(float(np.median(answered)) + float(np.median(hidden))) / 2])[0][0]
-    )
-
-
-def confidence(scores: Float64, scale: float, null: float) -> Float64:
-    """1 minus the weight of no answer, for attended scores (q, a): (q,)."""
-    # As a sigmoid, which keeps its digits near 0 where 1 - w would lose them.
-    return np.asarray(expit(partition(scale * scores).log - null))
-
-
-def threshold_at(
-    confidences: Float64, error_rate: float = ERROR_RATE, counts: Float64 | None = None
-) -> float | None:
-    """Return the largest threshold that refuses at most this share of confidences like these (n,).
-
-    What is below the threshold is refused, what is equal is not. It holds for the next question,
-    too, which may take any of n + 1 places among them (a conformal threshold: Vovk, Gammerman and
-    Shafer 2005), from 1 / error_rate - 1 confidences on. None without confidences. `counts` (n,)
-    is how much each counts, if not all the same.
-
-    >>> threshold_at(np.array([0.9, 0.2, 0.5, 0.7]), 0.4)
-    0.5
-    """
-    if not len(confidences):
-        return None
-    counts = np.ones(len(confidences)) if counts is None else counts
-    order = np.argsort(confidences, kind="stable")
-    most = error_rate * (counts.sum() + counts.mean()) + ROUNDING
-    lower = np.cumsum(counts[order]) <= most
-    return float(confidences[order[max(int(lower.sum()) - 1, 0)]])
-
-
-def likelihood(as_is: Scored, hidden: Scored, scale: float, null: float) -> float:
+def likelihood(
+    as_is: Scored, hidden: Scored, scale: float, null: float, levels: Levels | None = None
+) -> float:
     """Return the mean negative log weight of what should hold it, over both sides."""
-    losses = [_slopes(side, scale, null)[0] for side in (as_is, hidden)]
+    losses = [
+        _slopes(side, scale, null_logits(scale * side.scores, null, levels))[0]
+        for side in (as_is, hidden)
+    ]
     return float(np.dot(SHARES, losses))
 
 
-def top_calibration_error(as_is: Scored, hidden: Scored, scale: float, null: float) -> float:
+def top_calibration_error(
+    as_is: Scored, hidden: Scored, scale: float, null: float, levels: Levels | None = None
+) -> float:
     """Return the expected calibration error of the largest weight of each question.
 
     Several relevant documents share what is right evenly: they are who a relevant document
     drawn at random could be, and their weights can sum to no more than one.
     """
-    tops = [best_weights(side, scale, null) for side in (as_is, hidden)]
+    tops = [best_weights(side, scale, null, levels) for side in (as_is, hidden)]
     predicted, correct = (np.concatenate(column) for column in zip(*tops, strict=True))
     counts = [share * side.counts for share, side in zip(SHARES, (as_is, hidden), strict=True)]
     return calibration_error(predicted, correct, np.concatenate(counts))
 
 
-def best_weights(side: Scored, scale: float, null: float) -> tuple[Float64, Float64]:
+def best_weights(
+    side: Scored, scale: float, null: float, levels: Levels | None = None
+) -> tuple[Float64, Float64]:
     """Return the largest weights (q,), and the shares of what is right that their holders have."""
     z = scale * side.scores
-    total, _ = _log_sums(side, z, null)
+    nothing = null_logits(z, null, levels)
+    total, _ = _log_sums(side, z, nothing)
     first = z[:, 0]  # best first; -inf where nothing is attended to
     shares = side.relevant[:, 0] / np.maximum(side.relevant.sum(axis=1), 1)
-    correct = np.where(first > null, shares, ~side.answerable)
-    return np.exp(np.maximum(first, null) - total), correct
+    correct = np.where(first > nothing, shares, ~side.answerable)
+    return np.exp(np.maximum(first, nothing) - total), correct
 
 
 def _unfit(as_is: Scored, hidden: Scored) -> str | None:

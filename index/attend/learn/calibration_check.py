@@ -14,17 +14,15 @@ import numpy as np
 
 from attend.learn.calibration import (
     ATTEND,
-    SHARES,
     Calibration,
     Loss,
     Scored,
     as_is_and_hidden,
     best_weights,
     calibrate,
-    confidence,
     likelihood,
-    threshold_at,
 )
+from attend.learn.no_answer import SHARES, Levels, confidence, threshold_at
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float64, Int64
 
@@ -36,14 +34,14 @@ class _Half(NamedTuple):
     """One half of the questions, as judged by a fit to the other.
 
     Attributes:
-        after, before: (scale, null) of the fit, and of the scale until now.
+        after, before: scale, null and levels of the fit, and of the scale until now.
         threshold: of the fit.
     """
 
     as_is: Scored
     hidden: Scored
-    after: tuple[float, float]
-    before: tuple[float, float]
+    after: tuple[float, float, Levels | None]
+    before: tuple[float, float, None]
     threshold: float
 
 
@@ -90,8 +88,8 @@ def _half(
     as_is, hidden = as_is_and_hidden(scores[judged], relevant[judged], attend, counts[judged])
     if fit.null is None or fit.null_before is None or not as_is.answerable.any():
         return None
-    before = options["start"], fit.null_before
-    return _Half(as_is, hidden, (fit.scale, fit.null), before, fit.threshold or 0.0)
+    before = options["start"], fit.null_before, None
+    return _Half(as_is, hidden, (fit.scale, fit.null, fit.levels), before, fit.threshold or 0.0)
 
 
 def _error(judged: list[_Half], name: str) -> float:
@@ -133,6 +131,7 @@ def _kept(
         fit,
         scale=scale,
         null=null,
+        levels=None,
         threshold=threshold_at(answered, fit.error_rate, as_is.counts[as_is.answerable]),
         ece_after=fit.ece_before,
         nll_after=fit.nll_before,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.learn.calibration import minimise
 from attend.learn.data import Ratings
 from attend.learn.held_out import SPLITS, Split
+from attend.learn.no_answer import minimise
 from attend.learn.promotion import (
     SIGNIFICANCE,
     TOLERANCE,

@@ -217,11 +217,11 @@ class Answering:
         share = WHOLE
         if self.attention.all_weights is None:
             share = attended_share(scoring, attended, self.passing, query)
-        logit = scoring.mechanism.null_logit
+        null, temperature = attended.null, scoring.mechanism.temperature
         return Weighing(
-            scoring.mechanism.temperature,
+            temperature,
             scoring.mechanism.gates.tolist(),
-            None if logit is None else logit.tolist(),
+            None if null is None else (null * temperature).tolist(),
             scoring.view.version.tuning.threshold,
             share,
         )

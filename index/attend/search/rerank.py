@@ -104,7 +104,10 @@ def _reranked(
     if len(attended.documents) > len(rows):
         z += _lift(attention, place, z)
     every = np.concatenate([z, attended.logits[:, len(rows) :]], axis=1)
-    return attend_logits(Logits(attended.documents, every), scoring.mechanism)
+    # The no-answer score stays that of the first ranking, and with it the confidence.
+    null = None if attended.null is None else attended.null * tau
+    mechanism = replace(scoring.mechanism, null_logit=null, levels=None)
+    return attend_logits(Logits(attended.documents, every), mechanism)
 
 
 def _max_sims(

@@ -159,6 +159,7 @@ def _plan(
         options.temperature * (1.0 if rescaled else tuning.temperature),
         None if null is None else _by_head(null, gates),
         _additive(stored),
+        np.array(tuning.levels) if tuning.levels and len(gates) == 1 else None,
     )
     raw = stored.key_fingerprint == RAW_KEYS and not version.moved
     projection = stored.form_for(scorer) if raw else stored

@@ -83,8 +83,8 @@ def logit_scale(answered: Answered, settings: Settings) -> LogitScale:
         total = -math.inf
     elif attended.null_weight > 0:
         total += math.log1p(-attended.null_weight)
-    null = mechanism.null_logit
-    return LogitScale(repr(name), total, None if null is None else float(null[0]) / tau)
+    null = attended.null
+    return LogitScale(repr(name), total, None if null is None else float(null[0]))
 
 
 def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
@@ -96,8 +96,8 @@ def shares_of(scales: Sequence[LogitScale]) -> Shares | None:
     names = {scale.name for scale in decided}
     if len(names) != 1 or None in names:
         return None
-    null = decided[0].null
-    null = -math.inf if null is None else null
+    # Of nulls that follow what a query scores, the one of the collection that scores highest.
+    null = max(-math.inf if scale.null is None else scale.null for scale in decided)
     weights = Softmax.of([scale.total for scale in scales], null).weights
     return Shares(weights.tolist(), float(weights.sum()))
 

@@ -118,6 +118,7 @@ class ObjectiveRun(ABC):
         return Tuning(
             scale=(calibration.scale,),
             null=None if calibration.null is None else (calibration.null,),
+            levels=calibration.levels,
             threshold=calibration.threshold,
             error_rate=calibration.error_rate,
             attend=ATTEND,

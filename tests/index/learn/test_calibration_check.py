@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learn.calibration import as_is_and_hidden, calibrate, confidence, threshold_at
+from attend.learn.calibration import as_is_and_hidden, calibrate
 from attend.learn.calibration_check import FEWEST, calibrate_checked
+from attend.learn.no_answer import confidence, threshold_at
 from tests.index.learn.test_calibration import drawn
 
 
@@ -30,7 +31,8 @@ def test_figures_are_those_of_the_other_half():
         judged = halves_of(200) == half
         fit = calibrate(scores[~judged], relevant[~judged], start=20.0)
         as_is, _ = as_is_and_hidden(scores[judged], relevant[judged])
-        known = confidence(as_is.scores, fit.scale, fit.null)[as_is.answerable]
+        fitted = fit.scale, fit.null, fit.levels
+        known = confidence(as_is.scores, *fitted)[as_is.answerable]
         refused += (known < fit.threshold).tolist()
         losses.append(fit.nll_after)
     assert found.refused == pytest.approx(np.mean(refused))

@@ -137,4 +137,7 @@ def test_shares_are_one_softmax_with_one_null(masses, null):
     assert shares.by_collection == pytest.approx(expected[:-1].astype(float).tolist())
     assert shares.confidence == pytest.approx(float(expected[:-1].sum()))
     assert shares_of([LogitScale("same", 0.0, null), LogitScale("other", 0.0, null)]) is None
+    if null is not None:  # that of the collection that scores the query highest
+        lower = [LogitScale("same", mass, null - place) for place, mass in enumerate(masses)]
+        assert shares_of(lower) == shares
     assert shares_of([LogitScale(None, 0.0, null)] * 2) is None

@@ -92,6 +92,30 @@ def test_a_filter_leaves_the_null_logit_alone(world):
         assert sum(hit.weight for hit in answer.hits) == pytest.approx(answer.confidence)
 
 
+def test_a_null_follows_the_runners_up_of_each_query(world):
+    levels = (0.5, 0.25)
+    fitted = world.version(identity(WIDTH), FITTED.model_copy(update={"levels": levels}))
+    for query in (QUERY, "gold"):
+        logits = world.logits(fitted, query, scale=[6.0], strength=(0.3, 0.5))
+        z = sorted((float(logit[0]) for logit in logits.values()), reverse=True)[:5]
+        null = 3.0 + 0.5 * np.mean(z[1:]) + 0.25 * z[-1]  # the fifth stands for what is beyond
+        weights, nothing = expected(logits, 5, null=[null])
+        answer = search(world, fitted, query, explain=True)
+        check_weights(answer, weights)
+        assert answer.confidence == pytest.approx(1 - nothing, abs=1e-6)
+        assert answer.weighing.null == pytest.approx([null], abs=1e-5)
+        assert answer.calibrated == "examples"
+
+
+def test_one_document_is_its_own_runner_up(world):
+    fitted = world.version(identity(WIDTH), FITTED.model_copy(update={"levels": (0.5, 0.25)}))
+    answer = search(world, fitted, mask={"only": ["d3"]}, explain=True)
+    best = answer.hits[0].score
+    assert answer.weighing.null == pytest.approx([3.0 + 0.75 * best], abs=1e-5)
+    nobody = search(world, fitted, filter={"c": "green"})
+    assert (nobody.confidence, nobody.answered) == (0.0, False)
+
+
 def test_another_temperature_keeps_the_null_and_is_not_calibrated(world):
     fitted = world.version(identity(WIDTH), FITTED)
     logits = world.logits(fitted, QUERY, scale=[6.0], strength=(0.3, 0.5))
