@@ -339,13 +339,9 @@ def _null_and_refused(
     queries = [int(np.isfinite(scores).any(axis=1).sum()) for scores in sides]
     if not all(queries):
         return None, None, 0.0
-    counts = [share / number for share, number in zip(SHARES, queries, strict=True)]
-    null, levels = fit_null(
-        scale * np.concatenate(sides),
-        np.repeat([True, False], len(sides[0])),
-        np.repeat(counts, len(sides[0])),
-        levels,
-    )
+    answers = np.repeat([True, False], len(sides[0]))
+    counts = np.where(answers, SHARES[0] / queries[0], SHARES[1] / queries[1])
+    null, levels = fit_null(scale * np.concatenate(sides), answers, counts, levels)
     refused = threshold_at(log_sums(attended, scale, levels)[0], error_rate)
     assert refused is not None  # as some are known
     return null, levels, refused
