@@ -46,8 +46,11 @@ def test_the_fit_is_that_of_another_optimiser():
         margin = sign * (logsumexp(z, axis=1) - point[0] - behind @ point[1:])
         return -np.log(expit(margin)).mean() + (point[1:] ** 2).sum() / 2 / len(z)
 
-    other = minimize(loss, [0.0, 0.5, 0.5], bounds=[(None, None), (0, 1), (0, 1)])
-    assert loss(np.array([null, *levels])) == pytest.approx(other.fun, abs=1e-5)
+    bounds = [(None, None), (0, 1), (0, 1)]
+    starts = [0.0, 0.5, 0.5], [5.0, 0.1, 0.9]
+    others = [minimize(loss, start, bounds=bounds, method="Nelder-Mead") for start in starts]
+    assert loss(np.array([null, *levels])) <= min(other.fun for other in others) + 1e-6
+    assert loss(np.array([null, *levels])) < loss(np.array([null, 0.0, 0.0])) - 0.1
 
 
 def test_what_stands_out_is_told_where_the_best_score_alone_does_not_tell():
