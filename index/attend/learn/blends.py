@@ -18,14 +18,7 @@ from attend.learn.calibration import ATTEND, Calibration
 from attend.learn.data import BLOCK, products, top_places, widened
 from attend.learn.fit import Fitted
 from attend.learn.held_out import DocumentFold
-from attend.learn.no_answer import (
-    SHARES,
-    Levels,
-    fit_null,
-    minimise,
-    null_logits,
-    threshold_at,
-)
+from attend.learn.no_answer import NO_LEVELS, SHARES, fit_null, minimise, threshold_at
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float32, Float64, Floats, Int64
 
@@ -262,8 +255,8 @@ def calibrate_answers(
 
     Each query is scored twice, as in `calibrate`: as it is, and with all documents hidden that
     answer as its own value would, which is what one query in ten in use is taken to be like. One
-    no-answer logit, which may follow the runners-up, tells the two apart best, by the likelihood of
-    a logistic regression on the log-sum-exp of the logits.
+    no-answer logit tells the two apart best, by the likelihood of a logistic regression on the
+    log-sum-exp of the logits.
 
     Args:
         start: the scale until now.
@@ -274,14 +267,13 @@ def calibrate_answers(
     """
     scale, _ = fit_scale(attended, targets, start)
     both = [Blends(attended, targets, item) for item in (start, scale)]
-    null, levels, refused = _fit_no_answer(attended, scale, error_rate, share)
+    null, refused = _on_all_documents(attended, scale, error_rate, share)
     labels = targets.shares is not None
     errors = [calibration_error(*blends.likeliest()) for blends in both] if labels else [None, None]
     losses = [-float(blends.gains().mean()) for blends in both] if labels else [None, None]
     return Calibration(
         scale=scale,
         null=null,
-        levels=levels,
         threshold=None if null is None else float(expit(refused - null)),
         error_rate=error_rate,
         ece_before=errors[0],
@@ -294,26 +286,27 @@ def calibrate_answers(
     )
 
 
-def log_sums(attended: Held, scale: float, levels: Levels | None) -> tuple[Float64, Float64]:
+def log_sums(attended: Held, scale: float) -> tuple[Float64, Float64]:
     """Return the log-sum-exp of the logits of queries that the memory answers (k,), as they are,
-    and with what answers them hidden (h,), less what the levels add to the no-answer logit."""
-    sides = (scale * scores[attended.answered] for scores in (attended.scores, attended.hidden))
-    answered, hidden = (partition(z).log - null_logits(z, 0.0, levels) for z in sides)
+    and with what answers them hidden (h,)."""
+    answered, hidden = (
+        partition(scale * scores[attended.answered]).log
+        for scores in (attended.scores, attended.hidden)
+    )
     return answered[np.isfinite(answered)], hidden[np.isfinite(hidden)]
 
 
-def _fit_no_answer(
+def _on_all_documents(
     attended: Held, scale: float, error_rate: float, share: float
-) -> tuple[float | None, Levels | None, float]:
-    """Return the no-answer logit, its levels, and the log sum below which too little is known."""
-    null, levels, refused = _null_and_refused(attended, scale, error_rate)
+) -> tuple[float | None, float]:
+    """Return the no-answer logit, and the log sum below which too little is known."""
+    null, refused = _null_and_refused(attended, scale, error_rate)
     if null is None or share >= 1:
-        return null, levels, refused
-    fewer = _thinned(attended, share)
-    less, _, less_refused = _null_and_refused(fewer, scale, error_rate, levels)
+        return null, refused
+    less, less_refused = _null_and_refused(_thinned(attended, share), scale, error_rate)
     if less is None:
-        return null, levels, refused
-    return 2 * null - less, levels, 2 * refused - less_refused
+        return null, refused
+    return 2 * null - less, 2 * refused - less_refused
 
 
 def _thinned(attended: Held, share: float) -> Held:
@@ -333,15 +326,16 @@ def _thinned(attended: Held, share: float) -> Held:
 
 
 def _null_and_refused(
-    attended: Held, scale: float, error_rate: float, levels: Levels | None = None
-) -> tuple[float | None, Levels | None, float]:
-    sides = [scores[attended.answered] for scores in (attended.scores, attended.hidden)]
-    queries = [int(np.isfinite(scores).any(axis=1).sum()) for scores in sides]
-    if not all(queries):
-        return None, None, 0.0
-    answers = np.repeat([True, False], len(sides[0]))
-    counts = np.where(answers, SHARES[0] / queries[0], SHARES[1] / queries[1])
-    null, levels = fit_null(scale * np.concatenate(sides), answers, counts, levels)
-    refused = threshold_at(log_sums(attended, scale, levels)[0], error_rate)
+    attended: Held, scale: float, error_rate: float
+) -> tuple[float | None, float]:
+    sides = log_sums(attended, scale)
+    if not all(map(len, sides)):
+        return None, 0.0
+    refused = threshold_at(sides[0], error_rate)
     assert refused is not None  # as some are known
-    return null, levels, refused
+    answers = np.repeat([True, False], [*map(len, sides)])
+    counts = np.concatenate(
+        [np.full(len(logs), share / len(logs)) for logs, share in zip(sides, SHARES, strict=True)]
+    )
+    # Where many documents have one value, those behind the best answer, too: nothing stands out.
+    return fit_null(np.concatenate(sides)[:, None], answers, counts, NO_LEVELS)[0], refused

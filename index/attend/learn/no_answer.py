@@ -32,6 +32,8 @@ ROUNDING = 1e-9
 Levels: TypeAlias = tuple[float, float]
 """How much of the `runners_up` of a question is added to its no-answer logit, each from 0 to 1."""
 
+NO_LEVELS: Levels = (0.0, 0.0)
+
 Slope = Callable[[Float64], tuple[float, Float64]]
 """Gives a loss and its gradient."""
 

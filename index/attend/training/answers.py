@@ -164,7 +164,7 @@ class AnswersObjective(ObjectiveRun):
         attended, share = joined(self.best.answering.attended), 1 - 1 / FOLDS
         rate = self.request.error_rate
         calibration = calibrate_answers(attended, targets, memory.scale, rate, share)
-        answered, hidden = log_sums(attended, calibration.scale, calibration.levels)
+        answered, hidden = log_sums(attended, calibration.scale)
         area = auroc(answered, hidden) if len(answered) and len(hidden) else None
         output = self.best.answering.output_by(range(FOLDS))
         if output is not None and targets.center is not None:

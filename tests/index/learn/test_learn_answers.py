@@ -36,7 +36,7 @@ from attend.learn.blends import (
 )
 from attend.learn.fit import Fitted, unlearned
 from attend.learn.held_out import DocumentFold
-from attend.learn.no_answer import UNANSWERED, null_logits
+from attend.learn.no_answer import UNANSWERED
 from tests.index.learning import memory_from
 
 SURE = replace(RECIPE, drop=0.0)
@@ -302,11 +302,8 @@ def likeliest_null(known, hidden) -> float:
 def test_the_null_is_that_of_a_logistic_regression_and_refuses_its_share():
     held, targets = drawn(np.random.default_rng(1), count=500)
     found = calibrate_answers(held, targets, 20.0, 0.1)
-    known, hidden = (
-        logsumexp(found.scale * scores, axis=1)
-        - null_logits(found.scale * scores, 0.0, found.levels)
-        for scores in (held.scores, held.hidden)
-    )
+    known = logsumexp(found.scale * held.scores, axis=1)
+    hidden = logsumexp(found.scale * held.hidden, axis=1)
     assert found.null == pytest.approx(likeliest_null(known, hidden), abs=1e-3)
     assert (expit(known - found.null) < found.threshold).mean() == pytest.approx(0.1, abs=0.005)
 
@@ -331,18 +328,14 @@ def test_null_and_threshold_are_those_of_the_whole_memory(share, labels):
         alike = of[None] == truth[:, None]
         scores = np.where(there, rng.normal(0.35 * alike + 0.2, 0.15), -np.inf)
         right = (alike & there).astype(float)
-        hidden = -np.sort(-np.where(right > 0, -np.inf, scores), axis=1)
-        at = np.argsort(-scores, axis=1)
-        scores, right = (np.take_along_axis(each, at, axis=1) for each in (scores, right))
+        hidden = np.where(right > 0, -np.inf, scores)
+        at = np.tile(np.arange(documents), (queries, 1))
         return Held(documents + np.arange(queries), at, scores, right, hidden, right.any(axis=1))
 
     part, whole = (seen(rng.random((queries, documents)) < each) for each in (share, 1.0))
     found = calibrate_answers(part, targets, 20.0, 0.05, share)
     stale = calibrate_answers(part, targets, 20.0, 0.05)
-    known, hidden = (
-        logsumexp(found.scale * each, axis=1) - null_logits(found.scale * each, 0.0, found.levels)
-        for each in (whole.scores, whole.hidden)
-    )
+    known, hidden = (logsumexp(found.scale * each, axis=1) for each in (whole.scores, whole.hidden))
     right, least = likeliest_null(known, hidden), np.quantile(known, 0.05)
     assert abs(found.null - right) < 0.4 * abs(stale.null - right)
 
