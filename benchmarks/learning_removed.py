@@ -1,8 +1,10 @@
 """Rows of answers that are removed: does confidence tell, and how true weights are by then.
 
-Each test question is asked twice: of the collection as it is, and with its relevant documents
-masked, when nothing there answers it. A question none of whose relevant documents is among the
-hundred best has no answer either way, and counts as one without in both.
+Each test question is asked twice: of the collection as it is, and once the relevant documents of
+all are deleted, when nothing there answers it. A mask would not do: words count by the best match
+of the whole collection, and what is left then shows that something better is hidden. A question
+none of whose relevant documents is among the hundred best has no answer either way, and counts as
+one without in both.
 """
 
 from __future__ import annotations
@@ -91,27 +93,31 @@ def removed(name: str) -> Callable[[Bench], Iterator[Row]]:
             version = collection.store.projections()[0].version
             progress(f"removed: asking {name} untrained")
             plain = {"projection": version, "lexical": False}
-            before = _asked(collection, given.test, **plain)
-            labelled = _fitted(_asked(collection, given.train, **plain))
+            labelled = _fitted(
+                Asked(
+                    *(_asked(collection, given.train, masked, **plain) for masked in (False, True))
+                )
+            )
+            first = _asked(collection, given.test, **plain)
             run = trained(collection)
-            after = _asked(collection, given.test)
+            second = _asked(collection, given.test)
+            collection.delete(sorted(given.test.documents()))
+            before = Asked(first, _asked(collection, given.test, **plain))
+            after = Asked(second, _asked(collection, given.test))
         yield from _told_apart(given, before, after, labelled, run.said)
         yield from _calibration(name, TITLES[name], before, after)
 
     return section
 
 
-def _asked(collection: Collection, judged: Judged, **options: Any) -> Asked:
-    sides = []
-    for masked in (False, True):
-        answers = []
-        for id, text in judged.queries.items():
-            relevant = judged.relevant(id)
-            mask = {"mask": {"exclude": sorted(relevant)}} if masked else {}
-            answer = collection.search(text, k=100, fields=[], **mask, **options)
-            answers.append((answer, relevant))
-        sides.append(_side(answers))
-    return Asked(*sides)
+def _asked(collection: Collection, judged: Judged, masked: bool = False, **options: Any) -> Side:
+    answers = []
+    for id, text in judged.queries.items():
+        relevant = judged.relevant(id)
+        mask = {"mask": {"exclude": sorted(relevant)}} if masked else {}
+        answer = collection.search(text, k=100, fields=[], **mask, **options)
+        answers.append((answer, relevant))
+    return _side(answers)
 
 
 def _side(answers: Sequence[tuple[Answer, set[str]]]) -> Side:
