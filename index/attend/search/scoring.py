@@ -150,14 +150,13 @@ def _plan(
         and by_words == fitted_word_weight(tuning)
         and options.heads is None
     )
-    null = tuning.null if as_fitted else None
     mechanism = Mechanism(
         name,
         _by_head(scale or default_scale(name, unit, stored.d_k), gates),
         gates,
         pool,
         options.temperature * (1.0 if rescaled else tuning.temperature),
-        None if null is None else _by_head(null, gates),
+        None if tuning.null is None or not as_fitted else _by_head(tuning.null, gates),
         _additive(stored),
         np.array(tuning.levels) if tuning.levels and len(gates) == 1 else None,
     )
@@ -176,7 +175,7 @@ def _plan(
         native=ordered and mechanism.heads == 1,
         indexed=ordered and stored_form,
         reranks=scorer == "additive" and tuning.scorer == scorer,
-        calibrated=null is not None and options.temperature == 1,
+        calibrated=mechanism.null_logit is not None and options.temperature == 1,
     )
 
 

@@ -174,6 +174,7 @@ class RankingObjective(ObjectiveRun):
 
     def version(self) -> NewVersion:
         calibration, memory = self._calibrate(), self.material.memory
+        levels = None if calibration.levels is None else list(calibration.levels)  # as stored
         return NewVersion(
             projection_of(self.fitted, memory, self.settings),
             self.tuning(
@@ -182,7 +183,7 @@ class RankingObjective(ObjectiveRun):
                 coverage=self.choice.coverage,
                 examples=self.choice.examples,
             ),
-            dict(vars(calibration)),
+            {**vars(calibration), "levels": levels},
             offsets_of(self.fitted, memory),
         )
 
