@@ -337,5 +337,5 @@ def _null_and_refused(
     counts = np.concatenate(
         [np.full(len(logs), share / len(logs)) for logs, share in zip(sides, SHARES, strict=True)]
     )
-    # Where many documents have one value, those behind the best answer, too: nothing stands out.
+    # Levels were not compared where many documents have one value, so that none are fitted.
     return fit_null(np.concatenate(sides)[:, None], answers, counts, NO_LEVELS)[0], refused
