@@ -23,6 +23,7 @@ from learning_beside import adapter, tuned
 from learning_costs import judgements
 from learning_foreign import foreign
 from learning_live import many_keys
+from learning_memory import conala_feedback
 from learning_no_answer import no_answer
 from learning_plain import plain
 from learning_ranking import bilingual, conala, reranked, scifact, scifact_narrow
@@ -49,6 +50,7 @@ SECTIONS: Mapping[str, Section] = {
     "removed-conala": removed("conala"),
     "removed-scifact": removed("scifact"),
     "bilingual": bilingual,
+    "feedback-conala": conala_feedback,
     **{f"cannot-gain-{kind}": cannot_gain(kind) for kind in KINDS},
     "simulated-losses": simulated_losses,
     "judgements": judgements,
@@ -70,6 +72,7 @@ SETS = (
     "removed",
     "bilingual",
     "rerank",
+    "feedback",
     "cannot-gain",
     "simulated",
     "judgements",

@@ -142,8 +142,8 @@ def _untrained(collection: Collection, given: RankingSet) -> Contest:
     contest = Contest(collection, given.test)
     version = collection.store.state().projection
     progress(f"ranking {len(given.test.queries)} queries of {given.name} untrained")
-    contest.search("frozen", projection=version, lexical=False)
-    contest.search("hybrid", projection=version, lexical=True)
+    contest.search("frozen", projection=version, lexical=False, memory=0.0)
+    contest.search("hybrid", projection=version, lexical=True, memory=0.0)
     return contest
 
 
@@ -235,7 +235,7 @@ def bilingual(bench: Bench) -> Iterator[Row]:
     with bench.workshop.beir(given) as collection:
         taught(collection, given.train)
         contest = Contest(collection, given.test)
-        contest.search("before", lexical=False)
+        contest.search("before", lexical=False, memory=0.0)
         run = trained(collection)
         contest.search("after")
         for when in ("before", "after"):

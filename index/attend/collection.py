@@ -26,8 +26,9 @@ from attend.recommend.next_items import Recommender
 from attend.recommend.predictor import Predictor
 from attend.search.answer import Answered, Answering, facets_of
 from attend.search.attend import attend
+from attend.search.memory import FeedbackReader, queries_of
 from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_words
-from attend.search.scoring import AttentionOptions, Queries
+from attend.search.scoring import AttentionOptions
 from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes
@@ -72,6 +73,7 @@ class Collection(StoredCollection):
         self._queries = QueryEncoder(self.store, self.settings, self.encoder)
         tokens = TokenReader(self.settings, self.encoder)
         self._readers = ValueTypes(self.store, self.settings), tokens
+        self._feedback = FeedbackReader(self.store)
         histories = Histories(self.store, self._queries)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
@@ -125,10 +127,8 @@ class Collection(StoredCollection):
         Requests of other callers with the same options are answered in the same call.
         """
         if len(requests) > MAX_BATCH:
-            raise InvalidRequest(
-                f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken.",
-                field="searches",
-            )
+            sentence = f"{len(requests)} searches were sent at once; at most {MAX_BATCH} are taken."
+            raise InvalidRequest(sentence, field="searches")
         if self.settings.normalize is None:
             self._refresh()
         started = time.perf_counter()
@@ -165,7 +165,7 @@ class Collection(StoredCollection):
                 )
                 words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
             with timed("attend"):
-                queries = Queries.of(query, view.version, words)
+                queries = queries_of(query, view, words, self._feedback, options.memory)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
                 facets = None if options.facets is None else facets_of(self.store, options)
@@ -199,8 +199,8 @@ class Collection(StoredCollection):
         check_cells(len(searches), view.keys.documents if rows is None else len(rows))
         words = score_words(self.store, query.texts, options.lexical, view.version.tuning)
         every = AttentionOptions.of(options)._replace(best=None)
-        attention = attend(view, self.settings, Queries.of(query, view.version, words), every, rows)
-        return matrix_of(attention, contents)
+        queries = queries_of(query, view, words, self._feedback, options.memory)
+        return matrix_of(attend(view, self.settings, queries, every, rows), contents)
 
     @overload
     def recommend(

@@ -339,6 +339,7 @@ class StoredCollection(VersionedCollection):
             encoder=now.encoder,
             scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
             projection=view.version.number,
+            memory=view.version.memory if self.capabilities.memory else 0.0,
             generation=view.change,
             index=view.index_stats,
             foreign=self._foreign.figures(),

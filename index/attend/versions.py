@@ -19,7 +19,7 @@ from attend.errors import Conflict, Damaged
 from attend.item_weights import ItemWeights
 from attend.keys import SearchableKeys
 from attend.projection import Projection
-from attend.settings import Settings, Tuning
+from attend.settings import UNTRAINED_MEMORY, Settings, Tuning
 from attend.store import NO_OFFSETS, CollectionStore, Offsets, Role, StoredVersion, Terms
 from attend.types import Float32, Float64, Int64, Json, OnStage
 
@@ -117,6 +117,14 @@ class Version:
     def examples(self) -> bool:
         """True where example queries are keys too."""
         return self.tuning.examples > 0
+
+    @cached_property
+    def memory(self) -> float:
+        """α, how far stored feedback moves a query; 0 where a training did not choose it."""
+        if self.tuning.memory is not None:
+            return self.tuning.memory
+        untrained = self.projection.kind == "identity" and self.tuning == Tuning()
+        return UNTRAINED_MEMORY if untrained and not self.moved else 0.0
 
     def asking(self, embeddings: Float32, rows: Int64) -> Float32:
         """Return queries (n, d), those of documents moved by what was learned of how they ask.

@@ -147,7 +147,7 @@ def test_an_example_is_a_key_from_the_next_search_on_and_goes_as_it_came(world, 
 
 def test_examples_of_no_weight_are_no_keys_and_plain_versions_have_none(world):
     fitted = world.version(identity(WIDTH), Tuning(examples=1.0))
-    plain = world.version(identity(WIDTH))
+    plain = world.version(identity(WIDTH), Tuning(memory=0.0))
     world.teach("who hid the doubloons", ["d4"], weight=-1.0)
     world.teach("who hid the doubloons", ["d5"], weight=0.0)
     check(world, fitted, "who hid the doubloons")

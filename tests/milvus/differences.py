@@ -37,6 +37,7 @@ PROBES: dict[str, Probe] = {
     "facets": lambda data, c, path: c.facets(["colour"]),
     "recommend": lambda data, c, path: c.recommend(positive=["d0"], k=1),
     "examples": lambda data, c, path: add_feedback(c, [{"query": QUERY, "id": "d0"}]),
+    "memory": lambda data, c, path: c.search(QUERY, memory=0.5),
     "train": lambda data, c, path: train(c),
     "snapshots": lambda data, c, path: save_backup(data, path),
     "reindex": lambda data, c, path: reindex(data, c.name, "another"),

@@ -12,14 +12,7 @@ from html import escape
 from typing import Any, Literal, TypeAlias
 
 from attend.api.base import ABSENT, Reply
-from attend.api.display import (
-    answer_text,
-    hit_line,
-    hits_line,
-    hits_table,
-    name_of,
-    table,
-)
+from attend.api.display import answer_text, hit_line, hits_line, hits_table, name_of, table
 
 
 @dataclass(slots=True)
@@ -75,6 +68,17 @@ class Weighing(Reply):
 
 
 @dataclass(slots=True)
+class MemoryShare(Reply):
+    """A stored question that moved a query towards its relevant documents."""
+
+    query: str | None
+    """Its text; null for a vector."""
+    documents: Sequence[str]
+    share: float
+    """Of the attention over stored questions; what is missing from one moves nothing."""
+
+
+@dataclass(slots=True)
 class Hit(Reply):
     """One attended document; the weights of all attended documents sum to one, or where a training
     has fitted a no-answer score to `confidence`.
@@ -93,8 +97,8 @@ class Hit(Reply):
     """The field that the request's `value` names, or the document's whole value."""
     payload: Mapping[str, Any]
     explanation: Mapping[str, Any] | None = None
-    """Logits and weights by head, the shares of words and keys, and the key that matched; present
-    if requested."""
+    """Logits and weights by head, the shares of words and keys (`memory`: of the latter, what
+    feedback added by moving the query), and the key that matched; present if requested."""
     highlight: Highlight | None = None
     """Present if requested."""
     title: str | None = None
@@ -191,6 +195,8 @@ class Answer(Reply):
     """Milliseconds by stage, of all searches answered together; present with `explain`."""
     weighing: Weighing | None = None
     """Present with `explain`."""
+    memory: Sequence[MemoryShare] | None = None
+    """The stored questions that moved the query most; present with `explain`."""
     recall: float | None = None
     """The measured share of the ten nearest keys that searches find; present where keys are
     quantised."""

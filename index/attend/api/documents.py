@@ -200,6 +200,9 @@ class CollectionInfo(Reply):
     """The factor on the product of a query and an untrained key: 20 where embeddings have length
     one, unless the settings name another."""
     projection: int
+    memory: float
+    """How far stored feedback moves a query that names no document, as searches do that say
+    nothing else: 0 not at all, 0.5 before a training."""
     generation: int
     """The revision of the collection; it grows with every write."""
     index: Mapping[str, Any]

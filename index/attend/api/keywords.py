@@ -36,6 +36,7 @@ class SearchKeywords(TypedDict, total=False):
     pool: Literal["max", "sum"] | None
     recall: float | None
     lexical: bool | float | None
+    memory: float | None
     rerank: int
     min_confidence: float | None
     projection: int | None

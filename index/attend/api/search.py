@@ -121,6 +121,10 @@ class SearchOptions(Request):
     """The BM25 (hybrid) weight of words shared with a document: a factor on BM25 (as a share of the
     query's largest) on the scorer's scale, true for the default one, false for none; the projection
     version's own if absent."""
+    memory: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    """How far stored feedback moves a query that names no document towards where the answers of
+    similar queries lie, 0 not at all; the projection version's own if absent, which is 0.5 until
+    one was trained."""
     rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] = 0
     """The number of best documents to score once more, token by token (MaxSim), for a query that is
     a text; the others stay below them."""

@@ -55,7 +55,7 @@ from attend.values import as_numbers
 PAGE = 10_000
 """Stored interactions read at once."""
 
-_OPTIONS = ("attend", "scorer", "pool", "lexical", "rerank", "projection")
+_OPTIONS = ("attend", "scorer", "pool", "lexical", "memory", "rerank", "projection")
 """Options of the searches whose rankings are measured."""
 
 

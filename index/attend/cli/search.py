@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from attend.api.answers import Answer, Hit, Predicted, Recommendation, Recommended
+from attend.api.answers import Answer, Hit, MemoryShare, Predicted, Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
 from attend.cli.options import JsonType, Target, model_options, on_collection, present
@@ -24,6 +24,12 @@ SNIPPET = 100
 
 MOST_ID = 24
 """Characters up to which the column of ids is as wide as its longest."""
+
+REMINDERS = 3
+"""Questions that are printed of those that moved the query."""
+
+LEAST_SHARE = 0.05
+"""Questions with less of a share are not printed."""
 
 _INDENT = " " * 14
 
@@ -48,7 +54,7 @@ class ListRow(NamedTuple):
 @on_collection
 @model_options(SearchOptions, "k", "mode", "value", "attend", "filter", "temperature", "scorer")
 @model_options(SearchOptions, "scale", "pool", "recall", "lexical", "min_confidence", "projection")
-@model_options(SearchOptions, "rerank")
+@model_options(SearchOptions, "memory", "rerank")
 @click.option(
     "--like", "ids", multiple=True, metavar="ID", help="More like this document; repeatable."
 )
@@ -133,6 +139,9 @@ def _text(answer: Answer, mode: str) -> str:
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
         lines.append(f"answer: {json.dumps(parts, ensure_ascii=False)}")
+    for share in _reminders(answer):
+        query = "a vector" if share.query is None else json.dumps(share.query, ensure_ascii=False)
+        lines.append(f"moved by feedback: {share.share:.3f} {query} ({', '.join(share.documents)})")
     for name, facet in (answer.facets or {}).items():
         counts = [
             f"{json.dumps(entry.value, ensure_ascii=False)} {entry.documents}"
@@ -144,6 +153,11 @@ def _text(answer: Answer, mode: str) -> str:
 
 def _group(hit: Hit) -> str:
     return "" if hit.group_size is None else f"  ({hit.group_size} in {json.dumps(hit.group)})"
+
+
+def _reminders(answer: Answer) -> list[MemoryShare]:
+    """Return the stored questions to print, of those that moved the query."""
+    return [share for share in answer.memory or () if share.share >= LEAST_SHARE][:REMINDERS]
 
 
 def _listing(rows: Sequence[ListRow], digits: int) -> list[str]:

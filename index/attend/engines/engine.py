@@ -38,6 +38,7 @@ class Capabilities:
             order that stays.
         recommend: histories and interactions.
         examples: questions and their answers can be stored.
+        memory: stored examples move the queries of searches, before any training.
         train: the parts of a version that can be trained from examples in place.
         jobs: trainings can be started over HTTP.
         snapshots: a collection can be written to a file while it serves.
@@ -60,6 +61,7 @@ class Capabilities:
     insertion_order: bool = True
     recommend: bool = True
     examples: bool = True
+    memory: bool = True
     train: tuple[str, ...] = ("matrices", "offsets", "examples", "words")
     jobs: bool = True
     snapshots: bool = True
@@ -114,6 +116,10 @@ UNSUPPORTED = {
         "search by documents ({'ids': […]}), or use a data folder",
     ),
     "examples": ("Examples", "keep them in a data folder"),
+    "memory": (
+        "Queries moved by feedback (memory)",
+        "train from it, or use a data folder",
+    ),
     "train": (
         "Trainings of anything but matrices for rankings",
         "train with parts ['matrices'], or in a data folder",

@@ -161,6 +161,7 @@ def compare_judged(
     """Compare two versions on these judgements, or on the newest examples of the collection.
 
     A version knows what it learned from: only judgements that are new to both show the better one.
+    Stored feedback moves no query here, as the examples would find themselves.
 
     Args:
         by: the measure of the gains.
@@ -189,7 +190,7 @@ def compare_judged(
             f"send fewer, or use attend evaluate --compare.",
             field="items",
         )
-    return compare(collection, queries, qrels, versions, by=by)
+    return compare(collection, queries, qrels, versions, by=by, memory=0.0)
 
 
 def query_text(query: QueryInput) -> str:

@@ -18,7 +18,8 @@ from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.hits import texts_of
 from attend.search.listing import explain_parts, matches
-from attend.search.scoring import AttentionOptions, Queries, Scoring
+from attend.search.memory import Queries
+from attend.search.scoring import AttentionOptions, Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.types import Bool, Float32, Float64, Int64

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.api.answers import Answer, Calibrated, Facets, Hit, Weighing
+from attend.api.answers import Answer, Calibrated, Facets, Hit, MemoryShare, Weighing
 from attend.api.search import SearchOptions
 from attend.attention import Attended
 from attend.deadline import checked
@@ -33,13 +33,7 @@ from attend.search.values import (
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
 from attend.types import Float64, Int64, Json
-from attend.values import (
-    ValueType,
-    blend_for,
-    infer,
-    only,
-    with_all_keys,
-)
+from attend.values import ValueType, blend_for, infer, only, with_all_keys
 from attend.versions import Vanished
 
 AHEAD = 10_000
@@ -149,7 +143,7 @@ class Answering:
             confidence = attended.confidence
             if test and calibrated == "collection" and len(attended.documents):
                 score = attended.logits[0].max() / scoring.mechanism.scale[0]
-                if scoring.words is not None:
+                if scoring.words is not None or scoring.moved is not None:
                     score = best_score(self.attention, query)
                 confidence = conformal_share(test.scores, score)
             answered = attended.total_documents > 0 and confidence >= least
@@ -168,6 +162,7 @@ class Answering:
                 facets=facets,
                 hints=None if len(attended.documents) else self._hints,
                 weighing=self._weighing(query) if self.options.explain else None,
+                memory=self._memory(query) if self.options.explain else None,
                 took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),
             )
             answers.append(Answered(answer, self.attention, query))
@@ -225,6 +220,13 @@ class Answering:
             scoring.view.version.tuning.threshold,
             share,
         )
+
+    def _memory(self, query: int) -> list[MemoryShare]:
+        """Return the stored questions that moved a query; of a mixture, that moved its parts."""
+        scoring = self.attention.scoring
+        if scoring.moved is None:
+            return []
+        return scoring.moved.explained(self.store, None if scoring.parts is not None else query)
 
     def _value(self, query: int, attended: Attended, answered: bool) -> dict[str, Json]:
         """Return the blend of all attended (soft), or of a one-hot weight on the best (hard)."""

@@ -27,8 +27,9 @@ from attend.attention import (
 from attend.errors import LimitExceeded
 from attend.keys.segment import BLOCK_KEYS
 from attend.search.estimate import estimate_mixture, worth_estimating
+from attend.search.memory import Queries
 from attend.search.queries import BestByWords, WordScores
-from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Queries, Scoring, plan_of
+from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Scoring, plan_of
 from attend.settings import Settings
 from attend.timings import timed
 from attend.types import Int64
@@ -104,7 +105,7 @@ def attend(
             masked = without  # of a few, a mask costs less than a choice
         else:
             rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
-    embeddings, words, parts = queries
+    embeddings, words, parts, _ = queries
     plan = plan_of(
         view.version, settings, options, words=words is not None, mixture=parts is not None
     )

@@ -236,7 +236,8 @@ class ForeignTests:
 
 
 def best_score(attention: Attention, query: int, without: int | None = None) -> float | None:
-    """Return the best unscaled score by keys among the documents that a query attends to.
+    """Return the best unscaled score by keys among the documents that a query attends to, before
+    feedback moved it: passages are not moved either.
 
     Args:
         without: a document that does not count.
@@ -245,7 +246,9 @@ def best_score(attention: Attention, query: int, without: int | None = None) -> 
     """
     scoring, attended = attention.scoring, attention.attended[query]
     scores = attended.logits[0]
-    if scoring.words is not None:
+    if scoring.moved is not None:
+        scores = scoring.unmoved_logits(attended.documents, slice(query, query + 1))[0]
+    elif scoring.words is not None:
         bias = scoring.word_bias(attended.documents, slice(query, query + 1))
         scores = scores if bias is None else scores - bias[0, 0]
     if without is not None:

@@ -18,7 +18,7 @@ from attend.errors import InvalidRequest, LimitExceeded
 from attend.search.attend import Attention
 from attend.search.scoring import Scoring
 from attend.store import CollectionStore, StoredDocument, StoredKey
-from attend.types import Int64, Json
+from attend.types import Float64, Int64, Json
 from attend.versions import Vanished
 
 PAGE = {"k", "offset", "cursor", "fields", "include", "facets", "title", "highlight", "explain"}
@@ -238,6 +238,17 @@ def explain_parts(
     ]
 
 
+def memory_effects(scoring: Scoring, query: slice, rows: Int64, dense: Float64) -> Float64:
+    """Return how much of the logits (k,) of documents feedback added by moving the query.
+
+    Args:
+        dense: (k,) their logits without words, the mean over heads.
+    """
+    if scoring.moved is None or not len(rows):
+        return np.zeros(len(dense))
+    return np.asarray(dense - scoring.mechanism.gates @ scoring.unmoved_logits(rows, query))
+
+
 def explanations(
     attention: Attention,
     query: int,
@@ -266,6 +277,7 @@ def explanations(
     ordered = np.argsort(first.documents)
     located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
     added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
+    memory = memory_effects(scoring, one, first.documents[located], dense[located])
     return [
         {
             "field": match.key.field,
@@ -285,6 +297,7 @@ def explanations(
             "weights": attended.head_weights[:, place].tolist(),
             "lexical": float(lexical[was]),
             "dense": float(dense[was]),
+            "memory": float(memory[rank]),
             "terms": terms,
         }
         for rank, (place, was, match) in enumerate(

@@ -30,7 +30,8 @@ class EncodedQuery(NamedTuple):
             itself.
         texts: for each embedding the texts behind it with their shares; empty for vectors and
             documents.
-        rows: (p) the document that each embedding is of, 0 for others.
+        rows: (p) the document that each embedding is of; -1 for a blend with documents, 0 for
+            others.
         made_of: rows of all documents that the queries are made of, ascending.
         weights: (p,) of the parts of a mixture, summing to one; None for all other queries.
     """
@@ -159,7 +160,7 @@ class QueryEncoder:
         if len(parts) == 1 and parts[0].weight == 1:
             return EncodedQuery(embeddings, (tuple(texts),), by_part, made_of)
         blend = self._blend(embeddings, parts)[None]
-        row = by_part if len(by_part) == 1 else (0,)
+        row = by_part if len(by_part) == 1 else (-1 if made_of else 0,)
         return EncodedQuery(blend, (tuple(texts),), row, made_of)
 
     def _embeddings(self, parts: Sequence[QueryPart], rows: Mapping[str, int]) -> Float32:

@@ -130,7 +130,7 @@ def _max_sims(
         return sims
     # W_K is folded into the words of the query, which are few.
     folded = linear_part(scoring).fold()
-    query = projected_words(scoring, folded, words, scoring.embeddings[place].astype(np.float64))
+    query = projected_words(scoring, folded, words, scoring.unmoved[place].astype(np.float64))
     by_head = query.transpose(1, 0, 2).astype(np.float32)  # (H, t, d)
     passages = encoder.unit_tokens([matched[n].passage or "" for n in with_text], "document")
     for n, passage in zip(with_text, passages, strict=True):

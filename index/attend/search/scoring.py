@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchOptions
-from attend.arrays import KeyTable
+from attend.arrays import KeyTable, locate
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
 from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.item_weights import PartScores
 from attend.projection import RAW_KEYS, Projection
-from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
+from attend.search.memory import MovedQueries, Queries
+from attend.search.queries import WordScores, fitted_word_weight, word_weight
 from attend.settings import Settings
 from attend.types import Float32, Float64, Floats, Int64
 from attend.versions import Version, View
@@ -215,30 +216,6 @@ def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:
     return np.asarray(heads, dtype=np.float64) / sum(heads)
 
 
-class Queries(NamedTuple):
-    """Queries of one search, which share their options.
-
-    Attributes:
-        embeddings: (q, d); of a mixture, its parts (p, d).
-        words: the BM25 scores of each embedding, or item weights of the parts of a history.
-        parts: (p,) the weights of the embeddings where they are parts of one mixture.
-    """
-
-    embeddings: Float32
-    words: Sequence[WordScores] | Any = None
-    parts: Float64 | None = None
-
-    @classmethod
-    def of(
-        cls, query: EncodedQuery, version: Version, words: Sequence[WordScores] | None
-    ) -> Queries:
-        """Return queries, those of documents as a version has learned that they ask."""
-        embeddings = query.embeddings
-        if version.terms:
-            embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
-        return cls(embeddings, words, query.weights)
-
-
 @dataclass(frozen=True, eq=False)
 class Scoring:
     """Queries over a snapshot, as a plan scores them.
@@ -249,6 +226,7 @@ class Scoring:
         shift: (q, H) what folding adds to each logit.
         words, parts: as in `Queries`.
         masked: documents that a scan leaves out besides those that filters do.
+        moved: the embeddings before and after feedback moved them; None where none did.
     """
 
     view: View
@@ -260,13 +238,14 @@ class Scoring:
     parts: Float64 | None = None
     words: Sequence[WordScores] | Any = None
     masked: Int64 | None = None
+    moved: MovedQueries | None = None
 
     @classmethod
     def of(
         cls, view: View, plan: ScoringPlan, queries: Queries, masked: Int64 | None = None
     ) -> Scoring:
         """Project queries by a plan."""
-        embeddings, words, parts = queries
+        embeddings, words, parts, moved = queries
         exact = embeddings.astype(np.float64) if view.keys.keys <= FEW_KEYS else embeddings
         heads: Floats = exact[:, None, :]
         shift: Floats = np.zeros((len(exact), 1))
@@ -280,7 +259,21 @@ class Scoring:
             heads = heads.reshape(1, mechanism.heads, heads.shape[2])
             shift = shift.reshape(1, mechanism.heads)
         scaled = np.asarray(shift * mechanism.scale, dtype=np.float64)
-        return cls(view, plan, mechanism, embeddings, heads, scaled, parts, words, masked)
+        return cls(view, plan, mechanism, embeddings, heads, scaled, parts, words, masked, moved)
+
+    @property
+    def unmoved(self) -> Float32:
+        """The embeddings before feedback moved them."""
+        return self.embeddings if self.moved is None else self.moved.before
+
+    def unmoved_logits(self, rows: Int64, queries: slice) -> Float64:
+        """Return what keys give documents (n,) before feedback moves one query, (H, n)."""
+        part = ALL if self.parts is not None else queries
+        plain = Scoring.of(self.view, self.plan, Queries(self.unmoved[part], None, self.parts))
+        keys = plain.by_head(self.view.keys.lookup(rows))
+        logits = plain.mechanism.logits(plain.heads, keys, plain.shift[:, :, None])[0]
+        order = np.argsort(keys.rows)
+        return np.asarray(logits[:, order[locate(keys.rows[order], rows).places]])
 
     def by_head(self, candidates: KeyTable) -> KeyTable:
         """Return documents with their keys by head, (m, Hk, d)."""

@@ -134,7 +134,8 @@ def token_shares(
 def with_rest(
     shares: dict[str, Any] | None, explanation: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Add what the pairs leave of the score by keys: special tokens, biases, learned offsets."""
+    """Add what the pairs leave of the score by keys: special tokens, biases, learned offsets, and
+    what feedback added by moving the query."""
     if shares is None:
         return None
     return {**shares, "rest": explanation["dense"] - float(np.sum(shares["shares"]))}
@@ -142,7 +143,7 @@ def with_rest(
 
 def _asking(scoring: Scoring, place: int, states: TokenStates) -> Float64 | None:
     """Return the words of a query (t, H, d) as they meet keys, scaled and weighed by head."""
-    embedding = scoring.embeddings[place].astype(np.float64)
+    embedding = scoring.unmoved[place].astype(np.float64)
     parts = _parts(embedding, states)
     if parts is None:
         return None

@@ -285,9 +285,15 @@ def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
 def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
     """Store settings, so that every process that has the collection open looks at them."""
     put_settings(db, changes)
+    count_up(db, "settings_change")
+
+
+def count_up(db: Database, name: str) -> None:
+    """Add one to a number among the settings, which is 0 where it is absent."""
     db.execute(
-        "INSERT INTO settings (name, value) VALUES ('settings_change', '1') "
-        "ON CONFLICT (name) DO UPDATE SET value = value + 1"
+        "INSERT INTO settings (name, value) VALUES (?, '1') "
+        "ON CONFLICT (name) DO UPDATE SET value = value + 1",
+        [name],
     )
 
 

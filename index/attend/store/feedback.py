@@ -22,6 +22,7 @@ from attend.liking import liked_mask
 from attend.store.connections import (
     DatabasePart,
     columns_of,
+    count_up,
     id_list,
     row_count,
     stacked,
@@ -75,6 +76,7 @@ class StoredExamples(DatabasePart):
                 ],
             )
             added = row_count(db, "examples") - before
+            count_up(db, "examples_replaced")
             return added, len(examples) - added
 
     def examples(self) -> ExampleSet:

@@ -97,6 +97,14 @@ class StoredKeys(DatabasePart):
                 np.array([row[0] for row in removed], dtype=np.int64),
             )
 
+    def example_state(self) -> tuple[int, ...]:
+        # Whatever deletes an example lowers the count; a new one has a new id.
+        row = self._read().execute(
+            "SELECT (SELECT count(*) FROM examples), (SELECT max(id) FROM examples), "
+            "(SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'examples_replaced')"
+        )
+        return tuple(int(number or 0) for number in row.fetchone())
+
     def forgotten(self) -> int:
         """Return the last removal of a key that is no longer listed."""
         return _forgotten(self._read())

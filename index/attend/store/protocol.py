@@ -203,6 +203,13 @@ class CollectionStore(Protocol):
         """
 
     def examples(self) -> ExampleSet: ...
+    def example_state(self) -> tuple[int, ...] | None:
+        """Return numbers that change with every change of examples, their count first.
+
+        Returns: None in an engine that cannot tell it without reading them.
+        """
+        return None
+
     def example_count(self) -> int: ...
     def question_count(self) -> int: ...
 

@@ -31,6 +31,7 @@ def compare_encoders(before: Collection, after: Collection, watch: StageWatch) -
     """
     request = parse(TrainRequest, {})
     objective = RankingObjective(Task(before, request, watch), with_texts=True)
+    objective.moves = False  # feedback moves the queries of either
     objective.read()
     task = Task(after, request, watch)
     material = read_questions(after, -1, request.seed, with_texts=True)

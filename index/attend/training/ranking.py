@@ -24,6 +24,8 @@ from attend.learn.selection import (
     nested_outcomes,
     weights,
 )
+from attend.search.memory import FeedbackMemory, Labels
+from attend.settings import UNTRAINED_MEMORY
 from attend.training.material import RankingMaterial, read_questions, start_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn, Task
 from attend.training.version import (
@@ -59,21 +61,25 @@ LEXICAL = (
     *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
     *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
 )
-"""The parameter grid: how far from the start to the fit, α, and λ with γ."""
+MEMORY = (0.0, UNTRAINED_MEMORY)
+"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, and
+how far feedback moves a query."""
 
 
 class RankingChoice(NamedTuple):
-    """How far to go from the start to the fit, 0 for not at all; α, λ and γ."""
+    """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
+    γ; and how far feedback moves a query."""
 
     share: float
     examples: float = 0.0
     lexical: float = 0.0
     coverage: float = 0.0
+    memory: float = 0.0
 
     @property
     def cost(self) -> float:
         """The gain in nDCG that all its parts must be worth together."""
-        return PART_COST * ((self.share > 0) + (self.examples > 0) + (self.lexical > 0))
+        return PART_COST * sum(part > 0 for part in (*self[:3], self.memory))
 
 
 Values = dict[tuple[Split, RankingChoice | None], Float64]
@@ -97,6 +103,7 @@ class RankingObjective(ObjectiveRun):
         """
         super().__init__(task)
         self._with_texts = with_texts
+        self.moves = task.collection.capabilities.memory
 
     def read(self) -> None:
         active = self.task.active
@@ -119,7 +126,7 @@ class RankingObjective(ObjectiveRun):
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, self.figures)
         self.active = active_version(self.task)
-        self.candidates: dict[tuple[int, float], Candidates] = {}
+        self.candidates: dict[tuple[int, float, float], Candidates] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -182,6 +189,7 @@ class RankingObjective(ObjectiveRun):
                 lexical=self.choice.lexical,
                 coverage=self.choice.coverage,
                 examples=self.choice.examples,
+                memory=self.choice.memory or None,
             ),
             {**vars(calibration), "levels": levels},
             offsets_of(self.fitted, memory),
@@ -211,7 +219,7 @@ class RankingObjective(ObjectiveRun):
         memory = self.material.memory
         stored = with_examples(memory, training) if version.examples else memory
         served = ServedVersion(version, self.settings, stored)
-        questions = self.material.questions.some(fold.held_out)
+        questions = self._moved(fold, version.memory if self.moves else 0.0)
         values: Values = {
             (split, None): served.ndcg(questions, fold.ranked(split)) for split in fold.splits
         }
@@ -235,19 +243,41 @@ class RankingObjective(ObjectiveRun):
 
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
-        questions, parts = self.material.questions.some(fold.held_out), self.request.parts
+        values: Values = {}
+        for memory in MEMORY if self.moves else MEMORY[:1]:
+            values |= self._moved_values(fold, share, fitted, memory)
+        return values
+
+    def _moved(self, fold: QuestionFold, strength: float) -> Questions:
+        """Return a fold's questions, moved by those that the fold leaves to learn from."""
+        questions = self.material.questions.some(fold.held_out)
+        if not strength:
+            return questions
+        pairs = fold.training.relevant.tocoo()
+        labels = Labels(pairs.row, pairs.col, pairs.data.astype(np.float64))
+        texts = [None] * fold.training.count
+        keys = self.material.memory
+        memory = FeedbackMemory.joined(fold.training.embeddings, texts, labels, keys)
+        if memory is None:
+            return questions
+        return replace(questions, embeddings=memory.moved(questions.embeddings, strength))
+
+    def _moved_values(
+        self, fold: QuestionFold, share: float, fitted: Fitted, memory: float
+    ) -> Values:
+        questions, parts = self._moved(fold, memory), self.request.parts
         among = [fold.ranked(split) for split in fold.splits]
         by_split = find_candidates(self.material.memory, fitted, fold.training, questions, among)
         worded = "words" in parts and bool(questions.lexical.nnz)
         values: Values = {}
         for split, candidates in zip(fold.splits, by_split, strict=True):
             if split == fold.splits[0]:  # by which it is calibrated: ranked as searches rank
-                self.candidates[id(fold), share] = candidates
+                self.candidates[id(fold), share, memory] = candidates
             for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
                 by_keys = candidates.by_keys(factor)
                 for words in LEXICAL if worded else LEXICAL[:1]:
                     scores = candidates.with_words(by_keys, *words)
-                    values[split, RankingChoice(share, factor, *words)] = candidates.ndcg(scores)
+                    values[split, RankingChoice(share, factor, *words, memory)] = candidates.ndcg(scores)
         return values
 
     def _fit(
@@ -285,7 +315,7 @@ class RankingObjective(ObjectiveRun):
     def _calibrate(self) -> Calibration:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         folds, choice = self.folds, self.choice
-        parts = [self.candidates[id(fold), choice.share] for fold in folds]
+        parts = [self.candidates[id(fold), choice.share, choice.memory] for fold in folds]
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)
@@ -295,7 +325,7 @@ class RankingObjective(ObjectiveRun):
             for fold in folds
         ]
         width = max(part.documents.shape[1] for part in parts)
-        scores = [widened(part.attendable(*choice[1:]), width, -np.inf) for part in parts]
+        scores = [widened(part.attendable(*choice[1:4]), width, -np.inf) for part in parts]
         relevant = [widened(part.grades, width, 0) > 0 for part in parts]
         return calibrate_checked(
             np.concatenate(scores),

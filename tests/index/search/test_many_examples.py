@@ -16,7 +16,8 @@ from attend.keys import nearest, segment, vectors
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import attend
-from attend.search.scoring import AttentionOptions, Queries
+from attend.search.memory import Queries
+from attend.search.scoring import AttentionOptions
 from attend.settings import Tuning
 from attend.store import NewExample, Question
 from tests.index.helpers import vector_data

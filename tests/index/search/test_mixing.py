@@ -11,7 +11,8 @@ from attend.keys import snapshot
 from attend.keys.quantised import QuantisedVectors
 from attend.search import attend as attending
 from attend.search import estimate as mixing
-from attend.search.scoring import AttentionOptions, Queries, Scoring, plan_of
+from attend.search.memory import Queries
+from attend.search.scoring import AttentionOptions, Scoring, plan_of
 from attend.types import Document
 from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data

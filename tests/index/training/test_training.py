@@ -321,7 +321,7 @@ def held_in(collection, choice: RankingChoice) -> np.ndarray:
         (fitted,) = run_parallel([fit], lambda done: None)
     mixed = fitted.mixed(start, choice.share)
     (found,) = find_candidates(memory, mixed, questions, questions)
-    scored = found.scores(*choice[1:])
+    scored = found.scores(*choice[1:4])
     dense = np.full((questions.count, len(memory)), np.nan)
     for at, documents in enumerate(found.documents):
         dense[at, documents[documents >= 0]] = scored[at][documents >= 0]

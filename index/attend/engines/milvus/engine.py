@@ -142,6 +142,8 @@ def _check(options: SearchOptions) -> None:
         CAPABILITIES.check("attend_all", field="decode")
     if options.lexical:
         CAPABILITIES.check("lexical", field="lexical")
+    if options.memory:
+        CAPABILITIES.check("memory", field="memory")
     if options.facets is not None:
         CAPABILITIES.check("facets", field="facets")
 

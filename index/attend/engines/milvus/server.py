@@ -33,6 +33,7 @@ CAPABILITIES = Capabilities(
     facets=False,
     insertion_order=False,
     recommend=False,
+    memory=False,
     train=("matrices",),
     jobs=False,
     snapshots=False,
