@@ -94,10 +94,8 @@ def variant(
 def by_vectors(collection: Collection, ids: Sequence[str], rows: Float32) -> RankedQueries:
     """What queries (q, d) rank among the collection's untrained keys."""
     version = collection.store.projections()[0].version
-    requests = [
-        parse(SearchRequest, {"query": {"vector": row}, "k": DEPTH, "projection": version})
-        for row in rows
-    ]
+    options = {"k": DEPTH, "projection": version, "memory": 0.0}
+    requests = [parse(SearchRequest, {"query": {"vector": row}, **options}) for row in rows]
     answers = [
         answer
         for at in range(0, len(requests), MAX_BATCH)

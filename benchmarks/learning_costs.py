@@ -46,7 +46,7 @@ def judgements(bench: Bench) -> Iterator[Row]:
         taught(collection, learned)
         contest = Contest(collection, held)
         version = collection.store.state().projection
-        contest.search("frozen", projection=version, lexical=False)
+        contest.search("frozen", projection=version, lexical=False, memory=0.0)
         report, seconds, peak = trained_apart(collection)
         contest.search("trained")
         what = f"{sum(map(len, learned.qrels.values())):,} judgements"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from common import progress
-from learning_contest import Contest
+from learning_contest import Contest, variant
 from learning_rows import Row
 from learning_sets import Bench, Judged, RankingSet, taught, trained
 from scipy.stats import binomtest
@@ -135,12 +135,14 @@ def _tried(bench: Bench, draw: Draw, seed: int, named: str) -> Outcome:
     with bench.workshop.beir(given) as collection:
         untrained = collection.store.state().projection
         taught(collection, teaching)
+        # Else leaving wrong feedback out would be a gain.
+        collection.activate(variant(collection, untrained, memory=0.0))
         run = trained(collection, seed=seed)
         progress(f"{named}, seed {seed}: {run.said}")
         if not run.report["promoted"]:
             return Outcome(False, False)
         contest = Contest(collection, judging)
-        contest.search("frozen", projection=untrained, lexical=False)
+        contest.search("frozen", projection=untrained, lexical=False, memory=0.0)
         contest.search("trained")
         change = contest.difference("trained", "frozen")
         return Outcome(True, change.mean < 0 and change.p < 0.05)

@@ -102,8 +102,10 @@ def _learned(sets: Path) -> tuple[Projection, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder, Workshop(Path(folder)).beir(given) as collection:
         taught(collection, given.train)
         report = trained(collection, dimensions=LEARNED, promote=False).report
-        whole = evaluate(collection, *asking, projection=report["previous"]).measures["ndcg@10"]
-        fewer = evaluate(collection, *asking, projection=report["version"]).measures["ndcg@10"]
+        whole, fewer = (
+            evaluate(collection, *asking, projection=report[name], memory=0.0).measures["ndcg@10"]
+            for name in ("previous", "version")
+        )
         made = collection.views.current(int(report["version"])).version.projection.materialised()
     return made, {"ndcg": round(fewer, 4), "ndcg_of_embeddings": round(whole, 4)}
 

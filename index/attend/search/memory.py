@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.answers import MemoryShare
-from attend.arrays import KeyTable, kth_largest, top, unit
+from attend.arrays import KeyTable, top, unit
 from attend.attention import Softmax
 from attend.search.queries import EncodedQuery, WordScores
 from attend.store import CollectionStore, ExampleSet
@@ -47,6 +47,9 @@ NEVER = -1
 BLOCK_PAIRS = 4096
 """Pairs of a question and a document whose keys are compared at once: some 20 MB."""
 
+BLOCK_NUMBERS = 1 << 22
+"""Numbers that queries are compared in at once: some 50 MB."""
+
 SHOWN = 10
 """Questions that an explanation names."""
 
@@ -60,6 +63,15 @@ class Labels(NamedTuple):
     """(e,) positions of the documents in a table of keys."""
     weights: Float64
     """(e,) above zero."""
+
+
+class NearestQuestions(NamedTuple):
+    """The questions that some queries attend to."""
+
+    places: Int64
+    """(q, m) positions of the questions, best first."""
+    shares: Float64
+    """(q, m) their weights; 0 for those that are too far off. The null has the rest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,40 +112,36 @@ class FeedbackMemory:
         Returns: None without any label.
         """
         order = np.argsort(labels.questions, kind="stable")
-        asked, places, weights = (
-            labels.questions[order],
-            labels.places[order],
-            labels.weights[order],
-        )
-        if not len(asked):
+        labels = Labels(*(part[order] for part in labels))
+        if not len(order):
             return None
-        numbers, begins = np.unique(asked, return_index=True)
+        numbers, begins, owners = np.unique(
+            labels.questions, return_index=True, return_inverse=True
+        )
         questions = unit(embeddings[numbers])
         moves = np.empty_like(questions)
-        ends = np.append(begins[1:], len(asked))
+        ends = np.append(begins[1:], len(order))
         first = 0
         while first < len(numbers):  # in blocks, as many pairs have many keys
             last = max(first + 1, int(np.searchsorted(ends, begins[first] + BLOCK_PAIRS)))
             block = slice(begins[first], ends[last - 1])
-            pairs = _best_keys(
-                questions, np.searchsorted(numbers, asked[block]), places[block], keys
-            )
-            starts, shares = begins[first:last] - begins[first], weights[block]
-            sums = np.add.reduceat(pairs * shares[:, None], starts)
-            answers = sums / np.add.reduceat(shares, starts)[:, None]
+            pairs = _best_keys(questions, owners[block], labels.places[block], keys)
+            starts, weights = begins[first:last] - begins[first], labels.weights[block]
+            sums = np.add.reduceat(pairs * weights[:, None], starts)
+            answers = sums / np.add.reduceat(weights, starts)[:, None]
             moves[first:last] = answers - questions[first:last]
             first = last
         names = [texts[number] for number in numbers.tolist()]
-        return cls(questions, moves, names, np.split(keys.rows[places], begins[1:]))
+        return cls(questions, moves, names, np.split(keys.rows[labels.places], begins[1:]))
 
-    def shares(self, queries: Floats) -> Float64:
-        """Return the weights of the questions (q, n) for queries (q, d); the null has the rest."""
+    def nearest(self, queries: Floats) -> NearestQuestions:
+        """Return the questions that queries (q, d) attend to."""
         cosines = unit(queries) @ self.questions.T  # (q, d) @ (d, n) -> (q, n)
-        least = np.full((len(cosines), 1), LEAST_COSINE)
-        if cosines.shape[1] > NEAREST:
-            least = np.maximum(least, kth_largest(cosines, NEAREST))
-        cosines = np.where(cosines < least, -np.inf, cosines)
-        return Softmax.of(SCALE * cosines, np.full(len(cosines), SCALE * NULL_COSINE)).weights
+        places = top(cosines, NEAREST)
+        logits = SCALE * np.take_along_axis(cosines, places, axis=1)
+        logits = np.where(logits < SCALE * LEAST_COSINE, -np.inf, logits)
+        null = np.full(len(logits), SCALE * NULL_COSINE)
+        return NearestQuestions(places, Softmax.of(logits, null).weights)
 
     def moved(self, queries: Float32, strength: float) -> Float32:
         """Return queries (q, d) moved by feedback, at their own lengths.
@@ -141,19 +149,25 @@ class FeedbackMemory:
         Args:
             strength: α.
         """
-        shares = self.shares(queries).astype(np.float32)
-        towards = unit(unit(queries) + np.float32(strength) * (shares @ self.moves))
+        step = max(1, BLOCK_NUMBERS // (len(self.questions) + NEAREST * queries.shape[1]))
+        blocks = [queries[start : start + step] for start in range(0, len(queries), step)]
+        return np.concatenate([queries[:0], *(self._moved(block, strength) for block in blocks)])
+
+    def _moved(self, queries: Float32, strength: float) -> Float32:
+        places, shares = self.nearest(queries)
+        moves = np.einsum("qm,qmd->qd", shares.astype(np.float32), self.moves[places])
+        towards = unit(unit(queries) + np.float32(strength) * moves)
         lengths = np.linalg.norm(queries, axis=1)[:, None]
         # A query that is like no question stays as it is, to the last bit.
-        moves = shares.max(axis=1)[:, None] > 0
-        return np.where(moves, towards * lengths, queries).astype(np.float32)
+        stays = shares.max(axis=1)[:, None] == 0
+        return np.where(stays, queries, towards * lengths).astype(np.float32)
 
 
-def _best_keys(questions: Float32, asked: Int64, places: Int64, keys: KeyTable) -> Float32:
-    """Return of each pair of a question and a document the nearest key (e, d), at length one."""
+def _best_keys(questions: Float32, owners: Int64, places: Int64, keys: KeyTable) -> Float32:
+    """Return the nearest key (e, d) of each pair of a question and a document, at length one."""
     pairs = np.repeat(np.arange(len(places)), keys.counts[places])
     vectors = unit(keys.vectors[keys.positions(places)])
-    cosines = np.einsum("kd,kd->k", vectors, questions[asked[pairs]])
+    cosines = np.einsum("kd,kd->k", vectors, questions[owners[pairs]])
     ranked = np.lexsort((-cosines, pairs))
     nearest: Float32 = vectors[ranked[np.flatnonzero(np.diff(pairs[ranked], prepend=-1))]]
     return nearest
@@ -177,11 +191,12 @@ class MovedQueries(NamedTuple):
         Args:
             query: its number; None for all together, the parts of one mixture.
         """
-        some = slice(None) if query is None else slice(query, query + 1)
-        moves = (self.before[some] != self.after[some]).any(axis=1)
+        part = slice(None) if query is None else slice(query, query + 1)
+        moves = (self.before[part] != self.after[part]).any(axis=1)
         if not moves.any():
             return []
-        shares = self.memory.shares(self.before[some][moves]).mean(axis=0)
+        places, by_query = self.memory.nearest(self.before[part][moves])
+        shares = np.bincount(places.ravel(), by_query.ravel()) / len(places)  # their mean
         best = [place for place in top(shares, SHOWN).tolist() if shares[place]]
         rows = np.unique(np.concatenate([self.memory.documents[place] for place in best]))
         ids = {row: document.id for row, document in store.documents(rows, texts=False).items()}

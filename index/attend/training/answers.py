@@ -96,6 +96,7 @@ class AnswersObjective(ObjectiveRun):
     def read(self) -> None:
         material = read_answers(self.task.collection, self.request)
         self.figures, self.answers = material.figures, material.answers
+        self.strength = active_version(self.task).memory  # nothing here judges it: it stays
         self.start = start_of(self.answers.memory, self.request.dimensions)
         self.folds = document_folds(self.answers.groups, FOLDS, self.request.seed)
         if len(self.folds) < FOLDS:
@@ -148,6 +149,7 @@ class AnswersObjective(ObjectiveRun):
             "objective": "answers",
             "recipe": RECIPE.name if choice.share else "none",
             **choice._asdict(),
+            "memory": self.strength,
             "ridge": self.best.answering.ridge,
             "value": request.value,
             "attend": ATTEND,
@@ -170,7 +172,12 @@ class AnswersObjective(ObjectiveRun):
         if output is not None and targets.center is not None:
             output = output.unscaled(targets.center, targets.spread)
         path = None if output is None else self.request.value or ""
-        tuning = self.tuning(calibration, lexical=self.best.choice.lexical, values=path)
+        tuning = self.tuning(
+            calibration,
+            lexical=self.best.choice.lexical,
+            memory=self.strength or None,
+            values=path,
+        )
         values = None if output is None else (output.w, output.b)
         projection = projection_of(self.fitted, memory, self.settings, values)
         return NewVersion(projection, tuning, {**vars(calibration), "auroc": area})

@@ -128,6 +128,16 @@ def test_a_batch_has_the_confidences_of_its_queries(collection):
     assert together[-1].confidence == 1  # a document is nearer to itself than any passage
 
 
+def test_feedback_that_moves_a_query_does_not_make_it_less_foreign(collection):
+    queries = (OWN, FOREIGN, "gold map")
+    before = [collection.search(query) for query in queries]
+    collection.teach([{"query": query, "id": before[0].hits[-1].id} for query in queries])
+    after = [collection.search(query) for query in queries]
+    assert all(a.hits[0].score != b.hits[0].score for a, b in zip(after, before, strict=True))
+    assert [answer.confidence for answer in after] == [answer.confidence for answer in before]
+    assert [answer.answered for answer in after] == [answer.answered for answer in before]
+
+
 def test_a_mixture_has_none(collection):
     mixture = {"mixture": [{"text": OWN, "weight": 1}, {"text": "map", "weight": 2}]}
     assert collection.search(mixture).calibrated is None

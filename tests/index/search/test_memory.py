@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from attend import Collection, Data
+from attend.cli import main
 from attend.errors import InvalidRequest
 from attend.projection import identity
 from attend.search import memory as memories
@@ -263,6 +265,25 @@ def test_another_process_and_a_restart_have_it(collection: Collection, tmp_path:
     again = Data(tmp_path)
     assert scores(again.collection(), query) == pytest.approx(after)
     again.close()
+
+
+def test_the_command_line_names_what_moved_a_query_and_turns_it_off(
+    collection: Collection, tmp_path: Path
+) -> None:
+    query = unit(np.random.default_rng(27).normal(size=WIDTH)).tolist()
+    collection.teach([{"query": query, "id": "d7"}, {"query": query, "id": "d8"}])
+
+    def searched(*options: str) -> str:
+        arguments = ["search", json.dumps(query), "--data", str(tmp_path), *options]
+        result = CliRunner().invoke(main, arguments, prog_name="attend")
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert searched().splitlines()[-1] == "moved by feedback: 0.993 a vector (d7, d8)"
+    assert "moved" not in searched("--memory", "0")
+    hits = json.loads(searched("--memory", "0.25", "--json"))["hits"]
+    by_id = {hit["id"]: hit["score"] for hit in hits}
+    assert by_id == pytest.approx({id: scores(collection, query, memory=0.25)[id] for id in by_id})
 
 
 def test_a_strength_beyond_the_range_is_refused(collection: Collection) -> None:

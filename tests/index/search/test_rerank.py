@@ -39,15 +39,16 @@ def max_sim(world: World, passage: str, left: np.ndarray, right: np.ndarray) -> 
 
 
 @pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("lexical", [0.0, 0.3])
+@pytest.mark.parametrize(("lexical", "memory"), [(0.0, 0.0), (0.3, 0.0), (0.3, 0.7)])
 def test_a_score_is_a_mean_of_both_scores_on_one_scale(
-    world: World, trained: bool, lexical: float
+    world: World, trained: bool, lexical: float, memory: float
 ) -> None:
+    world.teach("storm at sea", ["d3", "d5"])  # it moves the query, and not its tokens
     left = right = np.eye(WIDTH)
     if trained:
         p = activate(world, np.random.default_rng(1))
         left, right = p.w_q[0].astype(float), p.w_k[0].astype(float)
-    options = {"lexical": lexical, "explain": True, "k": 30}
+    options = {"lexical": lexical, "memory": memory, "explain": True, "k": 30}
     first = world.collection.search(QUERY, **options).hits
     second = world.collection.search(QUERY, rerank=8, **options).hits
     by_id = {hit.id: hit for hit in first}

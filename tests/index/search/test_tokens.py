@@ -109,6 +109,27 @@ def offset_of(world: World, explanation: dict[str, Any], id: str) -> np.ndarray:
     return offsets.deltas[place[0]] if len(place) else np.zeros(WIDTH)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_the_pairs_are_those_of_the_query_before_feedback_moved_it(
+    world: World, trained: bool
+) -> None:
+    if trained:
+        activate(world, np.random.default_rng(3), normalize_queries=True, normalize_keys=True)
+    query, options = "gold storm at sea", {"explain": "tokens", "k": 12}
+    before = {hit.id: hit for hit in world.collection.search(query, **options).hits}
+    world.teach("storm at sea", ["d3", "d5"])
+    moved = world.collection.search(query, memory=0.7, **options).hits
+    for hit in moved:
+        plain, parts = before[hit.id].explanation, hit.explanation
+        assert total(parts) == pytest.approx(hit.score, abs=1e-4)
+        assert parts["dense"] - parts["memory"] == pytest.approx(plain["dense"], abs=1e-4)
+        if parts["field"] == plain["field"]:
+            assert parts["tokens"]["shares"] == plain["tokens"]["shares"]
+            expected = plain["tokens"]["rest"] + parts["memory"]
+            assert parts["tokens"]["rest"] == pytest.approx(expected, abs=1e-4)
+    assert any(abs(hit.explanation["memory"]) > 0.1 for hit in moved)
+
+
 def test_words_and_places_of_tokens(world: World) -> None:
     hit = world.collection.search("gold rain", explain="tokens", lexical=1.0, k=1).hits[0]
     tokens = hit.explanation["tokens"]

@@ -19,7 +19,7 @@ from attend.learn.fit import unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.measure.statistics import calibration_error
 from attend.projection import given, split_heads
-from attend.settings import Tuning
+from attend.settings import UNTRAINED_MEMORY, Tuning
 from attend.training import Cancelled, train
 from attend.training.answer_material import read_answers
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
@@ -62,6 +62,7 @@ def test_a_gain_is_promoted_and_holds_for_queries_never_seen(learned):
     assert right(after, truth) > right(before, truth) + 0.03
     assert all(each.calibrated for each in after)
     assert not any(each.calibrated for each in before)
+    assert report["chosen"]["memory"] == collection.info().memory == UNTRAINED_MEMORY
 
 
 def test_what_was_measured_is_what_happens(learned):
@@ -128,6 +129,7 @@ def test_who_replaces_what_was_trained_for_something_else_says_so(tmp_path):
     report = train(collection, objective="answers")
     assert report["promoted"]
     assert report["previous"] == version
+    assert report["chosen"]["memory"] == collection.info().memory == 0  # as version 2 has it
     assert "It takes the place of version 2, which learned from examples" in report["reason"]
     assert collection.projections()[-1].report["reason"] == report["reason"]
     again = train(collection, objective="answers", promote=False)

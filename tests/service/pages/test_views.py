@@ -318,7 +318,8 @@ def test_teaching_by_keyboard(tab: Tab) -> None:
     tab.page.keyboard.press("n")
     tab.page.wait_for_selector("#results li[data-said='0']")
     stored = tab.ask(f"{BOOKS}/feedback?limit=10")
-    hits = tab.ask(f"{BOOKS}/search", {"query": "a white whale", "k": 2})["hits"]
+    unmoved = {"query": "a white whale", "k": 2, "memory": 0}
+    hits = tab.ask(f"{BOOKS}/search", unmoved)["hits"]
     assert [(each["document"], each["label"], each["position"]) for each in stored["items"]] == [
         (hits[1]["id"], 0, 2),
         (hits[0]["id"], 1, 1),
@@ -338,6 +339,8 @@ def test_a_training_is_followed_to_its_end(tab: Tab) -> None:
     tab.page.click("#train")  # nothing is stored: a sentence says what to do, and no job is made
     tab.page.wait_for_selector("#status:has-text('none are stored')")
     tab.ask(f"{BOOKS}/feedback", [{"query": "a white whale", "id": first(tab)}])
+    tab.open("search")
+    tab.page.wait_for_selector(".answer .quiet:has-text('moved by feedback on “a white whale”')")
     tab.open("teach")
     tab.page.click("#train")
     tab.page.wait_for_selector("#job [data-state=done]")

@@ -84,9 +84,15 @@ function isNear(own, theirs) {
 }
 
 function facts(result, heat, none, context) {
-  const parts = [confidence(result, heat, none, context), result.exact ? null : "approximate", `version ${result.projection}`];
+  const parts = [confidence(result, heat, none, context), result.exact ? null : "approximate", moved(result), `version ${result.projection}`];
   const separated = parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
   return h("p", { class: "quiet" }, separated);
+}
+
+/** The stored question that moved the query most; all of them as its title. */
+function moved(result) {
+  const questions = (result.memory ?? []).map((each) => each.query ?? "a vector");
+  return questions.length ? h("span", { title: questions.join("\n") }, `moved by feedback on “${questions[0]}”`) : null;
 }
 
 /** The confidence in words: a number only where it was fitted for what is shown. */
