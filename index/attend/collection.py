@@ -26,9 +26,9 @@ from attend.recommend.next_items import Recommender
 from attend.recommend.predictor import Predictor
 from attend.search.answer import Answered, Answering, facets_of
 from attend.search.attend import attend
-from attend.search.memory import FeedbackReader, queries_of
+from attend.search.memory import FeedbackReader
 from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_words
-from attend.search.scoring import AttentionOptions
+from attend.search.scoring import AttentionOptions, queries_of
 from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes

@@ -52,8 +52,7 @@ class StoredCollection(VersionedCollection):
         super().__init__(opened)
         self.name, self.folder = name, opened.folder
         self.views.on_settings = self._adopt
-        self.capabilities = opened.capabilities
-        self.checks = opened.checks
+        self.capabilities, self.checks = opened.capabilities, opened.checks
         self._encoders = encoders
         self._ingest = Ingest(self.store, self.settings, self.encoder, self._adopt)
         parts = self.store, self.settings, self.views, self.encoder

@@ -20,7 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from attend.encoder import Encoder
 from attend.errors import AttendError
 from attend.search.attend import Attention, attend
-from attend.search.scoring import AttentionOptions, Queries
+from attend.search.listing import unmoved_logits
+from attend.search.memory import Queries
+from attend.search.scoring import AttentionOptions
 from attend.settings import Number, Settings
 from attend.store import CollectionStore, StoredDocument
 from attend.types import Json
@@ -247,7 +249,7 @@ def best_score(attention: Attention, query: int, without: int | None = None) -> 
     scoring, attended = attention.scoring, attention.attended[query]
     scores = attended.logits[0]
     if scoring.moved is not None:
-        scores = scoring.unmoved_logits(attended.documents, slice(query, query + 1))[0]
+        scores = unmoved_logits(scoring, slice(query, query + 1), attended.documents)[0]
     elif scoring.words is not None:
         bias = scoring.word_bias(attended.documents, slice(query, query + 1))
         scores = scores if bias is None else scores - bias[0, 0]

@@ -16,7 +16,8 @@ from attend.arrays import locate
 from attend.attention import Attended, Softmax
 from attend.errors import InvalidRequest, LimitExceeded
 from attend.search.attend import Attention
-from attend.search.scoring import Scoring
+from attend.search.memory import Queries
+from attend.search.scoring import ALL, Scoring
 from attend.store import CollectionStore, StoredDocument, StoredKey
 from attend.types import Float64, Int64, Json
 from attend.versions import Vanished
@@ -238,15 +239,16 @@ def explain_parts(
     ]
 
 
-def memory_effects(scoring: Scoring, query: slice, rows: Int64, dense: Float64) -> Float64:
-    """Return how much of the logits (k,) of documents feedback added by moving the query.
-
-    Args:
-        dense: (k,) their logits without words, the mean over heads.
-    """
-    if scoring.moved is None or not len(rows):
-        return np.zeros(len(dense))
-    return np.asarray(dense - scoring.mechanism.gates @ scoring.unmoved_logits(rows, query))
+def unmoved_logits(scoring: Scoring, query: slice, rows: Int64) -> Float64:
+    """Return what keys give documents (n,) before feedback moves one query, (H, n)."""
+    parts = ALL if scoring.parts is not None else query
+    plain = Scoring.of(
+        scoring.view, scoring.plan, Queries(scoring.unmoved[parts], None, scoring.parts)
+    )
+    keys = plain.by_head(scoring.view.keys.lookup(rows))
+    logits = plain.mechanism.logits(plain.heads, keys, plain.shift[:, :, None])[0]
+    order = np.argsort(keys.rows)
+    return np.asarray(logits[:, order[locate(keys.rows[order], rows).places]])
 
 
 def explanations(
@@ -277,7 +279,10 @@ def explanations(
     ordered = np.argsort(first.documents)
     located = ordered[locate(first.documents[ordered], attended.documents[places]).places]
     added = gates @ attended.logits[:, places] - dense[located] - lexical[located]
-    memory = memory_effects(scoring, one, first.documents[located], dense[located])
+    memory = np.zeros(len(located))  # what feedback added by moving the query
+    if scoring.moved is not None and len(located):
+        unmoved = unmoved_logits(scoring, one, first.documents[located])
+        memory = dense[located] - gates @ unmoved
     return [
         {
             "field": match.key.field,

@@ -25,7 +25,6 @@ from attend.attention import Softmax
 from attend.search.queries import EncodedQuery, WordScores
 from attend.store import CollectionStore, ExampleSet
 from attend.types import Float32, Float64, Floats, Int64
-from attend.versions import View
 
 SCALE = 10.0
 """s: the factor on the cosine of a query and a question."""
@@ -38,8 +37,9 @@ LEAST_COSINE = 0.1
 """Questions that take part, the nearest, of at least this cosine: thousands of distant ones would
 outweigh the null. (Chosen with s, t and α on training queries of CoNaLa and SciFact.)"""
 
-MOST_QUESTIONS = 10_000
-"""The latest questions are remembered: 30 MB at 384 dimensions."""
+MOST_QUESTIONS = 4000
+"""The latest questions are remembered. At 384 dimensions they take 12 MB and a millisecond of each
+search, and a quarter of a second of the first one after a change."""
 
 NEVER = -1
 """No state of a collection."""
@@ -275,30 +275,6 @@ class FeedbackReader:
             self._latest = _Read(change, state, memory)
             self.idle = change if memory is None else NEVER
             return self._latest
-
-
-def queries_of(
-    query: EncodedQuery,
-    view: View,
-    words: Sequence[WordScores] | None,
-    feedback: FeedbackReader,
-    strength: float | None,
-) -> Queries:
-    """Return queries as a version asks them: documents by its terms, others moved by feedback.
-
-    Args:
-        strength: α; the version's own if None.
-    """
-    version, embeddings = view.version, query.embeddings
-    if version.terms:
-        embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
-    strength = version.memory if strength is None else strength
-    if not strength or feedback.idle == view.change:
-        return Queries(embeddings, words, query.weights)
-    moved = feedback.moved(query, embeddings, view.change, strength)
-    if moved is not None:
-        embeddings = moved.after
-    return Queries(embeddings, words, query.weights, moved)
 
 
 def _latest_relevant(examples: ExampleSet) -> ExampleSet:

@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchOptions
-from attend.arrays import KeyTable, locate
+from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
 from attend.deadline import checked
 from attend.errors import InvalidRequest
 from attend.item_weights import PartScores
 from attend.projection import RAW_KEYS, Projection
-from attend.search.memory import MovedQueries, Queries
-from attend.search.queries import WordScores, fitted_word_weight, word_weight
+from attend.search.memory import FeedbackReader, MovedQueries, Queries
+from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
 from attend.settings import Settings
 from attend.types import Float32, Float64, Floats, Int64
 from attend.versions import Version, View
@@ -171,8 +171,7 @@ def _plan(
         projection=projection,
         stored_form=stored_form,
         untouched=plain and projection.heads == 1,
-        # A document that is second best in every head may lead the mixture, yet be proposed by
-        # none.
+        # The second best document of every head may lead the mixture, yet be proposed by none.
         native=ordered and mechanism.heads == 1,
         indexed=ordered and stored_form,
         reranks=scorer == "additive" and tuning.scorer == scorer,
@@ -197,10 +196,9 @@ def _check_lengths(scorer: str, settings: Settings) -> None:
 
 def _additive(projection: Projection) -> Additive | None:
     w, u, v = projection.additive_w, projection.additive_u, projection.additive_v
-    b = projection.additive_b
     if w is None or u is None or v is None:
         return None
-    offset = None if b is None else b.astype(np.float64)
+    offset = None if projection.additive_b is None else projection.additive_b.astype(np.float64)
     return Additive(w.astype(np.float64), u.astype(np.float64), v.astype(np.float64), offset)
 
 
@@ -214,6 +212,24 @@ def _gates(projection: Projection, heads: tuple[float, ...] | None) -> Float64:
             field="heads",
         )
     return np.asarray(heads, dtype=np.float64) / sum(heads)
+
+
+def queries_of(
+    query: EncodedQuery,
+    view: View,
+    words: Sequence[WordScores] | None,
+    feedback: FeedbackReader,
+    strength: float | None,
+) -> Queries:
+    """Return queries as a version asks them: documents by its terms, others moved by feedback, by
+    the version's own strength if it is None."""
+    version, embeddings, moved = view.version, query.embeddings, None
+    if version.terms:
+        embeddings = version.asking(embeddings, np.array(query.rows, dtype=np.int64))
+    strength = version.memory if strength is None else strength
+    if strength and feedback.idle != view.change:
+        moved = feedback.moved(query, embeddings, view.change, strength)
+    return Queries(embeddings if moved is None else moved.after, words, query.weights, moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,15 +281,6 @@ class Scoring:
     def unmoved(self) -> Float32:
         """The embeddings before feedback moved them."""
         return self.embeddings if self.moved is None else self.moved.before
-
-    def unmoved_logits(self, rows: Int64, queries: slice) -> Float64:
-        """Return what keys give documents (n,) before feedback moves one query, (H, n)."""
-        part = ALL if self.parts is not None else queries
-        plain = Scoring.of(self.view, self.plan, Queries(self.unmoved[part], None, self.parts))
-        keys = plain.by_head(self.view.keys.lookup(rows))
-        logits = plain.mechanism.logits(plain.heads, keys, plain.shift[:, :, None])[0]
-        order = np.argsort(keys.rows)
-        return np.asarray(logits[:, order[locate(keys.rows[order], rows).places]])
 
     def by_head(self, candidates: KeyTable) -> KeyTable:
         """Return documents with their keys by head, (m, Hk, d)."""
