@@ -17,26 +17,27 @@ PROVABLE = 100
 
 
 def conala_feedback(bench: Bench) -> Iterator[Row]:
-    given = bench.ranking_set("conala")
+    conala = bench.ranking_set("conala")
     for count in COUNTS:
-        yield from _among_new(bench, given, count)
+        yield from _among_new(bench, conala, count)
 
 
-def _among_new(bench: Bench, given: RankingSet, count: int) -> Iterator[Row]:
-    """Questions of new documents, ranked among documents that no example names."""
-    ids = np.random.default_rng(SEED).permutation(sorted(given.train.queries))[:count]
-    examples = given.train.some(sorted(ids.tolist()))
+def _among_new(bench: Bench, dataset: RankingSet, count: int) -> Iterator[Row]:
+    """Rank questions of new documents among documents that no example names."""
+    ids = np.random.default_rng(SEED).permutation(sorted(dataset.train.queries))[:count]
+    examples = dataset.train.some(sorted(ids.tolist()))
     labelled = examples.documents()
-    new = [id for id in given.test.queries if not given.test.relevant(id) & labelled]
-    with bench.workshop.beir(given) as collection:
+    new = [id for id in dataset.test.queries if not dataset.test.relevant(id) & labelled]
+    with bench.workshop.beir(dataset) as collection:
         taught(collection, examples)
-        contest = Contest(collection, given.test.some(new))
+        contest = Contest(collection, dataset.test.some(new))
         mask = {"exclude": sorted(labelled)}
         contest.search("frozen", mask=mask, memory=0.0)
         contest.search("feedback", mask=mask)
-    name, what = f"feedback.{given.name}_{count}", f"{TITLES[given.name]}, {len(new)} new among new"
+    name = f"feedback.{dataset.name}_{count}"
+    what = f"{TITLES[dataset.name]}, {len(new)} new among new"
     yield contest.row(f"{name}_frozen", f"{what}, frozen", "frozen")
     yield contest.row(name, f"  {count} examples, no training", "feedback")
-    found = contest.difference("feedback", "frozen")
-    row = difference_row(f"{name}_gain", "  feedback less frozen", found)
-    yield ahead(row, found.p) if count >= PROVABLE else row.wanted(">", 0)
+    gain = contest.difference("feedback", "frozen")
+    row = difference_row(f"{name}_gain", "  feedback less frozen", gain)
+    yield ahead(row, gain.p) if count >= PROVABLE else row.wanted(">", 0)

@@ -11,6 +11,8 @@ import pytest
 
 from attend import Collection
 from attend.arrays import unit
+from attend.projection import identity
+from attend.settings import UNTRAINED_MEMORY, Tuning
 from tests.index.helpers import vector_data
 
 WIDTH, DOCUMENTS, QUESTIONS = 16, 120, 60
@@ -49,12 +51,20 @@ def test_a_question_has_no_part_in_its_own_memory(collection: Collection) -> Non
     assert report["views"]["random"]["before"] < 0.2  # nothing can be learned from the others
 
 
-def test_what_answers_now_is_judged_with_its_memory(collection: Collection) -> None:
+def test_what_answers_now_is_judged_as_it_answers_and_feedback_can_be_chosen(
+    collection: Collection,
+) -> None:
     rng = np.random.default_rng(3)
     rows = [collection.store.rows_of([f"d{n}"])[f"d{n}"] for n in range(QUESTIONS)]
     vectors = collection.store.own_keys(np.array(rows)).vectors
     questions = unit(vectors + 1.5 * unit(rng.normal(size=WIDTH)))  # all ask from the same side
     with_feedback = trained(collection, questions)["views"]["random"]["before"]
-    plain = collection.store.projections()[0].version
-    frozen = first(collection, questions, projection=plain, memory=0)
-    assert with_feedback > frozen + 0.1
+    plain = identity(WIDTH)
+    version = collection.store.add_projection(
+        *(plain.kind, plain.to_bytes(), plain.fingerprint, {}), tuning=Tuning(memory=0.0).stored()
+    )
+    collection.activate(version)
+    report = collection.train(parts=["words"], tolerance=0.5)
+    assert with_feedback > report["views"]["random"]["before"] + 0.1
+    assert report["promoted"], report["reason"]
+    assert report["chosen"]["memory"] == collection.info().memory == UNTRAINED_MEMORY
