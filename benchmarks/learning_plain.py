@@ -163,8 +163,8 @@ class Arena:
         if choice.penalty:
             self.everything.enter(name, self._penalised(tuned, choice.penalty))
         else:
-            self.everything.search(name, projection=tuned)
-        self.new.search(name, projection=tuned, **self.mask)
+            self.everything.search(name, projection=tuned, memory=0.0)
+        self.new.search(name, projection=tuned, memory=0.0, **self.mask)
         return name
 
     def value(self, name: str) -> float:
@@ -174,7 +174,8 @@ class Arena:
     def _penalised(self, version: int, penalty: float) -> RankedQueries:
         labelled = self.given.train.documents()
         rankings = {}
-        search = partial(self.collection.search, projection=version, k=DEEP, attend=DEEP)
+        options = {"projection": version, "k": DEEP, "attend": DEEP, "memory": 0.0}
+        search = partial(self.collection.search, **options)
         for id, query in self.given.test.queries.items():
             hits = search(query).hits
             scores = {hit.id: hit.score - SCALE * penalty * (hit.id in labelled) for hit in hits}

@@ -127,7 +127,7 @@ def _among_new(collection: Collection, given: RankingSet) -> Iterator[Row]:
     contest = Contest(collection, given.test.some(unseen(given)))
     mask = {"mask": {"exclude": sorted(given.train.documents())}}
     untrained = collection.store.projections()[0].version
-    contest.search("frozen", projection=untrained, lexical=False, **mask)
+    contest.search("frozen", projection=untrained, lexical=False, memory=0.0, **mask)
     contest.search("trained", **mask)
     name, title = given.name, TITLES[given.name]
     what = f"{title}, {len(contest.judged.queries)} new among new"

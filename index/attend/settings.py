@@ -80,9 +80,9 @@ MAX_LEXICAL = 10.0
 """Of λ: a cosine is at most one, so beyond this the keys would no longer matter."""
 
 UNTRAINED_MEMORY = 0.5
-"""α of the untrained version. (nDCG@10 among documents that no example names, over random parts of
-CoNaLa's training queries: + .013 with 20 examples, + .021 with 100, + .029 with 500; SciFact's
-+ .003 with 20 and 100.)"""
+"""α of the untrained version. (nDCG@10 among documents that no example names, over three random
+divisions of training queries: CoNaLa's + .006 with 20 examples, + .019 with 100 and + .032 with
+500, SciFact's + .003 with 20 and + .005 with 100.)"""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Share = Annotated[Number, Field(ge=0, le=1)]
