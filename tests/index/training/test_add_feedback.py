@@ -270,11 +270,13 @@ def test_an_interrupted_encoding_teaches_nothing(collection, encoder, monkeypatc
     assert collection.store.example_count() == 0
 
 
-def test_what_is_taught_is_searched_as_before_until_a_version_takes_it_up(collection):
-    before = collection.search("whale", k=5).json()["hits"]
+def test_what_is_taught_moves_queries_and_is_no_key_until_a_version_takes_it_up(collection):
+    before = collection.search("whale", k=5)
     add_feedback(collection, [{"query": "whale", "id": "d4"}])
-    after = collection.search("whale", k=5).json()["hits"]
-    assert [hit["id"] for hit in after] == [hit["id"] for hit in before]
+    assert collection.search("whale", k=5, memory=0).hits == before.hits
+    scores = [{hit.id: hit.score for hit in collection.search("whale", k=5).hits}["d4"]]
+    scores += [hit.score for hit in before.hits if hit.id == "d4"]
+    assert scores[0] > scores[1]
 
 
 # -- an encoder that has changed -------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_what_answers_now_is_scored_as_a_search_scores_it(library, name):
     served = ServedVersion(active, library.settings, stored_keys(library, active, rows))
     embedded = library.encoder().encode_queries([text])
     mine = served.scores(embedded, np.arange(40), served.words(lexical, coverage))[0]
-    answer = library.search(text, attend="all", k=40)
+    answer = library.search(text, attend="all", k=40, memory=0)
     ids = [each.id for each in library.page(limit=40).documents]
     weights = {hit.id: hit.weight for hit in answer.hits}
     expected = np.log([weights[id] for id in ids])
