@@ -112,7 +112,7 @@ class FeedbackMemory:
         Returns: None without any label.
         """
         order = np.argsort(labels.questions, kind="stable")
-        labels = Labels(*(part[order] for part in labels))
+        labels = Labels(labels.questions[order], labels.places[order], labels.weights[order])
         if not len(order):
             return None
         numbers, begins, owners = np.unique(
