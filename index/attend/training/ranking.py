@@ -276,8 +276,8 @@ class RankingObjective(ObjectiveRun):
             for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
                 by_keys = candidates.by_keys(factor)
                 for words in LEXICAL if worded else LEXICAL[:1]:
-                    scores = candidates.with_words(by_keys, *words)
-                    values[split, RankingChoice(share, factor, *words, memory)] = candidates.ndcg(scores)
+                    choice = RankingChoice(share, factor, *words, memory)
+                    values[split, choice] = candidates.ndcg(candidates.with_words(by_keys, *words))
         return values
 
     def _fit(
