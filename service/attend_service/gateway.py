@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import SpooledTemporaryFile
@@ -29,7 +28,7 @@ from attend_service.security.limits import (
     REQUEST_SECONDS,
 )
 from attend_service.security.memory import GRANTED, MAX_MEMORY, MAX_WAITING
-from attend_service.shared import NeedsMemory, Threads, Unsent, WorkingMemory, trim_heap
+from attend_service.shared import NeedsMemory, Threads, TimeLimit, Unsent, WorkingMemory, trim_heap
 from attend_service.sockets import Connection
 from attend_service.static_files import PREFIX, static_answer
 from attend_service.wsgi import (
@@ -242,26 +241,25 @@ class Gateway:
 
     async def _in_time(self, environ: Environ, late: Callable[[], None]) -> HttpAnswer | None:
         """Run a request in a thread; where it is late, return None once the thread is free."""
-        work = self._threads.run(partial(self._call, environ))
-        latest, end = environ[ARRIVED] + ANSWERED_SHARE * self._patience.answer, 0.0
-        while end < latest:
-            end = latest
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(end):
-                    answer = await asyncio.shield(work)
-                if answer.rest is not None:
-                    has_memory = environ[GRANTED] > 0
-                    await self._unsent.make_room(
-                        len(answer.content), has_memory=has_memory, deadline=end
-                    )
-                return answer
-            latest = environ.get(DEADLINE, end)  # some operations may take longer
-        late()
-        with suppress(Exception, NeedsMemory):
-            answer = await work
+        latest = environ[ARRIVED] + ANSWERED_SHARE * self._patience.answer
+        # Some operations may take longer.
+        limit = TimeLimit(latest, lambda: environ.get(DEADLINE, latest), late)
+        try:
+            answer = await self._threads.run(partial(self._call, environ))
+        except (Exception, NeedsMemory):
+            if limit.passed:
+                return None
+            raise
+        finally:
+            limit.end()
+        if limit.passed:
             if answer.rest is not None:
                 await self._threads.run(answer.rest.close)
-        return None
+            return None
+        if answer.rest is not None:
+            size, has_memory = len(answer.content), environ[GRANTED] > 0
+            await self._unsent.make_room(size, has_memory=has_memory, deadline=limit.latest)
+        return answer
 
     def _busy(self, waiting: int, reason: str) -> Refusal:
         self.refused += 1

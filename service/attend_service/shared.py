@@ -1,4 +1,5 @@
-"""Resources that all requests of a process share: threads, and memory for bodies and answers."""
+"""Resources that all requests of a process share: threads and their time, and memory for bodies
+and answers."""
 
 from __future__ import annotations
 
@@ -179,6 +180,42 @@ class Threads:
                 settle = partial(future.set_exception, error)
             if not loop.is_closed():  # else the client left and the server stopped meanwhile
                 loop.call_soon_threadsafe(settle)
+
+
+class TimeLimit:
+    """Answers a request that is late, while its thread still works.
+
+    `asyncio.timeout` and `shield` do the same for two more turns of the event loop a request.
+
+    Attributes:
+        latest: the time, by `time.monotonic`, until which there is to be an answer.
+        passed: whether it has passed.
+    """
+
+    def __init__(
+        self, latest: float, extended: Callable[[], float], late: Callable[[], None]
+    ) -> None:
+        """Call `late` on the event loop unless `end` is called by then.
+
+        Args:
+            extended: returns another `latest`, asked for when the first has passed.
+        """
+        self.latest, self.passed = latest, False
+        self._extended, self._late = extended, late
+        # The loop's clock is `time.monotonic`, too.
+        self._timer = asyncio.get_running_loop().call_at(latest, self._pass)
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _pass(self) -> None:
+        latest = self._extended()
+        if latest > self.latest:
+            self.latest = latest
+            self._timer = asyncio.get_running_loop().call_at(latest, self._pass)
+        else:
+            self.passed = True
+            self._late()
 
 
 def trim_heap() -> None:
