@@ -46,8 +46,8 @@ def collection(tmp_path, tiny_encoder):
     data.close()
 
 
-def ranking(collection):
-    answer = collection.search("gold island at night", k=30, attend="all", lexical=True)
+def ranking(collection, **options):
+    answer = collection.search("gold island at night", k=30, attend="all", lexical=True, **options)
     return [(hit.id, round(hit.score, 5)) for hit in answer.hits]
 
 
@@ -129,7 +129,8 @@ def test_what_can_be_made_again_is_mended(collection, case):
 
 
 def test_rows_that_belong_to_nothing_are_removed(collection):
-    expected = [each for each in ranking(collection) if each[0] != "d5"]
+    # Without the move by questions, which are deleted here.
+    expected = [each for each in ranking(collection, memory=0) if each[0] != "d5"]
     without_foreign_keys(
         collection, "DELETE FROM documents WHERE id = 'd5'", "DELETE FROM questions"
     )
@@ -137,7 +138,7 @@ def test_rows_that_belong_to_nothing_are_removed(collection):
     assert "2 rows of keys belong to rows of documents that are not there." in problems
     assert "2 rows of examples belong to rows of questions that are not there." in problems
     assert verify(collection, mend=True).mended
-    assert [id for id, _ in ranking(collection)] == [id for id, _ in expected]
+    assert [id for id, _ in ranking(collection, memory=0)] == [id for id, _ in expected]
 
 
 HOPELESS = {

@@ -305,7 +305,7 @@ def test_questions_that_were_asked_are_what_is_measured_with(tmp_path, vectors, 
     collection.publish()
     assert collection.info().index["measured_on"] == "questions"
     there = np.arange(len(vectors)) < 4000
-    check(collection, vectors, there, queries[:80])
+    check(collection, vectors, there, queries[:80], memory=0)
 
 
 def test_keys_of_several_heads_stay_exact(tmp_path, vectors):
