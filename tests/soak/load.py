@@ -130,7 +130,8 @@ class Reader(Worker):
         vector, query = world.query(self.rng)
         shelf = self.random.choice([None, None, self.random.randrange(SHELVES)])
         asked = Asked(vector, self.random.choice([1, 10, ATTEND]), shelf)
-        body = {"query": query, "k": asked.k, "attend": ATTEND}
+        # The oracle has no model of the move by feedback, of which trainings need some.
+        body = {"query": query, "k": asked.k, "attend": ATTEND, "memory": 0}
         if shelf is not None:
             body["filter"] = {"shelf": shelf}
         world.oracle.look(self)

@@ -50,7 +50,9 @@ class SentenceReader(Worker):
         if len(self.texts) < DOCUMENTS or self.random.random() < FRESH:
             self._write()
         id = self.random.choice(sorted(self.texts))
-        answer = self.client.ask("POST", f"{PATH}/search", {"query": self.texts[id], "k": 3})
+        answer = self.client.ask(
+            "POST", f"{PATH}/search", {"query": self.texts[id], "k": 3, "memory": 0}
+        )
         found = answer["hits"][0]["id"]
         assert found == id, f"{self.texts[id]!r} found {found!r} before its own {id!r}"
 

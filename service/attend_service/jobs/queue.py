@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from attend import Data
-from attend.errors import Conflict, NotFound
+from attend.errors import AttendError, Conflict, NotFound
 from attend_service.jobs.store import Job, JobStore
 from attend_service.jobs.training import unaliased
 from attend_service.problems import INTERRUPTED, problem_of
@@ -244,7 +244,9 @@ class Jobs:
             return
         problem = problem_of(error, f"job {job.id}")
         if problem.status >= 500:
-            log.error("job %d of %r failed", job.id, job.collection, exc_info=error)
+            # An error of ours says in its sentence what is the matter.
+            trace = None if isinstance(error, AttendError) else error
+            log.error("job %d of %r failed: %s", job.id, job.collection, error, exc_info=trace)
         self._store.finish(job.id, "failed", problem=problem.json())
 
     def _stopped(self, job: Job) -> Mapping[str, Any] | None:
