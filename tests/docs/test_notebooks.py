@@ -56,14 +56,27 @@ def test_a_notebook_prints_what_it_shows(path: Path, kernel: str, tmp_path: Path
 
 
 def printed(cell: Any) -> str:
-    """Return what a cell prints and shows, without warnings and progress bars."""
-    texts = []
+    """Return what a cell prints and shows, without warnings and progress bars.
+
+    A kernel may send one line of stdout in two pieces, so pieces are joined as they are.
+    """
+    text = ""
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stdout":
-            texts.append(output.text)
+            text += output.text
         elif output.output_type in ("execute_result", "display_data"):
-            texts.append(output.data.get("text/plain", ""))
-    return "".join(text if text.endswith("\n") else f"{text}\n" for text in texts if text)
+            text = ended(text) + ended(output.data.get("text/plain", ""))
+    return ended(text)
+
+
+def ended(text: str) -> str:
+    """Return `text` with a newline at its end, unless it is empty."""
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def test_a_line_that_is_sent_in_two_pieces_is_one_line() -> None:
+    pieces = [nbformat.v4.new_output("stream", text=text) for text in ("json.load", " | Read")]
+    assert printed(nbformat.v4.new_code_cell(outputs=pieces)) == "json.load | Read\n"
 
 
 def test_there_are_four_with_their_outputs() -> None:

@@ -175,13 +175,7 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
     examples = tuning.examples > 0 and count > 0
     lexical = f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}"
     others = [n for n in projection.tensors if n[:3] in ("w_v", "b_v", "w_o", "b_o", "add")]
-
-    def fitted(numbers: tuple[float, ...] | None) -> str:
-        return "not fitted" if numbers is None else ", ".join(f"{n:.6g}" for n in numbers)
-
-    behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
-    levels = f", plus {fitted(tuning.levels)} {behind}" if tuning.levels else ""
-
+    moves = bool(tuning.memory) and count > 0
     return [
         MissingPart(
             "key offsets",
@@ -207,16 +201,21 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             f"collection",
         ),
         MissingPart(
+            "feedback",
+            moves,
+            f"{f'queries move by {tuning.memory:g}' if moves else 'not used'}; where to depends on "
+            f"the examples of the collection",
+        ),
+        MissingPart(
             "scale",
             tuning.scale is not None,
-            f"{fitted(tuning.scale)}; it changes weights and no ranking: multiply the scores by "
+            f"{_fitted(tuning.scale)}; it changes weights and no ranking: multiply the scores by "
             f"it before a softmax",
         ),
         MissingPart(
             "no-answer score",
             tuning.null is not None,
-            f"{fitted(tuning.null)}{levels}; add it as one more logit to allow the answer 'no "
-            f"document'",
+            f"{_no_answer(tuning)}; add it as one more logit to allow the answer 'no document'",
         ),
         MissingPart(
             "value matrices and additive scorer",
@@ -224,3 +223,14 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             f"{', '.join(others) or 'none'}; they apply to values or pairs, not to one embedding",
         ),
     ]
+
+
+def _no_answer(tuning: Tuning) -> str:
+    if not tuning.levels:
+        return _fitted(tuning.null)
+    behind = "times the mean logits of the documents ranked 2 to 10 and 11 to 100"
+    return f"{_fitted(tuning.null)}, plus {_fitted(tuning.levels)} {behind}"
+
+
+def _fitted(numbers: tuple[float, ...] | None) -> str:
+    return "not fitted" if numbers is None else ", ".join(f"{number:.6g}" for number in numbers)

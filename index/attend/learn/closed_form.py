@@ -32,7 +32,7 @@ most. (nDCG@10 on a validation part of goodbooks: .1962 with 50, .1972 with 100,
 
 COVERED = 0.95
 """The share of the sum of its squared weights that a row names on average: long histories add up
-many small ones. (nDCG@10 of EASE on simulated users who met 70 documents each: .367 with 100
+many small ones. (nDCG@10 of EASE on simulated users with 70 documents each: .367 with 100
 entries, .387 with the 712 of this share, .388 with all.)"""
 
 MOST_ENTRIES = 4_000_000

@@ -60,8 +60,8 @@ FORMS: Mapping[str, ClosedForm] = {
     "regularised items and words": ClosedForm(16.0, 0.5),
 }
 """The ridge of the last two suits few users with long histories. (nDCG@10 of items alone on
-validation parts: of simulated users who met 70 films each .212 with 2, .228 with 4, .242 with 16;
-of readers of goodbooks, who met 7 each, .197 with 2 and .178 with 16.)"""
+validation parts: of simulated users with 70 films each .212 with 2, .228 with 4, .242 with 16;
+of readers of goodbooks, with 7 each, .197 with 2 and .178 with 16.)"""
 
 BESIDE = "items and words"
 """The form that every learned attention is tried beside, where texts have words."""
