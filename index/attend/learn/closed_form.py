@@ -165,7 +165,10 @@ class _Weights:
             self._precision = _Inverse(stacked, form.ridge * mean)
         else:
             self._precision = _Truncated(stacked, form.ridge * mean)
-        gram = (self._words.T @ self._words).toarray()
+        # S (SᵀS + ρI)⁻¹ = (SSᵀ + ρI)⁻¹ S: the smaller one of both is inverted.
+        self._by_kernel = len(warm) < words.shape[1]
+        side = self._words if self._by_kernel else self._words.T.tocsr()  # (k, t) or (t, k)
+        gram = (side @ side.T).toarray()
         gram[np.diag_indices_from(gram)] += WORD_RIDGE
         self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None
 
@@ -202,20 +205,28 @@ class _Weights:
         elif self._regression is None:
             to_known = np.zeros((len(places), size))
         else:
-            shares = self._regressed(words.toarray()) @ self._words.T  # (b, k)
-            to_known = self._times(shares) + LIKENESS * (words @ self._words.T).toarray()
+            likeness = (words @ self._words.T).toarray()  # (b, k)
+            to_known = self._times(self._shares(words, likeness)) + LIKENESS * likeness
         if self._regression is None:
             return to_known, np.zeros((len(places), len(self._others)))
-        by_word = self._regressed(to_known @ self._words) + LIKENESS * words.toarray()  # (b, t)
+        by_word = self._by_word(to_known) + LIKENESS * words.toarray()  # (b, t)
         return to_known, np.asarray(by_word @ self._new_words.T)
 
     def _times(self, rows: Float64) -> Float64:
         """Return rows @ B."""
         return rows - self._precision.times(rows) / self._precision.diagonal
 
-    def _regressed(self, by_word: Float64) -> Float64:
-        """Return rows (b, t) times the inverse of SᵀS + ρI."""
-        return np.asarray(linalg.cho_solve(self._regression, by_word.T).T)
+    def _shares(self, words: Sparse, likeness: Float64) -> Float64:
+        """Return the documents (b, k) that words (b, t) regress to: words (SᵀS + ρI)⁻¹ Sᵀ."""
+        if self._by_kernel:
+            return np.asarray(linalg.cho_solve(self._regression, likeness.T).T)
+        return np.asarray(linalg.cho_solve(self._regression, words.toarray().T).T @ self._words.T)
+
+    def _by_word(self, to_known: Float64) -> Float64:
+        """Return the words (b, t) that weights (b, k) regress to: weights S (SᵀS + ρI)⁻¹."""
+        if self._by_kernel:
+            return np.asarray(linalg.cho_solve(self._regression, to_known.T).T @ self._words)
+        return np.asarray(linalg.cho_solve(self._regression, (to_known @ self._words).T).T)
 
 
 def _largest(

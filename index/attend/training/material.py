@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,12 @@ MOST_RATINGS = 1_000_000
 
 MOST_WORDS = 4096
 """Words by which documents are alike, those first that tell most documents apart."""
+
+SEPARATORS = re.compile(r"[,;|\n]")
+
+MOST_IN_NAME = 4
+"""Words of what is a term by itself between separators, such as an author or a tag. (nDCG@10 of
+withheld books on a validation part of goodbooks: .285 with stems alone, .287 with names.)"""
 
 READ_DOCUMENTS = 1000
 """Documents whose texts are read at once."""
@@ -242,10 +249,10 @@ def read_histories(collection: StoredCollection, last: int, seed: int) -> Histor
 
 
 def words_of(collection: StoredCollection, rows: Int64) -> Sparse:
-    """Return the stems in the texts of documents by inverse document frequency, sparse (n, t).
+    """Return the terms in the texts of documents by inverse document frequency, sparse (n, t).
 
-    Rows have length one; a document without text, or with words of its own only, has zeros. How
-    often a text has a word counts little beside that it has it, and is left out.
+    Rows have length one; a document without text, or with terms of its own only, has zeros. How
+    often a text has a term counts little beside that it has it, and is left out.
     """
     numbers: dict[str, int] = {}
     columns, counts = [np.empty(0, np.int64)], np.zeros(len(rows), np.int64)
@@ -254,9 +261,9 @@ def words_of(collection: StoredCollection, rows: Int64) -> Sparse:
         documents = collection.store.documents(part)
         for place, row in enumerate(part.tolist(), start):
             fields = documents[row].fields if row in documents else {}
-            stems = TOKENIZER.words("\n".join(fields.values()))
-            columns.append(np.array([numbers.setdefault(s, len(numbers)) for s in stems], int))
-            counts[place] = len(stems)
+            terms = terms_of("\n".join(fields.values()))
+            columns.append(np.array([numbers.setdefault(t, len(numbers)) for t in terms], int))
+            counts[place] = len(terms)
     column = np.concatenate(columns)
     frequency = np.bincount(column, minlength=len(numbers))
     rarity = np.log((len(rows) + 1) / (frequency + 1))
@@ -269,6 +276,17 @@ def words_of(collection: StoredCollection, rows: Int64) -> Sparse:
     present = sparse.csr_array((rarity[column], column, pointers), shape=shape)[:, used].tocsr()
     lengths = np.sqrt(present.power(2).sum(axis=1))
     return (sparse.diags_array(1 / np.where(lengths > 0, lengths, 1)) @ present).tocsr()
+
+
+def terms_of(text: str) -> list[str]:
+    """Return the stems of a text, and the short names that stand between its separators.
+
+    >>> terms_of("Stephen King, horror")
+    ['stephen', 'king', 'horror', ',stephen king', ',horror']
+    """
+    names = (part.casefold().split() for part in SEPARATORS.split(text))
+    listed = ("," + " ".join(name) for name in names if 0 < len(name) <= MOST_IN_NAME)
+    return [*TOKENIZER.words(text), *dict.fromkeys(listed)]
 
 
 def _popular_rows(

@@ -15,11 +15,11 @@ from tests.index.learning import sparse_of, unit
 KNOWN, ALL, WORDS = 15, 20, 6
 
 
-def drawn(seed: int = 0):
-    """Histories (50, 20) in which five documents never occur, and words (20, 6)."""
+def drawn(seed: int = 0, count: int = WORDS):
+    """Histories (50, 20) in which five documents never occur, and words (20, count)."""
     rng = np.random.default_rng(seed)
     met = (rng.random((50, ALL)) < 0.2) & (np.arange(ALL) < KNOWN)
-    words = unit(rng.random((ALL, WORDS)) * (rng.random((ALL, WORDS)) < 0.5))
+    words = unit(rng.random((ALL, count)) * (rng.random((ALL, count)) < 0.5))
     return sparse_of(met), sparse_of(words)
 
 
@@ -45,8 +45,9 @@ def test_each_document_is_a_ridge_regression_on_all_others(form):
     np.testing.assert_allclose(weights[:KNOWN, :KNOWN], expected, atol=1e-6)
 
 
-def test_documents_without_interactions_have_what_their_words_predict():
-    met, words = drawn()
+@pytest.mark.parametrize("count", [WORDS, 2 * KNOWN])
+def test_documents_without_interactions_have_what_their_words_predict(count):
+    met, words = drawn(count=count)
     form = ClosedForm(2.0, 0.5)
     weights = item_weights(met, words, form).toarray()
     warm, cold = words.toarray()[:KNOWN], words.toarray()[KNOWN:]
