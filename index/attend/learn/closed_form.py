@@ -53,6 +53,11 @@ PASSES = 3
 WORD_RIDGE = 1.0
 """The ridge of the regression on words, whose rows have length one."""
 
+UNSHRUNK = 2.0
+"""The factor on weights for documents without interactions, which the ridge on words makes small.
+(nDCG@10 on validation parts of goodbooks, beside learned attention: of withheld books .282 with 1,
+.287 with 2, .290 with 3; of all .2064, .2062, and .2061.)"""
+
 LIKENESS = 0.03
 """The weight of likeness by words for documents without interactions."""
 
@@ -210,7 +215,7 @@ class _Weights:
         if self._regression is None:
             return to_known, np.zeros((len(places), len(self._others)))
         by_word = self._by_word(to_known) + LIKENESS * words.toarray()  # (b, t)
-        return to_known, np.asarray(by_word @ self._new_words.T)
+        return to_known, np.asarray(UNSHRUNK * by_word @ self._new_words.T)
 
     def _times(self, rows: Float64) -> Float64:
         """Return rows @ B."""

@@ -55,7 +55,9 @@ def test_documents_without_interactions_have_what_their_words_predict(count):
     shares = np.linalg.solve(kernel, warm @ cold.T)  # kernel ridge: (15, 5)
     items, likeness = ridge_by_item(met, words, form), closed_form.LIKENESS
     np.testing.assert_allclose(
-        weights[:KNOWN, KNOWN:], items @ shares + likeness * warm @ cold.T, atol=1e-6
+        weights[:KNOWN, KNOWN:],
+        closed_form.UNSHRUNK * (items @ shares + likeness * warm @ cold.T),
+        atol=1e-6,
     )
     np.testing.assert_allclose(
         weights[KNOWN:, :KNOWN], shares.T @ items + likeness * cold @ warm.T, atol=1e-6
