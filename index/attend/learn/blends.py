@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,23 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import expit
 
-from attend.attention import Softmax, partition
+from attend.attention import Softmax
 from attend.learn.answers import Answers, AnswerTargets, ValueMap, fit_output
-from attend.learn.calibration import ATTEND, Calibration
-from attend.learn.data import BLOCK, products, top_places, widened
+from attend.learn.calibration import ATTEND
+from attend.learn.data import BLOCK, products, stacked, top_places
 from attend.learn.fit import Fitted
 from attend.learn.held_out import DocumentFold
-from attend.learn.no_answer import NO_LEVELS, SHARES, fit_null, minimise, threshold_at
-from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float32, Float64, Floats, Int64
 
 FLOOR = 1e-3
 """The least share that a right answer counts as having: a hundred documents show no less."""
-
-SPAN = math.log(30)
-"""How far from its start a scale may move, as a log."""
 
 Scores = Callable[[slice], Floats]
 """Gives the scores (b, m) of some of a fold's queries over its members."""
@@ -79,21 +72,41 @@ def fold_scores(answers: Answers, fitted: Fitted, fold: DocumentFold) -> Scores:
     return lambda part: table.best(products(queries[part], table.vectors))
 
 
-def attend_fold(answers: Answers, fold: DocumentFold, scores: Scores, attend: int = ATTEND) -> Held:
-    """Return what the queries of a fold attend to among its members."""
+def attend_fold(
+    answers: Answers,
+    fold: DocumentFold,
+    scores: Scores,
+    attend: int = ATTEND,
+    *,
+    words: Scores | None = None,
+) -> Held:
+    """Return what the queries of a fold attend to among its members.
+
+    Args:
+        words: gives the lexical term, which counts by the best match of what is there: without
+            what is right, by that of the others.
+    """
     step = max(1, BLOCK // max(1, int(answers.memory.counts[fold.members].sum())))
     blocks = []
     for index in range(0, len(fold.held_out), step):
         part = slice(index, index + step)
-        blocks.append(_attended(answers, fold, fold.held_out[part], scores(part), attend))
+        parts = scores(part), None if words is None else words(part)
+        blocks.append(_attended(answers, fold, fold.held_out[part], *parts, attend))
     return Held(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
 
 
 def _attended(
-    answers: Answers, fold: DocumentFold, queries: Int64, scores: Floats, attend: int
+    answers: Answers,
+    fold: DocumentFold,
+    queries: Int64,
+    scores: Floats,
+    words: Floats | None,
+    attend: int,
 ) -> Held:
     right = answers.targets.agreement(queries, fold.members)
     hidden = np.where(right > 0, -np.inf, scores)
+    if words is not None:
+        scores, hidden = scores + words, hidden + _without(words, right > 0)
     best = top_places(scores, attend)
     return Held(
         queries,
@@ -105,13 +118,18 @@ def _attended(
     )
 
 
+def _without(words: Floats, gone: Bool) -> Floats:
+    """Return a lexical term (b, m) that counts by the best match among what is not gone."""
+    best, left = (
+        part.max(axis=1, initial=0, keepdims=True) for part in (words, np.where(gone, 0, words))
+    )
+    return np.asarray(words * np.where(left > 0, best / np.where(left > 0, left, 1), 0))
+
+
 def joined(parts: Sequence[Held]) -> Held:
     """Return the queries of several folds, as wide as the widest."""
-    width = max(part.scores.shape[1] for part in parts)
     columns = (
-        np.concatenate(
-            [column if column.ndim == 1 else widened(column, width, blank) for column in same]
-        )
+        np.concatenate(same) if same[0].ndim == 1 else stacked(same, blank)
         for same, blank in zip(zip(*parts, strict=True), PADDING, strict=True)
     )
     return Held(*columns)
@@ -224,118 +242,3 @@ class FoldAnswers(NamedTuple):
         """Return the answers of one fold, by the W_V of others."""
         output = self.output_by(others)
         return Blends(self.attended[index], self.targets, self.scale, output)
-
-
-# -- calibration -----------------------------------------------------------------------------------
-
-
-def fit_scale(attended: Held, targets: AnswerTargets, start: float) -> tuple[float, float]:
-    """Return the scale under which answers are most right, and their mean gain under it."""
-    middle = math.log(start)
-
-    def loss(log_scale: float) -> float:
-        return -float(Blends(attended, targets, math.exp(log_scale)).gains().mean())
-
-    def slope(point: Float64) -> tuple[float, Float64]:
-        index = float(point[0])
-        return loss(index), np.array([(loss(index + STEP) - loss(index - STEP)) / (2 * STEP)])
-
-    point, least = minimise(slope, [middle], [(middle - SPAN, middle + SPAN)])
-    return math.exp(float(point[0])), -least
-
-
-STEP = 1e-3
-"""A difference of log scales by which a slope is measured."""
-
-
-def calibrate_answers(
-    attended: Held, targets: AnswerTargets, start: float, error_rate: float, share: float = 1.0
-) -> Calibration:
-    """Fit the scale by how right answers are, and no answer by what is seen without them.
-
-    Each query is scored twice, as in `calibrate`: as it is, and with all documents hidden that
-    answer as its own value would, which is what one query in ten in use is taken to be like. One
-    no-answer logit tells the two apart best, by the likelihood of a logistic regression on the
-    log-sum-exp of the logits.
-
-    Args:
-        start: the scale until now.
-        error_rate: the share of queries with an answer that the threshold may refuse.
-        share: of all documents, those that could be attended to. More of them make every
-            log-sum-exp larger: no-answer score and threshold are moved on by as far as they move
-            between that share of what was attended to and all of it.
-    """
-    scale, _ = fit_scale(attended, targets, start)
-    both = [Blends(attended, targets, item) for item in (start, scale)]
-    null, refused = _on_all_documents(attended, scale, error_rate, share)
-    labels = targets.shares is not None
-    errors = [calibration_error(*blends.likeliest()) for blends in both] if labels else [None, None]
-    losses = [-float(blends.gains().mean()) for blends in both] if labels else [None, None]
-    return Calibration(
-        scale=scale,
-        null=null,
-        threshold=None if null is None else float(expit(refused - null)),
-        error_rate=error_rate,
-        ece_before=errors[0],
-        ece_after=errors[1],
-        nll_before=losses[0],
-        nll_after=losses[1],
-        questions=len(attended.queries),
-        answerable=int(attended.answered.sum()),
-        note=None if null is not None else "Nothing could be hidden to fit a no-answer score to.",
-    )
-
-
-def log_sums(attended: Held, scale: float) -> tuple[Float64, Float64]:
-    """Return the log-sum-exp of the logits of queries that the memory answers (k,), as they are,
-    and with what answers them hidden (h,)."""
-    answered, hidden = (
-        partition(scale * scores[attended.answered]).log
-        for scores in (attended.scores, attended.hidden)
-    )
-    return answered[np.isfinite(answered)], hidden[np.isfinite(hidden)]
-
-
-def _on_all_documents(
-    attended: Held, scale: float, error_rate: float, share: float
-) -> tuple[float | None, float]:
-    """Return the no-answer logit, and the log sum below which too little is known."""
-    null, refused = _null_and_refused(attended, scale, error_rate)
-    if null is None or share >= 1:
-        return null, refused
-    less, less_refused = _null_and_refused(_thinned(attended, share), scale, error_rate)
-    if less is None:
-        return null, refused
-    return 2 * null - less, 2 * refused - less_refused
-
-
-def _thinned(attended: Held, share: float) -> Held:
-    """Return the same queries, as if only a drawn share of the documents were stored.
-
-    A query stays known while any of the documents that answer it is left.
-    """
-    random = np.random.default_rng(0)
-    there, left = (random.random(item.shape) < share for item in (attended.scores, attended.hidden))
-    answering = attended.right > 0
-    lost = answering.any(axis=1) & ~(answering & there).any(axis=1)
-    return attended._replace(
-        scores=np.where(there, attended.scores, -np.inf),
-        hidden=np.where(left, attended.hidden, -np.inf),
-        answered=attended.answered & ~lost,
-    )
-
-
-def _null_and_refused(
-    attended: Held, scale: float, error_rate: float
-) -> tuple[float | None, float]:
-    sides = log_sums(attended, scale)
-    if not all(map(len, sides)):
-        return None, 0.0
-    refused = threshold_at(sides[0], error_rate)
-    assert refused is not None  # as some are known
-    answers = np.repeat([True, False], [*map(len, sides)])
-    counts = np.concatenate(
-        [np.full(len(logs), share / len(logs)) for logs, share in zip(sides, SHARES, strict=True)]
-    )
-    # Levels were not compared where many documents have one value, so that none are fitted.
-    return fit_null(np.concatenate(sides)[:, None], answers, counts, NO_LEVELS)[0], refused

@@ -1,8 +1,8 @@
 """The scale and the no-answer score that make weights probabilities, and their threshold.
 
 Each held-out question is scored twice. As it is, its relevant documents should hold the weight.
-With them hidden, and the next best documents moved up, the no-answer key should: that is what a
-question that nothing here answers looks like. One scale and one no-answer score are fitted to
+With them hidden, as if they were not stored, the no-answer key should: that is what a question that
+nothing here answers looks like. One scale and one no-answer score are fitted to
 both at once, by the likelihood (temperature scaling: Guo et al. 2017, with a class for none). Then
 the no-answer score may follow how high the documents behind the best score: an answer stands out.
 """
@@ -28,7 +28,7 @@ from attend.learn.no_answer import (
     threshold_at,
 )
 from attend.measure.statistics import calibration_error
-from attend.types import Bool, Float64
+from attend.types import Bool, Float64, Json
 
 ATTEND = 100
 """Documents that a search attends to."""
@@ -76,6 +76,11 @@ class Calibration:
     answerable: int = 0
     note: str | None = None
 
+    @property
+    def figures(self) -> dict[str, Json]:
+        """All of them, as they are stored."""
+        return {**vars(self), "levels": None if self.levels is None else list(self.levels)}
+
 
 class Scored(NamedTuple):
     """The documents that questions attend to, best first.
@@ -95,6 +100,12 @@ class Scored(NamedTuple):
         """(q,) whether a relevant document is attended to."""
         return np.asarray(self.relevant.any(axis=1))
 
+    def some(self, members: Bool) -> Scored:
+        """Return some of the questions."""
+        counts = self.counts[members]
+        counts = counts / (counts.mean() if len(counts) else 1)
+        return Scored(self.scores[members], self.relevant[members], counts)
+
 
 def calibrate(
     scores: Float64,
@@ -104,6 +115,7 @@ def calibrate(
     attend: int = ATTEND,
     start: float = UNIT_SCALE,
     counts: Float64 | None = None,
+    hidden: Float64 | None = None,
 ) -> Calibration:
     """Fit scale and no-answer score to the candidates of held-out questions.
 
@@ -116,11 +128,23 @@ def calibrate(
         start: the scale in use until now. A fit stays near it where there are too few
             questions to tell.
         counts: (q,) how much each question counts; all the same if absent.
+        hidden: (q, b) as `scores`, of a collection without what answers a question; if absent,
+            `scores` without it: right where no document's score depends on another's.
     """
-    as_is, hidden = as_is_and_hidden(scores, relevant, attend, counts)
+    sides = as_is_and_hidden(scores, relevant, attend, counts, hidden)
+    return calibrate_sides(*sides, error_rate=error_rate, start=start)
+
+
+def calibrate_sides(
+    as_is: Scored, hidden: Scored, *, error_rate: float, start: float
+) -> Calibration:
+    """Fit scale and no-answer score to what questions attend to, as they are and without answers.
+
+    The arguments are those of `calibrate`.
+    """
     reason = _unfit(as_is, hidden)
     if reason:
-        return Calibration(start, None, None, error_rate, questions=len(scores), note=reason)
+        return Calibration(start, None, None, error_rate, questions=len(as_is.scores), note=reason)
     loss = Loss(as_is, hidden, start)
     before, (scale, _) = loss.best_null(), loss.best()
     null, levels = fit_null(
@@ -141,22 +165,26 @@ def calibrate(
         nll_before=likelihood(as_is, hidden, start, before),
         nll_after=likelihood(as_is, hidden, *after),
         null_before=before,
-        questions=len(scores),
+        questions=len(as_is.scores),
         answerable=int(as_is.answerable.sum()),
     )
 
 
 def as_is_and_hidden(
-    scores: Float64, relevant: Bool, attend: int = ATTEND, counts: Float64 | None = None
+    scores: Float64,
+    relevant: Bool,
+    attend: int = ATTEND,
+    counts: Float64 | None = None,
+    hidden: Float64 | None = None,
 ) -> tuple[Scored, Scored]:
     """Return what questions attend to as they are, and with their relevant documents hidden."""
     counts = np.ones(len(scores)) if counts is None else counts
     counts = counts / (counts.mean() if len(counts) else 1)
     relevant = relevant & np.isfinite(scores)
-    hidden = np.where(relevant, -np.inf, scores)
+    hidden = np.where(relevant, -np.inf, scores) if hidden is None else hidden
     return (
         _attended(scores, relevant, counts, attend),
-        _attended(hidden, np.zeros_like(relevant), counts, attend),
+        _attended(hidden, np.zeros(hidden.shape, dtype=bool), counts, attend),
     )
 
 

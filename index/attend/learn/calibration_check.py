@@ -8,21 +8,20 @@ scale in use until now.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from attend.learn.calibration import (
-    ATTEND,
     Calibration,
     Loss,
     Scored,
     as_is_and_hidden,
     best_weights,
-    calibrate,
+    calibrate_sides,
     likelihood,
 )
-from attend.learn.no_answer import SHARES, Levels, confidence, threshold_at
+from attend.learn.no_answer import ERROR_RATE, SHARES, Levels, confidence, threshold_at
 from attend.measure.statistics import calibration_error
 from attend.types import Bool, Float64, Int64
 
@@ -46,20 +45,28 @@ class _Half(NamedTuple):
 
 
 def calibrate_checked(
-    scores: Float64, relevant: Bool, halves: Int64, counts: Float64, **options: Any
+    scores: Float64,
+    relevant: Bool,
+    halves: Int64,
+    counts: Float64,
+    *,
+    hidden: Float64 | None = None,
+    start: float,
+    error_rate: float = ERROR_RATE,
 ) -> Calibration:
     """Return a calibration whose figures are those of questions outside of the fit.
 
     Args:
-        scores, relevant, counts, options: as `calibrate` takes them.
+        scores, relevant, counts, hidden, start, error_rate: as `calibrate` takes them.
         halves: (q,) 0 or 1, the half that a question belongs to; the same question of several
             splits belongs to one half.
 
     Returns: the fit to all questions; with the scale in use until now, and a note, where the
         fit's calibration error of the best weight is above that.
     """
-    fit = calibrate(scores, relevant, counts=counts, **options)
-    parts = [_half(scores, relevant, counts, halves == half, **options) for half in (0, 1)]
+    sides = as_is_and_hidden(scores, relevant, counts=counts, hidden=hidden)
+    fit = calibrate_sides(*sides, error_rate=error_rate, start=start)
+    parts = [_half(sides, halves == half, error_rate, start) for half in (0, 1)]
     judged = [part for part in parts if part is not None]
     if fit.null is None or len(judged) < len(parts):
         return fit
@@ -73,22 +80,21 @@ def calibrate_checked(
         nll_after=_loss(judged, "after"),
         refused=_refused(judged),
     )
-    return fit if ece_after <= ece_before else _kept(fit, scores, relevant, counts, **options)
+    return fit if ece_after <= ece_before else _kept(fit, *sides, start)
 
 
 def _half(
-    scores: Float64, relevant: Bool, counts: Float64, judged: Bool, **options: Any
+    sides: tuple[Scored, Scored], judged: Bool, error_rate: float, start: float
 ) -> _Half | None:
     """Fit to the questions that are not judged; None where either side has too few."""
-    others = ~judged
-    if min(judged.sum(), others.sum()) < FEWEST:
+    if min(judged.sum(), (~judged).sum()) < FEWEST:
         return None
-    fit = calibrate(scores[others], relevant[others], counts=counts[others], **options)
-    attend = options.get("attend", ATTEND)
-    as_is, hidden = as_is_and_hidden(scores[judged], relevant[judged], attend, counts[judged])
+    others = (side.some(~judged) for side in sides)
+    fit = calibrate_sides(*others, error_rate=error_rate, start=start)
+    as_is, hidden = (side.some(judged) for side in sides)
     if fit.null is None or fit.null_before is None or not as_is.answerable.any():
         return None
-    before = options["start"], fit.null_before, None
+    before = start, fit.null_before, None
     return _Half(as_is, hidden, (fit.scale, fit.null, fit.levels), before, fit.threshold or 0.0)
 
 
@@ -119,12 +125,8 @@ def _refused(judged: list[_Half]) -> float:
     return float(np.average(np.concatenate(refused), weights=np.concatenate(counts)))
 
 
-def _kept(
-    fit: Calibration, scores: Float64, relevant: Bool, counts: Float64, **options: Any
-) -> Calibration:
+def _kept(fit: Calibration, as_is: Scored, hidden: Scored, scale: float) -> Calibration:
     """Return the calibration with the scale until now, and the no-answer score that suits it."""
-    scale = options["start"]
-    as_is, hidden = as_is_and_hidden(scores, relevant, options.get("attend", ATTEND), counts)
     null = Loss(as_is, hidden, scale).best_null()
     answered = confidence(as_is.scores, scale, null)[as_is.answerable]
     return replace(

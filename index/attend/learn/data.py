@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -174,10 +175,13 @@ def ideal_dcg(grades: NDArray[Any]) -> Float64:
     return dcg(-np.sort(-grades.astype(np.float64), axis=-1))
 
 
-def widened(columns: NDArray[Any], width: int, blank: float) -> NDArray[Any]:
-    """Pad (q, c) to a width, so that blocks of several can be joined."""
-    more = width - columns.shape[1]
-    return np.pad(columns, ((0, 0), (0, more)), constant_values=blank)
+def stacked(parts: Sequence[NDArray[Any]], blank: float) -> NDArray[Any]:
+    """Join rows (q, c) of several blocks, padded to the width of the widest."""
+    width = max(part.shape[1] for part in parts)
+    padded = [
+        np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=blank) for part in parts
+    ]
+    return np.concatenate(padded)
 
 
 # -- histories -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from attend.store import words
 from attend.store.connections import Connections, change_settings, put_settings, read_state
 from attend.store.documents import StoredDocuments
 from attend.store.feedback import StoredExamples, StoredInteractions
+from attend.store.fewer_words import FewerWords
 from attend.store.field_index import FieldIndexes
 from attend.store.keys import StoredKeys
 from attend.store.migrations import migrations
@@ -24,7 +25,7 @@ from attend.store.records import State
 from attend.store.selection import Selection
 from attend.store.versions import StoredVersions, insert_version
 from attend.store.words import TOKENIZER, Lexical, WordCache, WordReader
-from attend.types import Consistency, Json
+from attend.types import Consistency, Int64, Json
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""
@@ -110,6 +111,11 @@ class Store(
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)
             return [words.search(reader, TOKENIZER.words(text), limit) for text in checked(texts)]
+
+    def lexical_without(self, text: str, rows: Int64, limit: int | None = None) -> Lexical:
+        with self.connections.reading() as db:
+            reader = FewerWords(WordReader(db, self._words), rows)
+            return words.search(reader, TOKENIZER.words(text), limit)
 
     def common_words(self, texts: Sequence[str]) -> set[str]:
         with self.connections.reading() as db:

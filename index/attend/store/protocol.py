@@ -173,6 +173,10 @@ class CollectionStore(Protocol):
         """Do the same for many texts, in one state of the collection."""
         raise self.unsupported("lexical")
 
+    def lexical_without(self, text: str, rows: Int64, limit: int | None = None) -> Lexical:
+        """Find the documents that share words with a text, as if those of some rows were gone."""
+        raise self.unsupported("lexical")
+
     def common_words(self, texts: Sequence[str]) -> set[str]:
         """Return the stems of texts that so many documents have that they tell nothing."""
         return set()

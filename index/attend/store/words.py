@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,6 +176,11 @@ class WordReader:
         row = self._db.execute("SELECT count(*) FROM lexical_docsize").fetchone()
         return self._cache.sizes.put(self._texts, int(row[0]))
 
+    def having_texts(self, rows: Int64) -> int:
+        """Return the number of some documents that have texts."""
+        sql = "SELECT count(*) FROM lexical_docsize WHERE id IN (SELECT value FROM json_each(?))"
+        return int(self._db.execute(sql, [json.dumps(rows.tolist())]).fetchone()[0])
+
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
         count = self._cache.counts.get((self._texts, stem))
@@ -196,6 +201,16 @@ class WordReader:
             "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [quoted(word)]
         ).fetchall()
         return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
+
+
+class Reader(Protocol):
+    """Reads the words of a collection, or of a part of it."""
+
+    def size(self) -> int: ...
+
+    def count(self, stem: str, word: str, most: int) -> int: ...
+
+    def match(self, stem: str, word: str) -> WordMatch: ...
 
 
 class Lexical(NamedTuple):
@@ -223,7 +238,7 @@ class _Term(NamedTuple):
     documents: int
 
 
-def search(reader: WordReader, words: Mapping[str, str], limit: int | None = None) -> Lexical:
+def search(reader: Reader, words: Mapping[str, str], limit: int | None = None) -> Lexical:
     """Find the documents that have any of the words (by stem): all of them, or the best.
 
     Words that more than half of the documents have are left out: each would add at most

@@ -12,25 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.learn.answer_calibration import calibrate_answers, fit_scale, told_apart
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
     Blends,
     FoldAnswers,
     Held,
+    Scores,
     Words,
     attend_fold,
-    calibrate_answers,
-    fit_scale,
     fold_scores,
     joined,
-    log_sums,
 )
 from attend.learn.calibration import ATTEND
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.learn.promotion import Criterion, decide
 from attend.learn.selection import cross_validate, select_nested
-from attend.measure.statistics import auroc
 from attend.training.answer_material import read_answers, shared_words
 from attend.training.material import start_of
 from attend.training.task import NothingToLearn
@@ -166,8 +164,7 @@ class AnswersObjective(ObjectiveRun):
         attended, share = joined(self.best.answering.attended), 1 - 1 / FOLDS
         rate = self.request.error_rate
         calibration = calibrate_answers(attended, targets, memory.scale, rate, share)
-        answered, hidden = log_sums(attended, calibration.scale)
-        area = auroc(answered, hidden) if len(answered) and len(hidden) else None
+        area = told_apart(attended, calibration)
         output = self.best.answering.output_by(range(FOLDS))
         if output is not None and targets.center is not None:
             output = output.unscaled(targets.center, targets.spread)
@@ -180,7 +177,7 @@ class AnswersObjective(ObjectiveRun):
         )
         values = None if output is None else (output.w, output.b)
         projection = projection_of(self.fitted, memory, self.settings, values)
-        return NewVersion(projection, tuning, {**vars(calibration), "auroc": area})
+        return NewVersion(projection, tuning, {**calibration.figures, "auroc": area})
 
     # -- one fold ----------------------------------------------------------------------------------
 
@@ -201,12 +198,13 @@ class AnswersObjective(ObjectiveRun):
         fold, words = self.folds[index], self.words[index]
         scores = fold_scores(self.answers, fitted, fold)
 
-        def worded(lexical: float, part: slice) -> Floats:
-            plain = scores(part)
-            return plain + words.term(part, lexical) if words and lexical else plain
+        def term(lexical: float) -> Scores | None:
+            return partial(words.term, lexical=lexical) if words and lexical else None
 
         return {
-            AnswerChoice(share, lexical): attend_fold(self.answers, fold, partial(worded, lexical))
+            AnswerChoice(share, lexical): attend_fold(
+                self.answers, fold, scores, words=term(lexical)
+            )
             for lexical in (LEXICAL if words is not None else LEXICAL[:1])
         }
 

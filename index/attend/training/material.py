@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from attend.learn.closed_form import MOST_ITEMS
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
-from attend.store.words import TOKENIZER
+from attend.store.words import TOKENIZER, Lexical
 from attend.stored import StoredCollection
 from attend.types import Bool, Float32, Float64, Int64, Json
 
@@ -80,12 +80,18 @@ def start_of(memory: Memory, dimensions: int | None) -> Float32:
 
 
 class RankingMaterial(NamedTuple):
-    """Questions with their labels; `previous` has what the active version learned from."""
+    """Questions with their labels.
+
+    Attributes:
+        previous: what the active version learned from.
+        texts: (q,) of the questions; None of one that is a vector.
+    """
 
     memory: Memory
     questions: Questions
     previous: Questions
     figures: Mapping[str, Json]
+    texts: Sequence[str | None]
 
 
 def read_questions(
@@ -105,9 +111,8 @@ def read_questions(
         if with_texts:
             usable = usable[[learned.texts[index] is not None for index in usable]]
         members = sampled(usable, MOST_QUESTIONS, np.random.default_rng(seed))
-        lexical, coverage = _lexical(
-            collection, [learned.texts[index] for index in members], memory
-        )
+        texts = [learned.texts[index] for index in members]
+        lexical, coverage = _lexical(collection, texts, memory)
         documents = collection.store.counts()[0]
 
     def questions(examples: Bool) -> Questions:
@@ -121,7 +126,7 @@ def read_questions(
         "last_example": int(learned.ids.max(initial=-1)),
     }
     everything, previous = questions(learned.ids >= 0), questions(learned.ids <= last)
-    return RankingMaterial(memory, everything, previous, figures)
+    return RankingMaterial(memory, everything, previous, figures, texts)
 
 
 def _labels(learned: ExampleSet, memory: Memory) -> Callable[[Bool], tuple[Sparse, Sparse]]:
@@ -168,14 +173,24 @@ def _lexical(
 
     Of each question the best documents by words, as many as there is room for.
     """
-    room = max(FEWEST_MATCHES, MOST_MATCHES // max(1, len(texts)))
+    room, able = room_of(len(texts)), collection.capabilities.lexical
+    matches = (collection.store.lexical(text, room) if text and able else None for text in texts)
+    return word_shares(matches, len(texts), memory)
+
+
+def room_of(questions: int) -> int:
+    """Return the number of documents that are read for the words of each of some questions."""
+    return max(FEWEST_MATCHES, MOST_MATCHES // max(1, questions))
+
+
+def word_shares(
+    matches: Iterable[Lexical | None], count: int, memory: Memory
+) -> tuple[Sparse, Float32]:
+    """Return BM25 over the maximum of each of `count` questions (q, n), and its coverage (q,)."""
     columns, shares = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
-    counts, coverage = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.float32)
-    for question, text in enumerate(texts):
-        if not text or not collection.capabilities.lexical:
-            continue
-        match = collection.store.lexical(text, room)
-        if match.maximum > 0:
+    counts, coverage = np.zeros(count, np.int64), np.zeros(count, np.float32)
+    for question, match in enumerate(matches):
+        if match is not None and match.maximum > 0:
             index, there = locate(memory.rows, match.rows)
             columns.append(index[there].astype(np.int32))
             shares.append((match.scores[there] / match.maximum).astype(np.float32))
@@ -183,7 +198,7 @@ def _lexical(
             coverage[question] = min(1.0, match.maximum / match.ideal)
     pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)  # as the columns are
     entries = np.concatenate(shares), np.concatenate(columns), pointers
-    return sparse.csr_array(entries, shape=(len(texts), len(memory))), coverage
+    return sparse.csr_array(entries, shape=(count, len(memory))), coverage
 
 
 # -- interactions ----------------------------------------------------------------------------------

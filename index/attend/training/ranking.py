@@ -11,7 +11,7 @@ import numpy as np
 
 from attend.learn.calibration import Calibration
 from attend.learn.calibration_check import calibrate_checked
-from attend.learn.data import Questions, answerable, twins, widened
+from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds
 from attend.learn.promotion import compare_splits, decide
@@ -24,8 +24,8 @@ from attend.learn.selection import (
     nested_outcomes,
     weights,
 )
-from attend.search.memory import FeedbackMemory, Labels
 from attend.settings import UNTRAINED_MEMORY
+from attend.training.hidden import feedback_of, hidden_scores, without_answers
 from attend.training.material import RankingMaterial, read_questions, start_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn, Task
 from attend.training.version import (
@@ -127,6 +127,7 @@ class RankingObjective(ObjectiveRun):
             raise NothingToLearn(ONE_QUESTION, self.figures)
         self.active = active_version(self.task)
         self.candidates: dict[tuple[int, float, float], Candidates] = {}
+        self.fits: dict[int, Fitted] = {}
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -181,7 +182,6 @@ class RankingObjective(ObjectiveRun):
 
     def version(self) -> NewVersion:
         calibration, memory = self._calibrate(), self.material.memory
-        levels = None if calibration.levels is None else list(calibration.levels)  # as stored
         return NewVersion(
             projection_of(self.fitted, memory, self.settings),
             self.tuning(
@@ -191,14 +191,14 @@ class RankingObjective(ObjectiveRun):
                 examples=self.choice.examples,
                 memory=self.choice.memory or None,
             ),
-            {**vars(calibration), "levels": levels},
+            calibration.figures,
             offsets_of(self.fitted, memory),
         )
 
     # -- one fold ----------------------------------------------------------------------------------
 
     def _try_trained(self, fold: QuestionFold, watch: Watch) -> Values:
-        fitted = self._fit(fold.training, 1.0, watch)
+        fitted = self.fits[id(fold)] = self._fit(fold.training, 1.0, watch)
         values: Values = {}
         for share in SHARES:
             values |= self._values(fold, share, fitted.mixed(self.start, share))
@@ -253,11 +253,7 @@ class RankingObjective(ObjectiveRun):
         questions = self.material.questions.some(fold.held_out)
         if not strength:
             return questions
-        pairs = fold.training.relevant.tocoo()
-        labels = Labels(pairs.row, pairs.col, pairs.data.astype(np.float64))
-        texts = [None] * fold.training.count
-        keys = self.material.memory
-        memory = FeedbackMemory.joined(fold.training.embeddings, texts, labels, keys)
+        memory = feedback_of(fold.training, self.material.memory)
         if memory is None:
             return questions
         return replace(questions, embeddings=memory.moved(questions.embeddings, strength))
@@ -324,14 +320,27 @@ class RankingObjective(ObjectiveRun):
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
         ]
-        width = max(part.documents.shape[1] for part in parts)
-        scores = [widened(part.attendable(*choice[1:4]), width, -np.inf) for part in parts]
-        relevant = [widened(part.grades, width, 0) > 0 for part in parts]
         return calibrate_checked(
-            np.concatenate(scores),
-            np.concatenate(relevant),
-            np.concatenate([np.asarray(fold.held_out) % 2 for fold in folds]),
+            stacked([part.attendable(*choice[1:4]) for part in parts], -np.inf),
+            stacked([part.grades for part in parts], 0) > 0,
+            np.concatenate([self.groups[fold.held_out] % 2 for fold in folds]),
             np.concatenate(counts),
+            hidden=self._hidden(),
             error_rate=self.request.error_rate,
             start=self.material.memory.scale,
         )
+
+    def _hidden(self) -> Float64 | None:
+        """Return the scores of the same questions without their answers; None where a mask does."""
+        share, *_, strength = self.choice
+        if not (self.choice.lexical or strength):
+            return None
+        questions, memory = self.material.questions, self.material.memory
+        if self.choice.lexical:
+            questions = without_answers(self.task.collection, self.material)
+        plain = unlearned(memory, self.start)
+        parts = []
+        for fold in self.folds:
+            fitted = self.fits[id(fold)].mixed(self.start, share) if share else plain
+            parts.append(hidden_scores(questions, fold, memory, fitted, self.choice[1:4], strength))
+        return stacked(parts, -np.inf)

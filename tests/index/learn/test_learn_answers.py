@@ -15,6 +15,7 @@ from scipy.special import expit, logit, logsumexp, softmax
 
 from attend.errors import Conflict
 from attend.learn import answers as answers_module
+from attend.learn.answer_calibration import calibrate_answers, fit_scale
 from attend.learn.answers import (
     NULL_SHARE,
     RECIPE,
@@ -24,16 +25,7 @@ from attend.learn.answers import (
     AnswerTargets,
 )
 from attend.learn.answers import fit_answers as fit
-from attend.learn.blends import (
-    Blends,
-    Held,
-    Words,
-    attend_fold,
-    calibrate_answers,
-    fit_scale,
-    fold_scores,
-    joined,
-)
+from attend.learn.blends import Blends, Held, Words, attend_fold, fold_scores, joined
 from attend.learn.fit import Fitted, unlearned
 from attend.learn.held_out import DocumentFold
 from attend.learn.no_answer import UNANSWERED
@@ -261,6 +253,31 @@ def test_what_is_attended_to_is_what_a_loop_finds(seed, attend, unit):
 def test_words_move_scores_by_lambda():
     words = Words(np.array([[0.0, 0.5], [1.0, 0.25]], np.float16), np.ones(2, np.float32))
     np.testing.assert_allclose(words.term(slice(1, 2), 0.4), [[0.4, 0.1]], atol=1e-3)
+
+
+def test_hidden_answers_leave_no_trace_in_the_words_of_others():
+    """What is left counts by its own best match, as in a memory of it alone."""
+    rng = np.random.default_rng(9)
+    answers = made(labelled([0, 0, 1, 1, 2, 2, 0, 1]), [1] * 8, rng)
+    asked, members = np.array([0, 2]), np.arange(3, 8)
+    plain = unlearned(answers.memory, np.eye(5, dtype=np.float32))
+    # The best match of each is right, and hidden.
+    shares = np.array([[0.2, 0.5, 0.0, 1.0, 0.4], [1.0, 0.0, 0.0, 0.3, 0.6]], np.float32)
+
+    def held_by(shares, members):
+        fold = DocumentFold(asked, members)
+        words = Words(shares.astype(np.float16), np.ones(2, np.float32))
+        scores = fold_scores(answers, plain, fold)
+        return attend_fold(answers, fold, scores, words=lambda part: words.term(part, 0.3))
+
+    held = held_by(shares, members)
+    for at in range(len(asked)):
+        left = answers.targets.agreement(asked, members)[at] == 0
+        best = shares[at][left].max()
+        alone = held_by(shares[:, left] / best, members[left])
+        expected = alone.hidden[at][np.isfinite(alone.hidden[at])]
+        found = held.hidden[at][np.isfinite(held.hidden[at])]
+        np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def drawn(rng, count=4000, scale=9.0) -> tuple[Held, AnswerTargets]:

@@ -261,6 +261,34 @@ def test_many_texts_at_once_are_each_as_alone(store):
         assert answer[2:] == alone[2:]
 
 
+@pytest.mark.parametrize("length", [6, None])
+def test_without_some_documents_words_score_as_once_they_are_deleted(store, length):
+    """But for the mean length of texts, of which a few documents change little."""
+    rng = np.random.default_rng(4)
+    size = [length or int(rng.integers(2, 11)) for _ in range(80)]
+    texts = {str(n): " ".join(rng.choice([*WORDS, f"v{n % 9}"], size[n])) for n in range(80)}
+    gone = [str(n) for n in range(0, 80, 9)]  # all that have v0
+    if length is None:
+        texts["none"] = ""
+        gone.append("none")
+    write(store, texts)
+    absent = np.array([each.row for each in store.scroll(0, 100) if each.id in gone])
+    queries = ["aa v0 v1", "bb cc unknown", "v0", "dd ee ff gg", ""]
+    found = [store.lexical_without(query, absent) for query in queries]
+    whole = store.lexical(queries[0])
+    store.delete(gone)
+    for query, one in zip(queries, found, strict=True):
+        expected = store.lexical(query)
+        assert one.rows.tolist() == expected.rows.tolist(), query
+        np.testing.assert_allclose(one.scores, expected.scores, 1e-5 if length else 0.05)
+        assert one.ideal == pytest.approx(expected.ideal)
+        assert one.terms == expected.terms
+        assert one.maximum == pytest.approx(one.scores.max(initial=0.0))
+        limited = store.lexical_without(query, absent, 3)
+        assert limited.rows.size <= 3
+    assert found[0].ideal != pytest.approx(whole.ideal)
+
+
 # -- whatever a query holds ----------------------------------------------------------------------
 
 
