@@ -8,7 +8,9 @@ apart.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -27,7 +29,7 @@ from attend.learn.no_answer import (
     threshold_at,
 )
 from attend.measure.statistics import auroc, calibration_error
-from attend.types import Bool, Float64
+from attend.types import Bool, Float64, Int64
 
 SPAN = math.log(30)
 """How far from its start a scale may move, as a log."""
@@ -78,25 +80,112 @@ def calibrate_answers(
         levels: as they have to be; fitted if None.
     """
     scale, _ = fit_scale(attended, targets, start)
-    both = [Blends(attended, targets, item) for item in (start, scale)]
-    labels = targets.shares is not None
-    errors = [calibration_error(*blends.likeliest()) for blends in both] if labels else [None, None]
-    losses = [-float(blends.gains().mean()) for blends in both] if labels else [None, None]
+    both = [_judged(Blends(attended, targets, item)) for item in (start, scale)]
     fit = _no_answer(attended, scale, error_rate, share, levels)
-    return Calibration(
+    calibration = Calibration(
         scale=scale,
-        null=None if fit is None else fit.null,
-        levels=None if fit is None else fit.levels,
-        threshold=None if fit is None else float(expit(fit.least)),
+        null=None,
+        threshold=None,
         error_rate=error_rate,
-        ece_before=errors[0],
-        ece_after=errors[1],
-        nll_before=losses[0],
-        nll_after=losses[1],
+        ece_before=both[0].error,
+        ece_after=both[1].error,
+        nll_before=both[0].loss,
+        nll_after=both[1].loss,
         questions=len(attended.queries),
         answerable=int(attended.answered.sum()),
-        note="Nothing could be hidden to fit a no-answer score to." if fit is None else None,
     )
+    return _with_no_answer(calibration, fit)
+
+
+def calibrate_answers_checked(
+    attended: Held,
+    targets: AnswerTargets,
+    halves: Int64,
+    *,
+    start: float,
+    error_rate: float,
+    share: float = 1.0,
+) -> Calibration:
+    """Return a calibration whose figures are those of queries outside of the fit.
+
+    Each half of the queries is judged by a fit to the other half.
+
+    Args:
+        attended, targets, start, error_rate, share: as `calibrate_answers` takes them.
+        halves: (q,) 0 or 1, the half that a query belongs to; near-duplicates belong to one.
+
+    Returns: the fit to all queries; with the scale until now, and a note, where the calibration
+        error of the likeliest label is above that. Numbers have no such error, and are not checked.
+    """
+    fit = calibrate_answers(attended, targets, start, error_rate, share)
+    sides = [(_some(attended, halves != half), _some(attended, halves == half)) for half in (0, 1)]
+    few = any(len(part.queries) < FEWEST for pair in sides for part in pair)
+    if targets.shares is None or few:
+        return fit
+    scales = [fit_scale(others, targets, start)[0] for others, _ in sides]
+    before, after = (
+        _judged(
+            *(Blends(part, targets, scale) for (_, part), scale in zip(sides, used, strict=True))
+        )
+        for used in ([start, start], scales)
+    )
+    fit = replace(
+        fit,
+        ece_before=before.error,
+        ece_after=after.error,
+        nll_before=before.loss,
+        nll_after=after.loss,
+        refused=_refused(sides, scales, error_rate),
+    )
+    if before.error is None or after.error is None or after.error <= before.error:
+        return fit
+    stays = replace(
+        fit,
+        scale=start,
+        ece_after=before.error,
+        nll_after=before.loss,
+        refused=None,
+        note=(
+            f"On documents that took no part in its fit, the calibration error of the likeliest "
+            f"label is {after.error:.3f} with the fitted scale and {before.error:.3f} with the one "
+            f"until now, which stays."
+        ),
+    )
+    return _with_no_answer(stays, _no_answer(attended, start, error_rate, share))
+
+
+def _some(attended: Held, members: Bool) -> Held:
+    columns: dict[str, Any] = attended._asdict()
+    return Held(**{name: column[members] for name, column in columns.items()})
+
+
+class _Judged(NamedTuple):
+    """The calibration error of the likeliest label and the mean loss; None for numbers."""
+
+    error: float | None
+    loss: float | None
+
+
+def _judged(*parts: Blends) -> _Judged:
+    """Judge the answers of several parts together."""
+    if parts[0].targets.shares is None:
+        return _Judged(None, None)
+    shares, correct = zip(*(part.likeliest() for part in parts), strict=True)
+    error = calibration_error(np.concatenate(shares), np.concatenate(correct))
+    return _Judged(error, -float(np.concatenate([part.gains() for part in parts]).mean()))
+
+
+def _refused(
+    sides: Sequence[tuple[Held, Held]], scales: Sequence[float], error_rate: float
+) -> float | None:
+    """Return the share of queries with an answer that a threshold of the other half refuses."""
+    refused = []
+    for (others, part), scale in zip(sides, scales, strict=True):
+        fit, (answered, _) = _no_answer(others, scale, error_rate), _sides(part, scale)
+        if fit is None:
+            return None
+        refused.append(_margins(answered, fit.levels) - fit.null < fit.least)
+    return float(np.concatenate(refused).mean())
 
 
 def told_apart(attended: Held, calibration: Calibration) -> float | None:
@@ -120,8 +209,21 @@ class _NoAnswer(NamedTuple):
     least: float
 
 
+def _with_no_answer(calibration: Calibration, fit: _NoAnswer | None) -> Calibration:
+    """Return a calibration with a no-answer score; with a note where there is none."""
+    if fit is None:
+        reason = "Nothing could be hidden to fit a no-answer score to."
+        return replace(calibration, null=None, levels=None, threshold=None, note=reason)
+    threshold = float(expit(fit.least))
+    return replace(calibration, null=fit.null, levels=fit.levels, threshold=threshold)
+
+
 def _no_answer(
-    attended: Held, scale: float, error_rate: float, share: float, levels: Levels | None
+    attended: Held,
+    scale: float,
+    error_rate: float,
+    share: float = 1.0,
+    levels: Levels | None = NO_LEVELS,
 ) -> _NoAnswer | None:
     """Fit no answer as of all documents; None where nothing can be hidden."""
     fit = _fitted(attended, scale, error_rate, levels)

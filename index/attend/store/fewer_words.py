@@ -55,6 +55,5 @@ class FewerWords:
     def _absent(self, stem: str, word: str) -> Int64:
         """Return the places of absent documents among those that have a word."""
         rows = self._reader.match(stem, word).rows
-        places = np.searchsorted(rows, self._rows)
-        places = places[places < len(rows)]
-        return places[np.isin(rows[places], self._rows)]
+        places = np.minimum(np.searchsorted(rows, self._rows), len(rows) - 1)
+        return places[rows[places] == self._rows]

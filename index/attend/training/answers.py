@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.learn.answer_calibration import calibrate_answers, fit_scale, told_apart
+from attend.learn.answer_calibration import calibrate_answers_checked, fit_scale, told_apart
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
     Blends,
@@ -40,6 +40,7 @@ from attend.training.version import (
     active_version,
     objective_of,
     projection_of,
+    scale_now,
     stored_keys,
 )
 from attend.types import Float64, Floats, Json
@@ -161,9 +162,15 @@ class AnswersObjective(ObjectiveRun):
 
     def version(self) -> NewVersion:
         targets, memory = self.answers.targets, self.answers.memory
-        attended, share = joined(self.best.answering.attended), 1 - 1 / FOLDS
-        rate = self.request.error_rate
-        calibration = calibrate_answers(attended, targets, memory.scale, rate, share)
+        attended = joined(self.best.answering.attended)
+        calibration = calibrate_answers_checked(
+            attended,
+            targets,
+            self.answers.groups[attended.queries] % 2,
+            start=scale_now(self.task.active, memory),
+            error_rate=self.request.error_rate,
+            share=1 - 1 / FOLDS,
+        )
         area = told_apart(attended, calibration)
         output = self.best.answering.output_by(range(FOLDS))
         if output is not None and targets.center is not None:

@@ -37,6 +37,7 @@ from attend.training.version import (
     objective_of,
     offsets_of,
     projection_of,
+    scale_now,
     with_examples,
 )
 from attend.types import Float32, Float64, Json
@@ -327,7 +328,7 @@ class RankingObjective(ObjectiveRun):
             np.concatenate(counts),
             hidden=self._hidden(),
             error_rate=self.request.error_rate,
-            start=self.material.memory.scale,
+            start=scale_now(self.task.active, self.material.memory),
         )
 
     def _hidden(self) -> Float64 | None:

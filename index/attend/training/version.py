@@ -189,6 +189,12 @@ def objective_of(version: StoredProjection) -> str | None:
     return str(choices.get("objective", "ranking")) if choices else None
 
 
+def scale_now(active: StoredProjection, memory: Memory) -> float:
+    """Return the scale until now: that of the version that answers, if a training fitted one."""
+    fitted = active.tuning.get("scale") if objective_of(active) in ("ranking", "answers") else None
+    return float(fitted[0]) if fitted and len(fitted) == 1 else memory.scale
+
+
 def projection_of(
     fitted: Fitted,
     memory: Memory,
