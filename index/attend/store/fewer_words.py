@@ -56,4 +56,4 @@ class FewerWords:
         """Return the places of absent documents among those that have a word."""
         rows = self._reader.match(stem, word).rows
         places = np.minimum(np.searchsorted(rows, self._rows), len(rows) - 1)
-        return places[rows[places] == self._rows]
+        return np.asarray(places[rows[places] == self._rows], dtype=np.int64)
