@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -250,18 +250,28 @@ def _tuned(model: Any, grid: dict[str, list[Any]], tune: bool) -> Any:
 def _guess(
     model: Any, known: Any, labels: Sequence[str], wanted: Any, truth: Sequence[str]
 ) -> Guess:
-    """What a model says at the temperature that cross-validation within the memory fits."""
-    from sklearn.calibration import CalibratedClassifierCV
-
+    """What a model says of each text."""
     chosen = getattr(model.fit(known, labels), "best_estimator_", model)
-    calibrated = CalibratedClassifierCV(chosen, method="temperature", ensemble=False, cv=3)
-    shares = calibrated.fit(known, labels).predict_proba(wanted)  # (q, c)
+    shares = tempered(chosen, known, labels, wanted)  # (q, c)
     correct = chosen.predict(wanted) == np.array(truth)
-    right = shares[np.arange(len(truth)), np.searchsorted(calibrated.classes_, truth)]
+    right = shares[np.arange(len(truth)), np.searchsorted(np.unique(labels), truth)]
     with np.errstate(divide="ignore"):
         return Guess(correct.astype(np.float64), shares.max(axis=1), -np.log(right))
 
 
+def tempered(model: Any, known: Any, labels: Sequence[str], wanted: Any) -> Float64:
+    """The shares of categories at the temperature that cross-validation within the memory fits."""
+    from sklearn.calibration import CalibratedClassifierCV
+
+    calibrated = CalibratedClassifierCV(model, method="temperature", ensemble=False, cv=3)
+    return np.asarray(calibrated.fit(known, labels).predict_proba(wanted))
+
+
 def embedded(texts: Sequence[str]) -> Float32:
     """As queries of the collection's encoder; MiniLM has no prompts that tell them apart."""
+    return _embedded(tuple(texts))
+
+
+@cache
+def _embedded(texts: tuple[str, ...]) -> Float32:
     return unit(encoder(DEFAULT).encode_queries(list(texts)))

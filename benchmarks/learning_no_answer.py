@@ -1,19 +1,21 @@
 """Rows of "no answer": intents that the memory lacks are told from the others by confidence.
 
-Beside it stand frozen similarity and the Mahalanobis distance to the nearest class (Lee et al.
-2018, "A simple unified framework for detecting out-of-distribution samples"), with its shrinkage,
-and whether it is relative to that of all texts, chosen on other intents, withheld from a part of
-the memory.
+Beside it stand frozen similarity, the largest share of a logistic regression at a fitted
+temperature (Hendrycks and Gimpel 2017, "A baseline for detecting misclassified and
+out-of-distribution examples") and the Mahalanobis distance to the nearest class (Lee et al. 2018,
+"A simple unified framework for detecting out-of-distribution samples"), with its shrinkage, and
+whether it is relative to that of all texts, chosen on other intents, withheld from a part of the
+memory.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from learning_answers import Labelled, asked_of, banking, embedded, remembered
+from learning_answers import Labelled, asked_of, banking, embedded, remembered, tempered
 from learning_rows import Row, row_of
 from learning_sets import HELD_OUT, SEED, Bench, trained
 from scipy.stats import norm
@@ -44,7 +46,7 @@ def no_answer(bench: Bench) -> Iterator[Row]:
     intents = sorted(set(memory.labels))
     draws = 1 if bench.options.quick else DRAWS
     areas: dict[str, list[Interval]] = {
-        name: [] for name in ("frozen", "mahalanobis", "confidence")
+        name: [] for name in ("frozen", "logistic", "mahalanobis", "confidence")
     }
     errors, refused, notes = list[tuple[float, float]](), list[float](), list[str]()
     known, wanted = embedded(memory.texts), embedded(asked.texts)
@@ -62,13 +64,21 @@ def no_answer(bench: Bench) -> Iterator[Row]:
         notes.append("promoted" if run.report["promoted"] else "not promoted")
         sure = np.array([answer.confidence for answer in answers], dtype=np.float64)
         distances = _distances(memory.some(left).labels, known[left], wanted, shape)
-        told = {"frozen": np.array(scores), "mahalanobis": -distances, "confidence": sure}
+        largest = tempered(_logistic(), known[left], memory.some(left).labels, wanted).max(axis=1)
+        told = {
+            "frozen": np.array(scores),
+            "logistic": largest,
+            "mahalanobis": -distances,
+            "confidence": sure,
+        }
         for name, values in told.items():
             areas[name].append(auroc(values[~absent], values[absent]))
         errors.append((_error(np.ones(len(sure)), absent), _error(sure, absent)))
         refused.append(float(np.mean([not answers[at].answered for at in np.flatnonzero(~absent)])))
     what = f"No answer, {WITHHELD} intents withheld, AUROC: "
     yield row_of("no-answer.frozen", what + "frozen similarity", _pooled(areas["frozen"]))
+    title = what + "logistic regression at its temperature"
+    yield row_of("no-answer.logistic", title, _pooled(areas["logistic"]))
     row = row_of("no-answer.mahalanobis", what + "Mahalanobis", _pooled(areas["mahalanobis"]))
     relative = ", relative" if shape.relative else ""
     yield row._replace(note=f"shrinkage {shape.shrinkage:g}{relative}")
@@ -84,6 +94,12 @@ def _error(sure: Float64, absent: Bool) -> float:
     """The calibration error of the confidence, where one query in ten has no answer."""
     counts = np.where(absent, SHARES[1] / absent.mean(), SHARES[0] / (~absent).mean())
     return calibration_error(sure, (~absent).astype(np.float64), counts)
+
+
+def _logistic() -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(max_iter=2000, C=10)
 
 
 # -- the Mahalanobis distance ---------------------------------------------------------------
