@@ -92,7 +92,8 @@ def removed(name: str) -> Callable[[Bench], Iterator[Row]]:
             taught(collection, given.train)
             version = collection.store.projections()[0].version
             progress(f"removed: asking {name} untrained")
-            plain = {"projection": version, "lexical": False}
+            # Stored questions would move a query: what is frozen has no labels.
+            plain = {"projection": version, "lexical": False, "memory": 0.0}
             labelled = _fitted(
                 Asked(
                     *(_asked(collection, given.train, masked, **plain) for masked in (False, True))
