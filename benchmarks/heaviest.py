@@ -250,6 +250,7 @@ def fire(folder: Path, draft: Draft, deadline: float, texts: bool) -> Fired:
         watch = Watch(server, light)
         results = list(pool.map(server.send, requests))
         ended = time.perf_counter()
+        watch.ask_no_more()
         last = until_idle(server.worker)
         most = watch.stop()
         statuses = Counter(str(status) for status, _, _ in results)
@@ -280,12 +281,17 @@ class Watch:
     def __init__(self, server: Server, light: Sent) -> None:
         self.most = self.light = self.health = 0.0
         self._server, self._request = server, light
-        self._stopped = threading.Event()
+        self._stopped, self._answered = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._look), threading.Thread(target=self._ask),
         ]  # fmt: skip
         for thread in self._threads:
             thread.start()
+
+    def ask_no_more(self) -> None:
+        """Send no small requests any more, whose work would count as the server's."""
+        self._answered.set()
+        self._threads[1].join()
 
     def stop(self) -> float:
         self._stopped.set()
@@ -299,7 +305,7 @@ class Watch:
             self.most = max(self.most, resident([worker, *children(worker)]), peak(worker))
 
     def _ask(self) -> None:
-        while not self._stopped.wait(0.2):
+        while not self._answered.wait(0.2):
             begun = time.perf_counter()
             self._server.send(Sent("GET", "/healthz", None))
             middle = time.perf_counter()

@@ -139,7 +139,8 @@ def test_a_batch_is_bounded_as_a_whole(server: Server, search: Any, limit: int) 
 
 
 def test_one_filter_for_a_whole_batch_counts_once(server: Server) -> None:
-    search = {**QUERY, "k": 1, "filter": {"@id": {"in": [str(n) for n in range(2000)]}, "x": None}}
+    conditions = [{"@id": str(n)} for n in range(MAX_BATCH_CONDITIONS // 64 + 1)]
+    search = {**QUERY, "k": 1, "filter": {"$or": conditions}}
     status, answer = server.request("POST", BATCH, {"searches": [search] * 64})
     assert (status, len(answer["answers"])) == (200, 64)
 
@@ -188,9 +189,9 @@ def test_work_ends_at_the_deadline_where_the_client_has_left(library: Path) -> N
                     + body
                 )
         begun = time.monotonic()
-        assert server.request("POST", SEARCH, QUERY)[0] in (200, 503)
-        assert server.request("POST", SEARCH, QUERY)[0] == 200
-        assert time.monotonic() - begun < 20 * DEADLINE
+        while (status := server.request("POST", SEARCH, QUERY)[0]) != 200:
+            assert status == 503
+            assert time.monotonic() - begun < 20 * DEADLINE
 
 
 def test_a_write_that_takes_too_long_stores_nothing(library: Path) -> None:
