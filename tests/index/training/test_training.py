@@ -35,8 +35,9 @@ from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.settings import Tuning
 from attend.training import Cancelled, ranking, train
-from attend.training.material import read_questions, start_of
+from attend.training.material import memory_of, read_questions, start_of
 from attend.training.ranking import MEASURE, RankingChoice
+from attend.training.version import scale_now
 from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import unit
@@ -211,6 +212,13 @@ def test_weights_are_calibrated_as_stored(learned):
     answer = learned.collection.search(learned.queries[0].tolist())
     assert answer.calibrated
     assert 0 < answer.confidence < 1
+
+
+def test_the_next_fit_begins_at_the_scale_until_now(learned):
+    memory = memory_of(learned.collection, None)
+    untrained, trained = learned.collection.projections()
+    assert scale_now(untrained, memory) == memory.scale
+    assert scale_now(trained, memory) == learned.report["calibration"]["scale"]
 
 
 def test_rollback_restores_the_very_answers(learned):
