@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import learning
+import learning_answers
 import learning_contest
 import learning_live
 import learning_no_answer
@@ -24,7 +25,7 @@ import learning_rows
 import learning_safety
 import learning_sets
 
-from attend import Collection, Document
+from attend import Collection, Data, Document
 from attend import projection as projections
 from attend.api.base import parse
 from attend.api.search import SearchRequest
@@ -304,3 +305,31 @@ def test_a_variant_differs_in_its_tuning_alone(vectors: Collection) -> None:
     assert stored.weights == vectors.store.version(first).weights
     assert stored.tuning == {"examples": 0.5, "lexical": 0.25}
     assert vectors.store.state().projection == first
+
+
+# -- answers --------------------------------------------------------------------------------
+
+
+def test_share_and_loss_are_of_the_one_distribution_that_an_answer_states(
+    tmp_path: Path, tiny_encoder: Any
+) -> None:
+    texts, labels = ["whale ship", "ship sea", "bread oven", "flour oven"], ["sea", "sea", "b", "b"]
+    data = Data(tmp_path, load_encoder=lambda name: tiny_encoder)
+    collection = data.create(values="category")
+    collection.write(
+        [
+            Document(str(at), {"text": text}, value=label)
+            for at, (text, label) in enumerate(zip(texts, labels, strict=True))
+        ]
+    )
+    collection.publish()
+    asked = learning_answers.Labelled(["sea ship", "oven", "ship"], ["sea", "b", "unknown"])
+    guess = learning_answers.soft(collection, asked)
+    for at, (text, label) in enumerate(zip(*asked, strict=True)):
+        shares = collection.search(text, mode="soft", attend=4).answer["distribution"]
+        assert guess.sure[at] == pytest.approx(max(shares.values()))
+        assert np.exp(-guess.loss[at]) == pytest.approx(shares.get(label, 0.0))
+        assert sum(shares.values()) == pytest.approx(1)
+    assert guess.correct.tolist() == [1, 1, 0]
+    assert np.isinf(guess.loss[2])
+    data.close()
