@@ -197,7 +197,7 @@ class _NoAnswer(NamedTuple):
 
 
 def _with_no_answer(calibration: Calibration, fit: _NoAnswer | None) -> Calibration:
-    """Return a calibration with a no-answer score; with a note where there is none."""
+    """Return a calibration with a no-answer score, or with a note where nothing could be hidden."""
     if fit is None:
         reason = "Nothing could be hidden to fit a no-answer score to."
         return replace(calibration, null=None, threshold=None, note=reason)
