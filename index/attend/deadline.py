@@ -10,7 +10,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from attend.errors import OverTime
 NO_DEADLINE = math.inf
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class _Deadline(threading.local):
@@ -69,6 +70,21 @@ def checked(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         check_deadline()
         yield item
+
+
+def under_deadline(call: Callable[[Item], Result]) -> Callable[[Item], Result]:
+    """Return `call` for other threads, where it has the deadline of this one.
+
+    What waited there until the deadline passed raises OverTime, and is not begun.
+    """
+    latest = deadline()
+
+    def run(item: Item) -> Result:
+        with until(latest):
+            check_deadline()
+            return call(item)
+
+    return run
 
 
 def _over_time() -> OverTime:

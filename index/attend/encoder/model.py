@@ -12,7 +12,7 @@ import numpy as np
 
 from attend.arrays import unit
 from attend.coalesce import Coalescer
-from attend.deadline import checked
+from attend.deadline import checked, under_deadline
 from attend.encoder.batching import (
     TOKENS_PER_BATCH,
     IdleCores,
@@ -160,7 +160,8 @@ class SentenceEncoder:
 
         groups = list(batches(texts, self.window, self._cores))
         workers = self._workers[task]
-        results = workers.map(run, groups) if len(groups) > 1 else map(run, groups)
+        several = len(groups) > 1
+        results = workers.map(under_deadline(run), groups) if several else map(run, groups)
         states: dict[int, TokenStates] = {}
         for places, read_states in checked(zip(groups, results, strict=True)):
             states.update(zip(places, read_states, strict=True))
@@ -184,8 +185,8 @@ class SentenceEncoder:
             Part([once.texts[place] for place in places], task, is_all=len(groups) == 1)
             for places in groups
         ]
-        workers = self._workers[task]
-        results = workers.map(self._shared, parts) if len(parts) > 1 else map(self._shared, parts)
+        workers, run = self._workers[task], self._shared
+        results = workers.map(under_deadline(run), parts) if len(parts) > 1 else map(run, parts)
         for places, (vectors, spent) in checked(zip(groups, results, strict=True)):
             rows[places] = vectors
             record(spent)

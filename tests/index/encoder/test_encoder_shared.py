@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 import torch
 
 from attend import Data
+from attend.deadline import until
 from attend.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
 from attend.encoder.cache import Key
+from attend.errors import OverTime
 from attend.types import Float32
 from tests.places import ROOT
 
@@ -63,6 +66,19 @@ def test_a_query_waits_for_no_documents(tiny_encoder_folder: Path) -> None:
             may_go_on.set()
         rows = np.concatenate([each.result(LIMIT) for each in documents])
     np.testing.assert_allclose(rows, encoder.encode_documents(sentences(20)), atol=1e-6)
+
+
+def test_what_waits_for_the_model_until_its_deadline_is_not_encoded(
+    tiny_encoder_folder: Path,
+) -> None:
+    encoder = Held(str(tiny_encoder_folder), "document")
+    texts = sentences(400)
+    encoder.may_go_on.set()
+    with pytest.raises(OverTime), until(time.monotonic() - 1):
+        encoder.encode_documents(texts)
+    assert encoder.calls == []
+    encoder.encode_documents(texts)
+    assert len(encoder.calls) > 1
 
 
 def test_what_comes_during_a_call_shares_the_next(tiny_encoder_folder: Path) -> None:
