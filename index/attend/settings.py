@@ -79,6 +79,9 @@ DEFAULT_COVERAGE = 1.0
 MAX_LEXICAL = 10.0
 """Of λ: a cosine is at most one, so beyond this the keys would no longer matter."""
 
+MAX_RERANK = 100
+"""Documents of a query that are scored once more by tokens."""
+
 UNTRAINED_MEMORY = 0.5
 """α of the untrained version. (nDCG@10 among documents that no example names, over three random
 divisions of training queries: CoNaLa's + .006 with 20 examples, + .019 with 100 and + .032 with
@@ -106,6 +109,7 @@ class Tuning(BaseModel):
         error_rate: how often that is said wrongly, as measured.
         memory: α, how far stored feedback moves a query (`attend.search.memory`); None where none
             was chosen.
+        rerank: the number of best documents to score once more by tokens (`attend.search.rerank`).
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.
     """
@@ -125,6 +129,7 @@ class Tuning(BaseModel):
     threshold: Share | None = None
     error_rate: Share | None = None
     memory: Share | None = None
+    rerank: Annotated[int, Field(strict=True, ge=0, le=MAX_RERANK)] = 0
     values: str | None = None
 
     def takes(self, path: str | None) -> bool:

@@ -323,15 +323,14 @@ class StoredCollection(VersionedCollection):
         (3, 2, 1)
         """
         self._refresh()
-        documents, keys = self.store.counts()
-        view, now = self.views.current(), self.settings
-        interactions, users = self.store.interaction_counts()
+        store, view, now = self.store, self.views.current(), self.settings
+        (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
         return CollectionInfo(
             name=self.name,
             documents=documents,
             keys=keys,
-            examples=self.store.example_count(),
-            questions=self.store.question_count(),
+            examples=store.example_count(),
+            questions=store.question_count(),
             interactions=interactions,
             users=users,
             dimension=now.dimension,
@@ -339,6 +338,7 @@ class StoredCollection(VersionedCollection):
             scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
             projection=view.version.number,
             memory=view.version.memory if self.capabilities.memory else 0.0,
+            rerank=view.version.tuning.rerank,
             generation=view.change,
             index=view.index_stats,
             foreign=self._foreign.figures(),

@@ -27,7 +27,7 @@ from attend.api.base import (
     WrongField,
 )
 from attend.api.queries import AnyQuery
-from attend.settings import MAX_LEXICAL
+from attend.settings import MAX_LEXICAL, MAX_RERANK
 from attend.store.selection import MAX_FACETS
 from attend.types import Consistency
 
@@ -41,7 +41,6 @@ MAX_BATCH_PARTS = 10_000
 MAX_BATCH_CONDITIONS = 1024
 MAX_BATCH_MASKED = 100_000
 """Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
-MAX_RERANK = 100
 MAX_BATCH_RERANK = 2000
 """Documents to score once more in all searches of a batch: some 15 seconds of the encoder."""
 MAX_COLLECTIONS = 32
@@ -125,9 +124,10 @@ class SearchOptions(Request):
     """How far stored feedback moves a query that names no document towards where the answers of
     similar queries lie, 0 not at all; the projection version's own if absent, which is 0.5 until
     one was trained."""
-    rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] = 0
+    rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] | None = None
     """The number of best documents to score once more, token by token (MaxSim), for a query that is
-    a text; the others stay below them."""
+    a text; the others stay below them. The projection version's own if absent, which is 0 unless a
+    training chose it."""
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
     training, or before one 0.05: the share of the collection's own passages that it refuses."""
@@ -257,7 +257,11 @@ class BatchRequest(Request):
         sums = (
             ("hits (k)", sum(map(_hits, self.searches)), MAX_BATCH_HITS),
             ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
-            ("documents to rerank", sum(one.rerank for one in self.searches), MAX_BATCH_RERANK),
+            (
+                "documents to rerank",
+                sum(one.rerank or 0 for one in self.searches),
+                MAX_BATCH_RERANK,
+            ),
             ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
         )

@@ -183,7 +183,9 @@ class Attended(NamedTuple):
 
 
 def runners_up(z: Floats) -> Float64:
-    """Return the mean logits of the documents ranked 2 to 10, and 11 to 100: (n,) -> (2,).
+    """Return the mean logits of the documents ranked 2 to 10, and 11 to 100.
+
+    (n,) -> (2,), and of several queries (q, n) -> (q, 2).
 
     Args:
         z: at least one logit, best first. The last stands for ranks without a document.
@@ -191,8 +193,8 @@ def runners_up(z: Floats) -> Float64:
     >>> runners_up(np.array([3.0, 2.0, 1.0])).tolist()
     [1.5, 1.0]
     """
-    last = len(z) - 1
-    return np.array([z[min(first, last) : stop].mean() for first, stop in RUNNERS_UP])
+    last = z.shape[-1] - 1
+    return np.array([z[..., min(first, last) : stop].mean(axis=-1) for first, stop in RUNNERS_UP]).T
 
 
 def attend_logits(candidates: Logits, mechanism: Mechanism, attend: int | None = None) -> Attended:

@@ -38,6 +38,11 @@ could not get below it."""
 TOLERANCE = 0.01
 """The loss, in units of the measure, that has to be ruled out."""
 
+LEAST_GAIN = 0.005
+"""The gain in nDCG that a ranking must show. Where labels are shuffled, so that no document is
+nearer to its question than any other, more of the questions' side of the collection is found: a
+significant 0.001, for which all that the embeddings mean is given up."""
+
 QUESTION_LABELS = {
     "random": "random questions",
     "unseen": "unseen documents",
@@ -76,7 +81,7 @@ class Criterion:
         groups: (h,) the group of each unit; None where each is its own.
         errors: whether less is better.
         squares: whether values are squared errors, shown by the roots of their means.
-        gain: whether a significant gain is needed.
+        gain: whether a significant gain is needed, and `least` how large it must be.
         tolerance: the loss that has to be ruled out; of errors, which have units of their own, as a
             share of the one before. None where any loss may be.
         significance: the chance of an error that the test may have.
@@ -90,6 +95,7 @@ class Criterion:
     errors: bool = False
     squares: bool = False
     gain: bool = False
+    least: float = 0.0
     tolerance: float | None = TOLERANCE
     significance: float = SIGNIFICANCE
 
@@ -140,7 +146,7 @@ class Criterion:
 
     @property
     def gained(self) -> bool:
-        """True where the gain leaves no doubt."""
+        """True where the gain leaves no doubt, however small it is."""
         return bool(self.figures["p"] < self.significance and self.change > 0)
 
     @cached_property
@@ -197,8 +203,12 @@ def decide(
     lost = [criterion.label for criterion in criteria if criterion.lost]
     unsafe = [criterion for criterion in criteria if not criterion.safe]
     gained = all(criterion.gained for criterion in needed)
+    small = [criterion for criterion in needed if criterion.change < criterion.least]
     if lost:
         why = f"It loses on {' and '.join(lost)}"
+    elif gained and small:
+        least = small[0].least
+        why = f"The gain is significant, but below {least:g}: labels without meaning give as much"
     elif gained and unsafe:
         why = _untold(unsafe, units)
     elif gained:
@@ -214,7 +224,7 @@ def decide(
         why = f"Nothing was found that is better on held-out {units}"
     summary = "; ".join(criterion.sentence() for criterion in criteria)
     views = {criterion.name: criterion.figures for criterion in criteria}
-    promote = gained and not lost and not unsafe
+    promote = gained and not (lost or unsafe or small)
     return PromotionVerdict(promote, f"{why} ({measure}: {summary}).", views)
 
 
@@ -237,6 +247,7 @@ def compare_splits(
     labels: Mapping[str, str] = QUESTION_LABELS,
     tolerance: float = TOLERANCE,
     significance: float = SIGNIFICANCE,
+    least: float = 0.0,
 ) -> list[Criterion]:
     """Compare each split, where a loss has to be ruled out, and their mix, which needs a
     significant gain.
@@ -245,6 +256,7 @@ def compare_splits(
         groups: (q,) of all units; None where each is its own.
         tolerance: the loss on a split that has to be ruled out.
         significance: the chance of an error that each test may have.
+        least: the gain of the mix that is needed.
     """
     mix = mixed(outcomes, share_seen)
     scaled = Outcome(mix.units, mix.before * len(mix.units), mix.after * len(mix.units))
@@ -255,4 +267,4 @@ def compare_splits(
         return Criterion(name, labels[name], *sides, members, significance=significance, **test)
 
     splits = [criterion(split, outcome, tolerance=tolerance) for split, outcome in outcomes.items()]
-    return [*splits, criterion("mix", scaled, gain=True, tolerance=None)]
+    return [*splits, criterion("mix", scaled, gain=True, least=least, tolerance=None)]

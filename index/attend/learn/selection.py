@@ -15,7 +15,7 @@ import numpy as np
 
 from attend.learn.fit import Watch, run_parallel
 from attend.learn.held_out import FAMILIAR, SPLITS, Split
-from attend.types import Float64, Int64
+from attend.types import Bool, Float64, Int64
 
 PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""
@@ -55,6 +55,11 @@ class Judged(NamedTuple, Generic[C]):
         """Return a fold by the values of every choice, and of what answers now by None."""
         after = {choice: value for choice, value in values.items() if choice is not None}
         return cls(split, units, values[None], after)
+
+    def some(self, places: Bool | Int64) -> Judged[C]:
+        """Return some of the units."""
+        after = {choice: values[places] for choice, values in self.after.items()}
+        return Judged(self.split, self.units[places], self.before[places], after)
 
 
 class Outcome(NamedTuple):
@@ -117,10 +122,10 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
 
 
-def nested_outcomes(
+def nested_choices(
     judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
-) -> dict[Split, Outcome]:
-    """Return each split's held-out values, each fold under the choice of all other units.
+) -> list[C]:
+    """Return for each fold of each split the choice of all other units.
 
     All splits hold out the same units: those of a fold have no say in it by way of another split
     either.
@@ -129,12 +134,25 @@ def nested_outcomes(
     def select(others: list[int]) -> list[Judged[C]]:
         return [judged[index] for index in others]
 
-    def judge(index: int, others: list[Judged[C]]) -> Float64:
+    def judge(index: int, others: list[Judged[C]]) -> C:
         apart = [_without(other, judged[index].units) for other in others]
         apart = [other for other in apart if len(other.units)] or list(judged)
-        return judged[index].after[best(apart, share_seen, tolerance)]
+        return best(apart, share_seen, tolerance)
 
-    after = select_nested(len(judged), select, judge)
+    return select_nested(len(judged), select, judge)
+
+
+def nested_outcomes(
+    judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
+) -> dict[Split, Outcome]:
+    """Return each split's held-out values, each fold under its nested choice."""
+    choices = nested_choices(judged, share_seen, tolerance)
+    after = [fold.after[choice] for fold, choice in zip(judged, choices, strict=True)]
+    return outcomes_of(judged, after)
+
+
+def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[Split, Outcome]:
+    """Return each split's values before, and after by fold: (h,) each."""
     outcomes: dict[Split, Outcome] = {}
     for split in _splits(judged):
         of_split = [index for index, fold in enumerate(judged) if fold.split == split]
@@ -189,7 +207,4 @@ def _values(
 
 def _without(judged: Judged[C], units: Int64) -> Judged[C]:
     left = ~np.isin(judged.units, units)
-    if left.all():
-        return judged
-    after = {choice: values[left] for choice, values in judged.after.items()}
-    return Judged(judged.split, judged.units[left], judged.before[left], after)
+    return judged if left.all() else judged.some(left)

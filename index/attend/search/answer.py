@@ -39,7 +39,6 @@ from attend.versions import Vanished
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""
 
-
 NO_ANSWER = "nothing here answers that"
 NO_DOCUMENTS = "nothing attended"
 """Reasons why a search has no answer."""
@@ -85,8 +84,9 @@ class Answering:
         self.searches = searches
         self.options = searches[0].request
         self.types, self.tokens = readers
-        if self.options.rerank:
-            attention = rerank(attention, searches, self.options.rerank, store, self.tokens)
+        count, tuning = self.options.rerank, attention.scoring.view.version.tuning
+        if count or (count is None and tuning.rerank):
+            attention = rerank(attention, searches, count, store, self.tokens)
         self.attention = attention
         self.passing = passing
         self.store = store

@@ -27,10 +27,11 @@ from attend.search.tokens import (
     linear_part,
     projected_words,
     query_text,
+    single_text,
 )
 from attend.store import CollectionStore
 from attend.timings import timed
-from attend.types import Float64
+from attend.types import Float16, Float32, Float64
 from attend.versions import Vanished
 
 RERANK = "rerank"
@@ -47,7 +48,7 @@ STEP = 1e-9
 def rerank(
     attention: Attention,
     searches: Sequence[Search],
-    count: int,
+    count: int | None,
     store: CollectionStore,
     tokens: TokenReader,
 ) -> Attention:
@@ -55,13 +56,26 @@ def rerank(
 
     Others keep their logits, and stay below them.
 
+    Args:
+        count: None for the number of the version that answers, which passes over searches that
+            have no tokens to compare.
+
     Raises:
         InvalidRequest: a query is no single text, no encoder pools by the mean, or the scorer is no
             product.
         Vanished: a document was deleted meanwhile.
     """
-    texts = [query_text(search, RERANK) for search in searches]
     scorer = attention.scoring.mechanism.scorer
+    if count is None:
+        attend = searches[0].request.attend
+        if attend == "all" or scorer not in BILINEAR:
+            return attention
+        count = min(attend, attention.scoring.view.version.tuning.rerank)
+        texts = [single_text(search) for search in searches]
+        if not any(texts):
+            return attention
+    else:
+        texts = [query_text(search, RERANK) for search in searches]
     if scorer not in BILINEAR:
         raise InvalidRequest(
             f"rerank compares tokens by their products, but the scorer is {scorer}; leave rerank "
@@ -71,6 +85,8 @@ def rerank(
     encoder = tokens.encoder(RERANK)
     attended = [
         _reranked(attention, place, text, count, store, encoder)
+        if text
+        else attention.attended[place]
         for place, text in enumerate(checked(texts))
     ]
     return replace(attention, attended=attended, first=attention.attended)
@@ -98,7 +114,7 @@ def _reranked(
     by_keys = logits if bias is None else logits - bias[0]
     with timed("attend"):
         difference = _max_sims(attention, place, text, matched, store, encoder) - by_keys
-    z = logits + SHARE * _filled(difference)
+    z = logits + SHARE * filled(difference)
     tau = scoring.mechanism.temperature
     z += tau * (partition(logits / tau).log - partition(z / tau).log)[:, None]
     if len(attended.documents) > len(rows):
@@ -134,9 +150,7 @@ def _max_sims(
     by_head = query.transpose(1, 0, 2).astype(np.float32)  # (H, t, d)
     passages = encoder.unit_tokens([matched[n].passage or "" for n in with_text], "document")
     for n, passage in zip(with_text, passages, strict=True):
-        if len(passage):
-            cosines = by_head @ passage.astype(np.float32).T  # (H, t, s)
-            sims[:, n] = cosines.max(axis=2).mean(axis=1)
+        sims[:, n] = max_sim(by_head, passage)
     ids = np.array([match.key.id for match in matched], dtype=np.int64)
     embeddings = store.embeddings(ids.tolist())
     if len(embeddings) < len(ids):
@@ -145,7 +159,18 @@ def _max_sims(
     return np.asarray(sims / lengths.T * scoring.mechanism.scale[:, None])
 
 
-def _filled(difference: Float64) -> Float64:
+def max_sim(words: Float32, passage: Float16) -> Float32:
+    """Return MaxSim of queries' words (..., t, d) and those of a passage (s, d): (...).
+
+    NaN for a passage without words.
+    """
+    if not len(passage):
+        return np.full(words.shape[:-2], np.nan, dtype=np.float32)
+    cosines = words @ passage.astype(np.float32).T  # (..., t, d) @ (d, s) -> (..., t, s)
+    return np.asarray(cosines.max(axis=-1).mean(axis=-1))
+
+
+def filled(difference: Float64) -> Float64:
     """Fill in what documents without text lack (H, n) by the mean of the others: they stay."""
     lacking = np.isnan(difference).any(axis=0)
     if lacking.all():

@@ -83,7 +83,7 @@ def train(
     if not outcome.verdict.promote and request.promote:
         return report(task, outcome, objective.figures)
     watch("fitting", 0.0)
-    run_parallel([objective.fit], lambda done: watch("fitting", done))
+    run_parallel([objective.fit, objective.calibrate], lambda done: watch("fitting", done))
     watch("calibrating", 0.0)
     return publish(task, outcome, objective.figures, objective.version())
 

@@ -6,11 +6,12 @@ stored questions with the same answer move a query towards it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from attend.learn.data import Memory, Questions, Sparse, answerable
+from attend.learn.data import Memory, Questions, Sparse, answerable, stacked
 from attend.learn.fit import Fitted
 from attend.learn.held_out import QuestionFold
 from attend.learn.ranking import find_candidates
@@ -19,6 +20,30 @@ from attend.stored import StoredCollection
 from attend.training.material import RankingMaterial
 from attend.training.question_words import room_of, word_shares
 from attend.types import Bool, Float32, Float64, Int64
+
+
+def scores_without_answers(
+    collection: StoredCollection,
+    material: RankingMaterial,
+    fits: Sequence[tuple[QuestionFold, Fitted]],
+    factors: tuple[float, float, float],
+    strength: float,
+) -> Float64 | None:
+    """Return the scores (q, c) of the questions of folds, each by its fit; None where a mask does.
+
+    Args:
+        factors: on example keys, λ and γ.
+        strength: how far feedback moves a query.
+    """
+    _, lexical, _ = factors
+    if not (lexical or strength):
+        return None
+    questions = without_answers(collection, material) if lexical else material.questions
+    parts = [
+        hidden_scores(questions, fold, material.memory, fitted, factors, strength)
+        for fold, fitted in fits
+    ]
+    return stacked(parts, -np.inf)
 
 
 def hidden_scores(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 
@@ -14,19 +14,30 @@ from attend.learn.calibration_check import calibrate_checked
 from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds
-from attend.learn.promotion import compare_splits, decide
+from attend.learn.promotion import LEAST_GAIN, PromotionVerdict, compare_splits, decide
 from attend.learn.ranking import RECIPE, Candidates, find_candidates, fit_ranking
 from attend.learn.selection import (
-    PART_COST,
     Judged,
+    Outcome,
     best,
     cross_validate,
+    nested_choices,
     nested_outcomes,
     weights,
 )
-from attend.settings import UNTRAINED_MEMORY
-from attend.training.hidden import feedback_of, hidden_scores, without_answers
+from attend.training.hidden import scores_without_answers
 from attend.training.material import RankingMaterial, read_questions, start_of
+from attend.training.ranking_grid import (
+    EXAMPLES,
+    LEXICAL,
+    MEMORY,
+    OFFSETS,
+    SHARES,
+    HeldOutQuestions,
+    RankingChoice,
+    Values,
+)
+from attend.training.reranking import RERANKED, TOKENS, Ranked, RerankTrial, fitted_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn, Task
 from attend.training.version import (
     NewVersion,
@@ -40,7 +51,7 @@ from attend.training.version import (
     scale_now,
     with_examples,
 )
-from attend.types import Float32, Float64, Json
+from attend.types import Float32, Int64, Json
 from attend.versions import Version
 
 MEASURE = "ndcg@10"
@@ -52,39 +63,7 @@ ONE_QUESTION = (
     "anything; add different ones."
 )
 
-OFFSETS = "; key offsets move documents with examples away from the queries of all others"
-
 UNMEASURED = "; new documents could not be measured, as all questions share theirs"
-
-SHARES = (0.3, 0.6, 1.0)
-EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
-LEXICAL = (
-    *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
-    *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
-)
-MEMORY = (0.0, UNTRAINED_MEMORY)
-"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, and
-how far feedback moves a query."""
-
-
-class RankingChoice(NamedTuple):
-    """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
-    γ; and how far feedback moves a query."""
-
-    share: float
-    examples: float = 0.0
-    lexical: float = 0.0
-    coverage: float = 0.0
-    memory: float = 0.0
-
-    @property
-    def cost(self) -> float:
-        """The gain in nDCG that all its parts must be worth together."""
-        return PART_COST * sum(part > 0 for part in (*self[:3], self.memory))
-
-
-Values = dict[tuple[Split, RankingChoice | None], Float64]
-"""nDCG of a fold's questions in its splits under every choice; by None of what answers now."""
 
 
 class RankingObjective(ObjectiveRun):
@@ -96,6 +75,8 @@ class RankingObjective(ObjectiveRun):
     material: RankingMaterial
     choice: RankingChoice
     fitted: Fitted
+    calibration: Calibration
+    reranks = False
 
     def __init__(self, task: Task, *, with_texts: bool = False) -> None:
         """
@@ -126,9 +107,12 @@ class RankingObjective(ObjectiveRun):
         self.folds = question_folds(questions, self.groups, FOLDS, self.request.seed)
         if not self.folds:
             raise NothingToLearn(ONE_QUESTION, self.figures)
+        self.held_out = HeldOutQuestions(questions, self.material.memory)
         self.active = active_version(self.task)
         self.candidates: dict[tuple[int, float, float], Candidates] = {}
-        self.fits: dict[int, Fitted] = {}
+        # By fold and share: a fit, and the questions whose examples are keys; None: what answers.
+        self.fits: dict[tuple[int, float | None], tuple[Fitted, Questions]] = {}
+        self.trial = RerankTrial.of(self.task, self.material, self.active)
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -149,22 +133,14 @@ class RankingObjective(ObjectiveRun):
         request = self.request
         self.choice = best(self.judged, request.share_seen, request.tolerance)
         outcomes = nested_outcomes(self.judged, request.share_seen, request.tolerance)
-        verdict = decide(
-            compare_splits(
-                outcomes,
-                request.share_seen,
-                groups=self.groups,
-                tolerance=request.tolerance,
-                significance=self.significance,
-            ),
-            measure=MEASURE,
-            units="questions",
-            note=self._note(outcomes),
-        )
+        if self.trial is not None:
+            outcomes = self._try_rerank(self.trial) or outcomes
+        verdict = self._decided(outcomes)
         choices: dict[str, Json] = {
             "objective": "ranking",
             "recipe": RECIPE.name if self.choice.share else "none",
             **self.choice._asdict(),
+            "rerank": RERANKED if self.reranks else 0,
             "dimensions": request.dimensions,
             "parts": list(request.parts),
             "share_seen": request.share_seen,
@@ -172,17 +148,31 @@ class RankingObjective(ObjectiveRun):
         before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
         return TrainingOutcome(verdict, before, after, choices)
 
+    def _decided(self, outcomes: Mapping[Split, Outcome]) -> PromotionVerdict:
+        """Put outcomes to the test; two tests of one training share its chance of an error."""
+        request, tests = self.request, 1 if self.trial is None else 2
+        criteria = compare_splits(
+            outcomes,
+            request.share_seen,
+            groups=self.groups,
+            tolerance=request.tolerance,
+            significance=self.significance / tests,
+            least=LEAST_GAIN,
+        )
+        return decide(criteria, measure=MEASURE, units="questions", note=self._note(outcomes))
+
     def _note(self, outcomes: Mapping[Split, object]) -> str:
         """Return what a reader of a promotion's reason must know besides."""
         moved = self.choice.share > 0 and "offsets" in self.request.parts
-        return (OFFSETS if moved else "") + ("" if "unseen" in outcomes else UNMEASURED)
+        parts = (OFFSETS if moved else "") + (TOKENS if self.reranks else "")
+        return parts + ("" if "unseen" in outcomes else UNMEASURED)
 
     def fit(self, watch: Watch) -> None:
         questions = self.material.questions
         self.fitted = self._fit(questions.some(answerable(questions)), self.choice.share, watch)
 
     def version(self) -> NewVersion:
-        calibration, memory = self._calibrate(), self.material.memory
+        calibration, memory = self.calibration, self.material.memory
         return NewVersion(
             projection_of(self.fitted, memory, self.settings),
             self.tuning(
@@ -191,6 +181,7 @@ class RankingObjective(ObjectiveRun):
                 coverage=self.choice.coverage,
                 examples=self.choice.examples,
                 memory=self.choice.memory or None,
+                rerank=RERANKED if self.reranks else 0,
             ),
             calibration.figures,
             offsets_of(self.fitted, memory),
@@ -199,7 +190,7 @@ class RankingObjective(ObjectiveRun):
     # -- one fold ----------------------------------------------------------------------------------
 
     def _try_trained(self, fold: QuestionFold, watch: Watch) -> Values:
-        fitted = self.fits[id(fold)] = self._fit(fold.training, 1.0, watch)
+        fitted = self._fit(fold.training, 1.0, watch)
         values: Values = {}
         for share in SHARES:
             values |= self._values(fold, share, fitted.mixed(self.start, share))
@@ -212,15 +203,16 @@ class RankingObjective(ObjectiveRun):
 
     def rank_as_now(self, fold: QuestionFold, watch: Watch) -> Values:
         """Rank the questions as the active version would that had not seen them either."""
-        version, training = self.active, fold.training
+        version, training, memory = self.active, fold.training, self.material.memory
         if self.known_now is not None:
             then = self.known_now.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
-        memory = self.material.memory
+        if self.trial is not None:
+            self.fits[id(fold), None] = fitted_of(version, memory), training
         stored = with_examples(memory, training) if version.examples else memory
         served = ServedVersion(version, self.settings, stored)
-        questions = self._moved(fold, version.memory if self.moves else 0.0)
+        questions = self.held_out.moved(fold, version.memory if self.moves else 0.0)
         values: Values = {
             (split, None): served.ndcg(questions, fold.ranked(split)) for split in fold.splits
         }
@@ -245,24 +237,15 @@ class RankingObjective(ObjectiveRun):
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
         values: Values = {}
+        self.fits[id(fold), share] = fitted, fold.training
         for memory in MEMORY if self.moves else MEMORY[:1]:
             values |= self._moved_values(fold, share, fitted, memory)
         return values
 
-    def _moved(self, fold: QuestionFold, strength: float) -> Questions:
-        """Return a fold's questions, moved by those that the fold leaves to learn from."""
-        questions = self.material.questions.some(fold.held_out)
-        if not strength:
-            return questions
-        memory = feedback_of(fold.training, self.material.memory)
-        if memory is None:
-            return questions
-        return replace(questions, embeddings=memory.moved(questions.embeddings, strength))
-
     def _moved_values(
         self, fold: QuestionFold, share: float, fitted: Fitted, memory: float
     ) -> Values:
-        questions, parts = self._moved(fold, memory), self.request.parts
+        questions, parts = self.held_out.moved(fold, memory), self.request.parts
         among = [fold.ranked(split) for split in fold.splits]
         by_split = find_candidates(self.material.memory, fitted, fold.training, questions, among)
         worded = "words" in parts and bool(questions.lexical.nnz)
@@ -307,9 +290,39 @@ class RankingObjective(ObjectiveRun):
         )
         return fitted.mixed(start, share)
 
+    # -- late interaction --------------------------------------------------------------------------
+
+    def _try_rerank(self, trial: RerankTrial) -> dict[Split, Outcome] | None:
+        """Try late interaction on a sample of the held-out questions, and choose it or not.
+
+        Returns: what the promotion test compares on the sample; None where neither what answers now
+            nor what was chosen has late interaction.
+        """
+        watch, now = partial(self.task.watch, "judging"), self.active.tuning.rerank > 0
+        choices = nested_choices(self.judged, self.request.share_seen, self.request.tolerance)
+        outcomes = trial.outcomes(self.judged, choices, self._ranked, now=now, watch=watch)
+        if outcomes is None:
+            return None
+        added = self._decided(outcomes.added)
+        self.reranks = added.promote
+        self.figures = {**self.figures, "rerank": {"chosen": self.reranks, **added.views}}
+        return outcomes.reranked if self.reranks else outcomes.plain
+
+    def _ranked(self, place: int, sample: Int64, choice: RankingChoice | None) -> Ranked:
+        """Rank a sample of the questions of `judged` by a choice; by what answers now if None."""
+        fold, split = [(fold, split) for fold in self.folds for split in fold.splits][place]
+        fitted, training = self.fits[id(fold), None if choice is None else choice.share]
+        if choice is None:
+            choice = RankingChoice.of(self.active, moves=self.moves)
+        questions = self.held_out.moved(fold, choice.memory).some(sample)
+        memory, among = self.material.memory, [fold.ranked(split)]
+        (candidates,) = find_candidates(memory, fitted, training, questions, among)
+        members = fold.held_out[sample]
+        return Ranked.of(fitted, members, questions.embeddings, candidates, choice[1:4])
+
     # -- calibration -------------------------------------------------------------------------------
 
-    def _calibrate(self) -> Calibration:
+    def calibrate(self, watch: Watch) -> None:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         folds, choice = self.folds, self.choice
         parts = [self.candidates[id(fold), choice.share, choice.memory] for fold in folds]
@@ -321,27 +334,16 @@ class RankingObjective(ObjectiveRun):
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
         ]
-        return calibrate_checked(
+        fits = [(fold, self.fits[id(fold), choice.share][0]) for fold in folds]
+        collection, material = self.task.collection, self.material
+        hidden = scores_without_answers(collection, material, fits, choice[1:4], choice.memory)
+        self.calibration = calibrate_checked(
             stacked([part.attendable(*choice[1:4]) for part in parts], -np.inf),
             stacked([part.grades for part in parts], 0) > 0,
             np.concatenate([self.groups[fold.held_out] % 2 for fold in folds]),
             np.concatenate(counts),
-            hidden=self._hidden(),
+            hidden=hidden,
             error_rate=self.request.error_rate,
-            start=scale_now(self.task.active, self.material.memory),
+            start=scale_now(self.task.active, material.memory),
         )
-
-    def _hidden(self) -> Float64 | None:
-        """Return the scores of the same questions without their answers; None where a mask does."""
-        share, *_, strength = self.choice
-        if not (self.choice.lexical or strength):
-            return None
-        questions, memory = self.material.questions, self.material.memory
-        if self.choice.lexical:
-            questions = without_answers(self.task.collection, self.material)
-        plain = unlearned(memory, self.start)
-        parts = []
-        for fold in self.folds:
-            fitted = self.fits[id(fold)].mixed(self.start, share) if share else plain
-            parts.append(hidden_scores(questions, fold, memory, fitted, self.choice[1:4], strength))
-        return stacked(parts, -np.inf)
+        watch(1.0)

@@ -105,9 +105,14 @@ class ObjectiveRun(ABC):
     def fit(self, watch: Watch) -> None:
         """Fit the choice to everything."""
 
+    def calibrate(self, watch: Watch) -> None:
+        """Calibrate the choice by what is held out, while it is fitted; nothing where that takes
+        the fit."""
+        watch(1.0)
+
     @abstractmethod
     def version(self) -> NewVersion:
-        """Calibrate the fit, and return it as a version to store."""
+        """Return the fit, calibrated, as a version to store."""
 
     def tuning(self, calibration: Calibration, **parts: Any) -> Tuning:
         """Return the tuning of a calibrated version.

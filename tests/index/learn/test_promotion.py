@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from attend.learn.promotion import (
+    LEAST_GAIN,
     SIGNIFICANCE,
     TOLERANCE,
     Criterion,
@@ -172,6 +173,16 @@ def test_what_may_be_chance_is_not_promoted():
     gained = verdict.views["mix"]["difference"] > 0
     assert not verdict.promote
     assert ("The gain may be chance" in verdict.reason) == gained
+
+
+@pytest.mark.parametrize(("gain", "promoted"), [(0.003, False), (0.012, True)])
+def test_a_gain_as_small_as_of_labels_without_meaning_is_not_promoted(gain, promoted):
+    before = np.random.default_rng(1).random(50)
+    views = {"random": outcome(before, before + gain)}
+    verdict = decide(views, 0.5, "ndcg@10", least=LEAST_GAIN)
+    assert verdict.views["mix"]["p"] < 0.01
+    assert verdict.promote is promoted
+    assert ("below 0.005: labels without meaning" in verdict.reason) is not promoted
 
 
 def test_no_difference_at_all():
