@@ -208,7 +208,7 @@ def decide(
         why = f"It loses on {' and '.join(lost)}"
     elif gained and small:
         least = small[0].least
-        why = f"The gain is significant, but below {least:g}: labels without meaning give as much"
+        why = f"The gain is significant, but below {least:g}: labels without meaning can do that"
     elif gained and unsafe:
         why = _untold(unsafe, units)
     elif gained:

@@ -21,7 +21,7 @@ from attend.learn.held_out import Split, sampled
 from attend.learn.ranking import Candidates
 from attend.learn.selection import C, Judged, Outcome, outcomes_of
 from attend.measure.statistics import CUT, ndcg
-from attend.search.rerank import RERANK, SHARE, filled, max_sim
+from attend.search.rerank import RERANK, SHARE, filled, max_sims
 from attend.search.tokens import TokenReader
 from attend.stored import StoredCollection
 from attend.training.material import RankingMaterial
@@ -228,7 +228,8 @@ class RerankTrial:
             passages = self.encoder.unit_tokens(self._passages(part), "document")
             for key, passage in zip(part.tolist(), passages, strict=True):
                 for _, ranking, row, column in by_key[key]:
-                    sims[ranking][row, column] = max_sim(words[ranking][row], passage)
+                    sim = max_sims(words[ranking][row][None], [passage])
+                    sims[ranking][row, column] = sim[0, 0]
         return [
             part / self._key_lengths(ranked.fitted)[columns]
             for ranked, part, columns in zip(rankings, sims, keys, strict=True)
