@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attend.arrays import best
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
 from attend.deadline import checked
 from attend.encoder import Encoder
@@ -172,8 +173,7 @@ def max_sims(words: Float32, passages: Sequence[Float16]) -> Float32:
         # NumPy takes ten times as long to widen half precision.
         every = torch.from_numpy(np.concatenate(passages)).float().numpy()  # (S, d)
         cosines = words @ every.T  # (H, t, d) @ (d, S) -> (H, t, S)
-        best = np.maximum.reduceat(cosines, begins[there], axis=2)  # (H, t, n)
-        sims[:, there] = best.mean(axis=1)
+        sims[:, there] = best(cosines, begins[there]).mean(axis=1)  # (H, t, n) -> (H, n)
     return sims
 
 
