@@ -102,7 +102,7 @@ def test_a_folder_that_is_not_there_is_not_made_by_looking(tmp_path):
 
 
 CLOSED_UNDER_USE = """
-import sys, threading
+import itertools, sys, threading
 import numpy as np
 from attend import Data
 from attend.errors import AttendError
@@ -121,7 +121,7 @@ for _ in range(30):
     def work():
         begun.wait()
         try:
-            for query in vectors:
+            for query in itertools.cycle(vectors):
                 collection.search(query, mode="soft", filter={"n": {"gte": 3}})
         except AttendError as error:
             errors.append(str(error))
@@ -142,6 +142,6 @@ def test_closing_takes_nothing_from_who_reads(tmp_path):
     """In a process of its own: what goes wrong here ends it."""
     done = subprocess.run(
         [sys.executable, "-c", CLOSED_UNDER_USE, str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
