@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from granian.server import MPServer
 
 from attend import AttendError
 from attend.encoder.batching import LIMIT
@@ -57,6 +57,26 @@ class NotAllowed(CannotServe):
     """The server would be open to other machines, which takes an explicit permission."""
 
 
+class _Server(MPServer):
+    """granian, with another way to kill workers that do not stop.
+
+    With its `workers_kill_timeout` two threads wait for a worker, and the one that did not learn
+    of its end sometimes says on a busy machine that a worker which stopped at once was killed.
+    """
+
+    def shutdown(self, exit_code: int = 0) -> None:
+        killing = threading.Timer(STOP_SECONDS, _kill_workers)
+        killing.daemon = True
+        killing.start()
+        super().shutdown(exit_code)  # type: ignore[no-untyped-call]
+
+
+def _kill_workers() -> None:
+    for worker in multiprocessing.active_children():
+        log.warning("A worker did not stop within %g s, and is killed.", STOP_SECONDS)
+        worker.kill()
+
+
 def run(
     folder: Path,
     settings: ServerSettings,
@@ -83,7 +103,7 @@ def run(
         multiprocessing.set_start_method("spawn", force=True)
         first = multiprocessing.Lock()
         launch = Launch(folder.absolute(), settings.at(host), port, trainer, first)
-        server = Granian(
+        server = _Server(
             "attend",
             host,
             port,
@@ -97,7 +117,6 @@ def run(
             ),
             log_level=LogLevels.warning,
             log_dictconfig=LOGS_AS_OURS,
-            workers_kill_timeout=STOP_SECONDS,
         )
 
         def announce_start() -> None:

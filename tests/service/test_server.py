@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import pytest
 
 from attend import Data
 from tests.places import ROOT
+from tests.workers import workers_of
 
 LIMIT = 120.0
 """Seconds that anything here may take on a busy machine."""
@@ -63,12 +65,18 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(folder: Path, *more: str) -> Iterator[Server]:
+def running(
+    folder: Path, *more: str, python: Sequence[str] = ("-m", "service")
+) -> Iterator[Server]:
     # Nobody reads stderr meanwhile: a line for each request would fill the pipe.
     quiet = ("--log-level", "warning")
-    arguments = command("--data", str(folder), "--port", "0", "--json", *quiet, *more)
+    arguments = ["--data", str(folder), "--port", "0", "--json", *quiet, *more]
     process = subprocess.Popen(
-        arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *python, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:
@@ -184,6 +192,20 @@ def test_ctrl_c_stops_it_cleanly(tmp_path: Path, tiny_encoder_folder: Path) -> N
         assert server.process.wait(LIMIT) == 0
         assert server.process.stderr is not None
         assert server.process.stderr.read() == ""
+
+
+def test_a_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    impatient = (
+        "import runpy; import attend_service.server as server; server.STOP_SECONDS = 0.5; "
+        "runpy.run_module('service', run_name='__main__')"
+    )
+    with running(tmp_path, python=("-c", impatient)) as server:
+        wait_until_ready(server)
+        (worker,) = workers_of(server.process)
+        os.kill(worker, signal.SIGSTOP)
+        assert server.stop() == 0
+        assert server.process.stderr is not None
+        assert server.process.stderr.read().count("did not stop within 0.5 s") == 1
 
 
 def test_a_page_of_another_name_is_not_served(tmp_path: Path) -> None:

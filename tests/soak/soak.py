@@ -27,9 +27,6 @@ BATCH = 5000
 QUESTIONS = 60
 """Queries with feedback: enough for a training."""
 
-LABELLINGS = 100
-"""Attempts to label a text before it is deleted."""
-
 READY_SECONDS = 5.0
 """After the imports and the encoders, a server answers within this, killed or not."""
 
@@ -99,12 +96,12 @@ class Soak:
         return server
 
     def fill(self, server: Server) -> None:
-        """Make the collections, with so many vectors that nobody changes, and feedback on them."""
+        """Make the collections, with documents that nobody changes, and feedback on them."""
         vectors, texts = self.worlds
         client = Client(server.address)
         vectors.make(client, {"dimension": VECTORS_WIDTH, "normalize": True})
         texts.make(client, {"encoder": str(self._model)})
-        writer = Writer([vectors], 0, server.address, threading.Event(), seed=0)
+        writer = Writer(self.worlds, 0, server.address, threading.Event(), seed=0)
         for first in range(0, self._keys, BATCH):
             count = min(BATCH, self._keys - first)
             writer.upsert(vectors, [f"base-{at}" for at in range(first, first + count)])
@@ -113,6 +110,9 @@ class Soak:
             for at in range(min(self._keys, QUESTIONS))
         ]
         client.ask("POST", f"{vectors.path}/feedback", {"items": items})
+        writer.upsert(texts, ["base-0"])
+        items = [{"query": "words", "id": "base-0"}]  # no training begins without any
+        client.ask("POST", f"{texts.path}/feedback", {"items": items})
         writer.client.close()
         client.close()
 
@@ -195,7 +195,6 @@ class Soak:
         client = Client(server.address)
         asked = [(world, {}) for world in self.worlds]
         asked += [(self.worlds[0], {"seed": REAL, "promote": False})] if real else []
-        self._label_a_text(client)
         for world, body in asked:
             job = client.ask("POST", f"{world.path}/train", body)["id"]
             while (found := client.ask("GET", f"/v1/jobs/{job}"))["state"] in ("queued", "running"):
@@ -203,17 +202,6 @@ class Soak:
             assert found["state"] == "done", found
             self.report.trainings.append(f"{world.name}: {found['result']['reason'][:60]}")
         client.close()
-
-    def _label_a_text(self, client: Client) -> None:
-        """Store feedback on a text, without which no training begins; writers delete texts."""
-        path = self.worlds[1].path
-        for _ in range(LABELLINGS):
-            listed = client.ask("GET", f"{path}/documents?limit=1")["documents"]
-            items = [{"query": "words", "id": document["id"]} for document in listed]
-            if items and client.request("POST", f"{path}/feedback", {"items": items})[0] == 200:
-                return
-            time.sleep(0.05)
-        raise AssertionError("no text stayed for long enough to be labelled")
 
     def _published(self, server: Server) -> list[int]:
         """The generation of each world's index."""
