@@ -4,7 +4,8 @@ All weights of the encoder, with sentence-transformers' trainer and MultipleNega
 in the settings of its documentation (batches of 16 without duplicates, AdamW at 2e-5, a tenth as
 warm-up, then linear decay), until the epochs or the minutes are over, whichever is first: the
 rate follows the clock too, so that a training that time cuts short has its warm-up and its decay
-all the same. Every document is then embedded anew, by the fastest encoder there is here.
+all the same. It trains on a GPU where there is one. Every document is then embedded anew, by the
+fastest encoder there is here.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ def fine_tuned(task: Task, *, minutes: float = 30.0, epochs: int = TUNING_EPOCHS
             "steps": training.state.global_step,
             "epochs": round(float(training.state.epoch or 0), 2),
             "planned_epochs": epochs,
+            "device": str(training.args.device),
             "precision": encoder.precision,
         },
     )
 
 
 def _trainer(task: Task, folder: str, minutes: float, epochs: int) -> tuple[Any, Any]:
+    import torch
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -74,14 +77,17 @@ def _trainer(task: Task, folder: str, minutes: float, epochs: int) -> tuple[Any,
     from attend.encoder.loading import find
 
     pairs = task.pairs()
-    model = SentenceTransformer(find(task.encoder).place, device="cpu", local_files_only=True)
+    has_gpu = torch.cuda.is_available()
+    model = SentenceTransformer(
+        find(task.encoder).place, device="cuda" if has_gpu else "cpu", local_files_only=True
+    )
     arguments = SentenceTransformerTrainingArguments(
         output_dir=folder + "/training",
         num_train_epochs=epochs,
         per_device_train_batch_size=TUNING_BATCH,
         learning_rate=TUNING_RATE,
         batch_sampler=BatchSamplers.NO_DUPLICATES,
-        use_cpu=True,
+        use_cpu=not has_gpu,
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
