@@ -93,12 +93,14 @@ that was interrupted goes on where it stopped.
 
 def main() -> None:
     given = arguments()
+    count = given.seeds or (1 if given.quick else 20)
+    seeds = range(given.first_seed, given.first_seed + count)
     options = Options(
         quick=given.quick,
         rehearse=given.rehearse,
         peers=not given.no_peers,
         minutes=given.minutes,
-        seeds=given.seeds or (1 if given.quick else 20),
+        seeds=seeds,
         keys=given.keys,
         sets=given.folder,
     )
@@ -135,6 +137,7 @@ def arguments() -> argparse.Namespace:
     add("--rehearse", action="store_true", help="held-out training queries instead of test queries")
     add("--out", type=Path, help="save rows in this file, and pass over those it has already")
     add("--seeds", type=int, help="of each set that cannot gain; 20, or 1 when quick")
+    add("--first-seed", type=int, default=0, help="of those; the ones after it follow")
     add("--keys", type=int, default=1_000_000, help="of the large live switch; 0 leaves it out")
     add("--data", type=Path, help="keep the built collections here for the next run")
     add("--folder", type=Path, default=DATA, help="folder of the data sets")

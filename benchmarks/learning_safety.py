@@ -85,21 +85,22 @@ def cannot_gain(kind: str) -> Callable[[Bench], Iterator[Row]]:
 
     def section(bench: Bench) -> Iterator[Row]:
         seeds = bench.options.seeds
-        found = [_tried(bench, draw, seed, named) for seed in range(seeds)]
+        found = [_tried(bench, draw, seed, named) for seed in seeds]
         promoted = sum(each.promoted for each in found)
         worse = sum(each.worse for each in found)
-        yield _share(
-            f"{kind}.promoted", f"{named}: share of {seeds} seeds promoted", promoted, seeds
-        )
-        row = _share(f"{kind}.worse", "  promoted and significantly worse", worse, seeds)
-        yield row._replace(asked="<= 1 seed", holds=worse <= 1, note=f"{worse} of {seeds} seeds")
+        count, which = len(seeds), f"seeds {seeds.start} to {seeds.stop - 1}"
+        what = f"{named}: share of {count} seeds promoted"
+        yield _share(f"{kind}.promoted", what, promoted, count)._replace(note=which)
+        row = _share(f"{kind}.worse", "  promoted and significantly worse", worse, count)
+        note = f"{worse} of {which}"
+        yield row._replace(asked="<= 1 seed", holds=worse <= 1, note=note)
 
     return section
 
 
 def simulated_losses(bench: Bench) -> Iterator[Row]:
     """Promote trainings with a clear gain on random questions and a true loss on new documents."""
-    random = np.random.default_rng(bench.options.seeds)
+    random = np.random.default_rng(len(bench.options.seeds))
     runs = 100 if bench.options.quick else SIMULATED
     for questions in QUESTIONS:
         for loss in LOSSES:

@@ -222,7 +222,7 @@ class Options:
     rehearse: bool
     peers: bool
     minutes: float
-    seeds: int
+    seeds: range
     keys: int
     sets: Path
 
@@ -233,7 +233,8 @@ class Options:
 
     def setting(self) -> dict[str, Any]:
         """What rows depend on."""
-        return {name: value for name, value in vars(self).items() if name != "sets"}
+        named = {name: value for name, value in vars(self).items() if name != "sets"}
+        return named | {"seeds": list(self.seeds)}
 
 
 @dataclass(frozen=True)

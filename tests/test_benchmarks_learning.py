@@ -36,7 +36,13 @@ SETTING = {"quick": True}
 
 def options(**changes: Any) -> learning_sets.Options:
     plain = learning_sets.Options(
-        quick=False, rehearse=True, peers=True, minutes=1.0, seeds=1, keys=10, sets=Path("sets")
+        quick=False,
+        rehearse=True,
+        peers=True,
+        minutes=1.0,
+        seeds=range(1),
+        keys=10,
+        sets=Path("sets"),
     )
     return replace(plain, **changes)
 

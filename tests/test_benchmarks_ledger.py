@@ -61,7 +61,7 @@ def test_only_readings_of_the_test_split_are_recorded(
         yield Row("a.one", "one", 0.5)
 
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
-    options = learning_sets.Options(True, rehearse, True, 1.0, 1, 10, tmp_path)
+    options = learning_sets.Options(True, rehearse, True, 1.0, range(1), 10, tmp_path)
     results = learning_rows.Results(None, options.setting())
     bench = learning_sets.Bench(options, learning_sets.Workshop(tmp_path), results)
     learning.measured(bench, "a", quiet=True)

@@ -62,7 +62,9 @@ def kth_largest(scores: FloatArray, k: int) -> FloatArray:
     >>> kth_largest(np.array([0.2, 0.9, 0.5]), 2).tolist()
     [0.5]
     """
-    return np.partition(scores, -k, axis=-1)[..., -k, None]  # type: ignore[return-value]
+    # From the other end: with many equal numbers at the low one, as of documents without a word,
+    # a partition takes ten times as long.
+    return -np.partition(-scores, k - 1, axis=-1)[..., k - 1, None]  # type: ignore[return-value]
 
 
 def best(scores: FloatArray, starts: Int64) -> FloatArray:
