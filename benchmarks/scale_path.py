@@ -206,7 +206,7 @@ def lancedb(folder: Path, vectors: Float32) -> Contestant:
             values = pa.array([_value(at) for at in positions])
             yield pa.RecordBatch.from_arrays([pa.array(positions), values, rows], schema=kinds)
 
-    table = peer.connect(str(folder / "lance")).create_table("path", batches(), schema=kinds)
+    table: Any = peer.connect(str(folder / "lance")).create_table("path", batches(), schema=kinds)
     lists = max(16, int(np.sqrt(len(vectors))))
     table.create_index("dot", num_partitions=lists, num_sub_vectors=WIDTH // 8)
 
