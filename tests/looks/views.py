@@ -19,11 +19,12 @@ ASKED = quote("Return the time of day\nParse a document\nOpen a network connecti
 
 
 class Look(NamedTuple):
-    """A view at an address, and what is there once it is drawn."""
+    """A view at an address, what is there once it is drawn, and what is clicked before."""
 
     name: str
     path: str
     ready: str
+    click: str | None = None
 
 
 LOOKS = (
@@ -32,6 +33,12 @@ LOOKS = (
         "search", f"/search?q={quote('compress a file')}&mode=soft&value=module", "#filters button"
     ),
     Look("search-hard", f"/search?q={quote('parse a date')}&mode=hard", "#filters button"),
+    Look(
+        "tokens",
+        f"/search?q={quote('how do I compress a large file')}&k=3",
+        "#results .pairs table",
+        "#results .pairs summary >> nth=2",
+    ),
     Look("attention", f"/attention?q={LINES}", "#picture [data-row]"),
     Look("lines", f"/attention?q={LINES}&as=lines&n=3", "#picture [data-row]"),
     Look("compare", f"/compare?collection=modules&before=1&after=2&q={ASKED}", "#picture circle"),
@@ -76,6 +83,8 @@ def pictures(browser: Any, base: str, out: Path, only: str = "") -> Iterator[Pat
 
 def _open(page: Any, base: str, look: Look) -> None:
     page.goto(base + look.path)
+    if look.click is not None:
+        page.click(look.click)
     page.wait_for_selector(look.ready, state="attached")
     if look.name == "add":
         file = {"name": "books.csv", "mimeType": "text/csv", "buffer": CSV.encode()}

@@ -42,7 +42,8 @@ MAX_BATCH_CONDITIONS = 1024
 MAX_BATCH_MASKED = 100_000
 """Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
 MAX_BATCH_RERANK = 2000
-"""Documents to score once more in all searches of a batch: some 15 seconds of the encoder."""
+"""Documents to score once more in all searches of a batch: some 15 seconds of the encoder. It is
+checked once the version is known (`attend.search.rerank`), which may rerank by default."""
 MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
@@ -257,22 +258,21 @@ class BatchRequest(Request):
         sums = (
             ("hits (k)", sum(map(_hits, self.searches)), MAX_BATCH_HITS),
             ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
-            (
-                "documents to rerank",
-                sum(one.rerank or 0 for one in self.searches),
-                MAX_BATCH_RERANK,
-            ),
             ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
         )
         for noun, count, limit in sums:
             if count > limit:
-                raise WrongField(
-                    "searches",
-                    f"the searches have {count:,} {noun} together, but at most {limit:,} are "
-                    f"taken; send several batches",
-                )
+                raise WrongField("searches", too_many(noun, count, limit))
         return self
+
+
+def too_many(noun: str, count: int, limit: int) -> str:
+    """Return the sentence about a batch that has more of something than is taken at once."""
+    return (
+        f"the searches have {count:,} {noun} together, but at most {limit:,} are taken; send "
+        f"several batches"
+    )
 
 
 def _present(searches: list[SearchRequest], field: str) -> list[Any]:

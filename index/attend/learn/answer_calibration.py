@@ -19,7 +19,8 @@ from attend.attention import partition
 from attend.learn.answers import AnswerTargets
 from attend.learn.blends import Blends, Held
 from attend.learn.calibration import Calibration
-from attend.learn.no_answer import NO_LEVELS, SHARES, fit_null, minimise, threshold_at
+from attend.learn.fit import minimise
+from attend.learn.no_answer import NO_LEVELS, SHARES, fit_null, threshold_at
 from attend.measure.statistics import auroc, calibration_error
 from attend.types import Bool, Float64, Int64
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from attend.attention import partition
 from attend.learn.data import UNIT_SCALE
+from attend.learn.fit import minimise
 from attend.learn.no_answer import (
     ERROR_RATE,
     SHARES,
     Levels,
     confidence,
     fit_null,
-    minimise,
     null_logits,
     threshold_at,
 )

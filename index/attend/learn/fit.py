@@ -1,4 +1,4 @@
-"""What every objective fits, the loop that fits it, and fits that run in parallel.
+"""What every objective fits, the loops that fit it, and fits that run in parallel.
 
 W_Q and W_K are the identity plus what is learned: they start at the identity (or at the directions
 in which embeddings vary most), so that nothing learned is nothing changed. Some keys have an offset
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from scipy.optimize import minimize
 
 from attend.arrays import unit
 from attend.errors import Conflict
@@ -31,6 +32,9 @@ MOST_RUNS = 32
 
 Watch = Callable[[float], None]
 """Receives the progress of a fit, 0 to 1; may raise to stop it."""
+
+Slope = Callable[[Float64], tuple[float, Float64]]
+"""Gives a loss and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,14 @@ def descend(
         loss.backward()
         optimiser.step()
         schedule.step()
+
+
+def minimise(
+    loss: Slope, start: Sequence[float], bounds: Sequence[tuple[float, float]] | None = None
+) -> tuple[Float64, float]:
+    """Return the point of least loss near a start, and that loss, by L-BFGS."""
+    point = minimize(loss, np.array(start), jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(point.x, dtype=np.float64), float(point.fun)
 
 
 def shuffled_batches(

@@ -7,14 +7,13 @@ documents behind its best: an answer stands out from them, and what is not answe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from attend.attention import partition, runners_up
+from attend.learn.fit import minimise
 from attend.types import Bool, Float64
 
 ERROR_RATE = 0.05
@@ -33,17 +32,6 @@ Levels: TypeAlias = tuple[float, float]
 """How much of the `runners_up` of a question is added to its no-answer logit, each from 0 to 1."""
 
 NO_LEVELS: Levels = (0.0, 0.0)
-
-Slope = Callable[[Float64], tuple[float, Float64]]
-"""Gives a loss and its gradient."""
-
-
-def minimise(
-    loss: Slope, start: Sequence[float], bounds: Sequence[tuple[float, float]] | None = None
-) -> tuple[Float64, float]:
-    """Return the point of least loss near a start, and that loss, by L-BFGS."""
-    point = minimize(loss, np.array(start), jac=True, method="L-BFGS-B", bounds=bounds)
-    return np.asarray(point.x, dtype=np.float64), float(point.fun)
 
 
 def fit_null(

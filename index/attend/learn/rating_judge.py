@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.learn.data import Ratings
+from attend.learn.fit import minimise
 from attend.learn.held_out import SPLITS, Split
-from attend.learn.no_answer import minimise
 from attend.learn.promotion import (
     SIGNIFICANCE,
     TOLERANCE,

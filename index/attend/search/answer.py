@@ -84,10 +84,7 @@ class Answering:
         self.searches = searches
         self.options = searches[0].request
         self.types, self.tokens = readers
-        count, tuning = self.options.rerank, attention.scoring.view.version.tuning
-        if count or (count is None and tuning.rerank):
-            attention = rerank(attention, searches, count, store, self.tokens)
-        self.attention = attention
+        self.attention = attention = rerank(attention, searches, store, self.tokens)
         self.passing = passing
         self.store = store
         self.foreign = foreign
