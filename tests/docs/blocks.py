@@ -22,8 +22,9 @@ OUTPUTS = ("text", "json")
 """Languages of a block that shows what the block directly above it prints."""
 
 TOLERANCE = 0.02
-"""Numbers with a decimal point may differ by this much, or by this share: processors round the
-encoder's products differently."""
+"""Numbers with a decimal point may differ by this much, or by this share: the encoder computes in
+bfloat16 where the processor multiplies it. What is learned from that may differ by more: a remark
+`<!-- within: 0.1 -->` above a block says by how much."""
 
 _PIECE = re.compile(
     r"^```(?P<language>[^\n`]*)\n(?P<code>.*?)^```$|^<!-- (?P<remark>.*?)-->$", re.DOTALL | re.M
@@ -39,6 +40,7 @@ class Block:
         line: the line of the page on which it begins.
         output: the text of the block below it, which shows what it prints.
         reason: why it is not run, from a remark `<!-- not run: … -->` above it.
+        tolerance: by how much, or by which share, numbers of the output may differ.
     """
 
     language: str
@@ -46,6 +48,7 @@ class Block:
     line: int
     output: str | None = None
     reason: str | None = None
+    tolerance: float = TOLERANCE
 
     @property
     def runs(self) -> bool:
@@ -55,7 +58,7 @@ class Block:
 def blocks(text: str) -> list[Block]:
     """Return the blocks of a page in order, each with the output that the page shows."""
     listed: list[Block] = []
-    reason, end = None, 0
+    reason, tolerance, end = None, TOLERANCE, 0
     for piece in _PIECE.finditer(text):
         follows = not text[end : piece.start()].strip()
         end, line = piece.end(), text.count("\n", 0, piece.start()) + 1
@@ -64,6 +67,8 @@ def blocks(text: str) -> list[Block]:
             kind, _, content = remark.partition(":")
             if kind == "not run":
                 reason = content.strip()
+            elif kind.strip() == "within":
+                tolerance = float(content)
             elif kind == "run":
                 listed.append(Block(SHELL, content, line))
             continue
@@ -71,8 +76,8 @@ def blocks(text: str) -> list[Block]:
         if follows and listed and language in OUTPUTS and listed[-1].runs and reason is None:
             listed[-1].output = code
             continue
-        listed.append(Block(language, code, line, reason=reason))
-        reason = None
+        listed.append(Block(language, code, line, reason=reason, tolerance=tolerance))
+        reason, tolerance = None, TOLERANCE
     return listed
 
 
@@ -81,7 +86,7 @@ def uses_library(text: str) -> bool:
     return "<!-- library -->" in text
 
 
-def difference(expected: str, printed: str) -> str | None:
+def difference(expected: str, printed: str, tolerance: float = TOLERANCE) -> str | None:
     """Return a sentence if an output is not what a page shows, and None if it is.
 
     In the page `…` stands for any text within a line, and alone on its line for any lines.
@@ -94,7 +99,7 @@ def difference(expected: str, printed: str) -> str | None:
         return shown
     numbers = [float(number) for line in lines for number in _NUMBER.findall(line)]
     for number, group in zip(numbers, match.groups(), strict=True):
-        if abs(number - float(group)) > max(TOLERANCE, TOLERANCE * abs(number)):
+        if abs(number - float(group)) > tolerance * max(1.0, abs(number)):
             return f"{number} is {group} now. {shown}"
     return None
 

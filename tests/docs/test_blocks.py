@@ -59,7 +59,7 @@ def test_a_page_prints_what_it_shows(name: str, folder: Path, warm: Path) -> Non
                 continue
             printed = session.run(block)
             if block.output is not None:
-                found = difference(block.output, printed)
+                found = difference(block.output, printed, block.tolerance)
                 assert found is None, f"{name}, line {block.line}: {found}"
     finally:
         session.close()

@@ -20,6 +20,9 @@ from tests.places import PACKAGES, ROOT
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 SECONDS = 300
 
+LEARNED = 0.1
+"""By how much numbers may differ: most are of what was learned."""
+
 
 @pytest.fixture(scope="module")
 def kernel(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -51,7 +54,7 @@ def test_a_notebook_prints_what_it_shows(path: Path, kernel: str, tmp_path: Path
     NotebookClient(run, timeout=SECONDS, kernel_name=kernel, resources=resources).execute()
     for before, after in zip(stored.cells, run.cells, strict=True):
         if before.cell_type == "code":
-            found = difference(printed(before), printed(after))
+            found = difference(printed(before), printed(after), LEARNED)
             assert found is None, f"{before.source}\n{found}"
 
 
