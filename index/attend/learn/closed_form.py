@@ -8,6 +8,7 @@ histories as further rows: P is the inverse of XᵀX + α S Sᵀ + λI.
 
 A document without interactions has words only. Its row and its column follow from those of the
 documents with interactions by a ridge regression on words, and likeness by words is added to both.
+On average over all histories it counts no more than documents with interactions do.
 
 Beyond `MOST_EXACT` documents P is that of a truncated singular value decomposition: the directions
 in which histories and words vary most, and 1 / λ for all others.
@@ -176,6 +177,8 @@ class _Weights:
         gram = (side @ side.T).toarray()
         gram[np.diag_indices_from(gram)] += WORD_RIDGE
         self._regression = linalg.cho_factor(gram) if gram.size and len(others) else None
+        self._level = 1.0
+        self._level = self._level_of(np.asarray(histories.sum(axis=0), dtype=np.float64))
 
     def entries(self) -> Iterator[tuple[Int64, Int64, Float64]]:
         """Yield rows, columns and values of a block's largest weights."""
@@ -199,6 +202,25 @@ class _Weights:
         covering = int(np.ceil(1 + (shares < COVERED).sum(axis=1).mean())) if size else 0
         return max(ENTRIES, min(covering, MOST_ENTRIES // max(1, size)))
 
+    def _level_of(self, counts: Float64) -> float:
+        """Return the factor that brings documents without interactions down to the level of others.
+
+        A document of the closed form is expected about as often as it was met. Likeness adds up
+        over a long history, and would have all of it where nobody met a document. (nDCG@10 on
+        validation parts, before and after: of simulated users with 70 films each .149, .247; of
+        readers of goodbooks .215, .216.)
+
+        Args:
+            counts: (k,) interactions of each document.
+        """
+        if self._regression is None:
+            return 1.0
+        histories = counts[None]  # the sum over all users, as weights add up
+        to_known = self._times(histories)
+        to_others = self._to_others(to_known, np.asarray(histories @ self._words))
+        expected, level = float(to_known.mean()), float(to_others.mean())
+        return min(1.0, max(0.0, expected) / level) if level > 0 else 1.0
+
     def _block(self, places: Int64, is_known: bool) -> tuple[Float64, Float64]:
         """Return the weights of some documents for those with interactions, and for the others."""
         size = len(self._warm)
@@ -214,8 +236,13 @@ class _Weights:
             to_known = self._times(self._shares(words, likeness)) + LIKENESS * likeness
         if self._regression is None:
             return to_known, np.zeros((len(places), len(self._others)))
-        by_word = self._by_word(to_known) + LIKENESS * words.toarray()  # (b, t)
-        return to_known, np.asarray(UNSHRUNK * by_word @ self._new_words.T)
+        return to_known, self._to_others(to_known, words.toarray())
+
+    def _to_others(self, to_known: Float64, words: Float64) -> Float64:
+        """Return the weights for documents without interactions, by those for others (b, k) and by
+        words (b, t)."""
+        by_word = self._by_word(to_known) + LIKENESS * words  # (b, t)
+        return np.asarray(self._level * UNSHRUNK * by_word @ self._new_words.T)
 
     def _times(self, rows: Float64) -> Float64:
         """Return rows @ B."""

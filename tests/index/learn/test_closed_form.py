@@ -54,14 +54,23 @@ def test_documents_without_interactions_have_what_their_words_predict(count):
     kernel = warm @ warm.T + closed_form.WORD_RIDGE * np.eye(KNOWN)
     shares = np.linalg.solve(kernel, warm @ cold.T)  # kernel ridge: (15, 5)
     items, likeness = ridge_by_item(met, words, form), closed_form.LIKENESS
-    np.testing.assert_allclose(
-        weights[:KNOWN, KNOWN:],
-        closed_form.UNSHRUNK * (items @ shares + likeness * warm @ cold.T),
-        atol=1e-6,
-    )
+    to_cold = closed_form.UNSHRUNK * (items @ shares + likeness * warm @ cold.T)
+    known = met.toarray()[:, :KNOWN]
+    level = (known @ items).mean() / (known @ to_cold).mean()
+    np.testing.assert_allclose(weights[:KNOWN, KNOWN:], min(1, level) * to_cold, atol=1e-6)
     np.testing.assert_allclose(
         weights[KNOWN:, :KNOWN], shares.T @ items + likeness * cold @ warm.T, atol=1e-6
     )
+
+
+def test_long_histories_are_not_filled_with_documents_that_nobody_met():
+    """Every document is like all others by words, and each history has most of those known."""
+    rng = np.random.default_rng(1)
+    met = sparse_of((rng.random((50, ALL)) < 0.6) & (np.arange(ALL) < KNOWN))
+    words = sparse_of(unit(1 + 0.1 * rng.random((ALL, WORDS))))
+    weights = item_weights(met, words, ClosedForm(16.0, 0.0)).toarray()
+    expected = met.toarray() @ weights  # (50, 20)
+    assert expected[:, KNOWN:].mean() == pytest.approx(expected[:, :KNOWN].mean())
 
 
 def test_without_words_nothing_is_said_of_documents_without_interactions():
