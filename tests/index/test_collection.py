@@ -319,6 +319,17 @@ def test_a_batch_answers_each_as_if_it_were_alone(five):
         five.search_many([requests[0]] * (MAX_BATCH + 1))
 
 
+def test_a_batch_blends_all_documents_for_each_as_if_it_were_alone(five):
+    queries = [QUERY, [0, 1.0, 0, 0], {"id": "d3"}, [0, 0, 1.0, 1]]
+    options = {"mode": "soft", "attend": "all", "scale": 0.3, "value": "category"}
+    together = five.search_many(
+        [parse(SearchRequest, {"query": query, **options}) for query in queries]
+    )
+    for query, answer in zip(queries, together, strict=True):
+        alone = five.search(query, **options).answer["distribution"]
+        assert answer.answer["distribution"] == pytest.approx(alone)
+
+
 @pytest.mark.parametrize(
     ("query", "options", "error", "said"),
     [

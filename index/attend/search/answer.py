@@ -246,8 +246,8 @@ class Answering:
         elif self.attention.all_weights is None:
             blocks = [(attended.documents, attended.head_weights)]
         else:
-            every = self.attention.all_weights()
-            blocks = ((block.documents, block.heads[query]) for block in every)
+            every = self.attention.all_weights(slice(query, query + 1))
+            blocks = ((block.documents, block.heads[0]) for block in every)
         for rows, weights in blocks:
             documents = self._documents(rows)
             ids = [document.id for document in documents]

@@ -63,7 +63,7 @@ class Attention:
         exact: true if no better document can be missing.
         scoring: of the queries, to explain single documents.
         recall: where keys are quantised, the share of the ten nearest that searches find.
-        all_weights: a reading of the weights of all documents, where all share them.
+        all_weights: a reading of some queries' weights of all documents, where all share them.
         first: `attended` before the best were scored once more; None where they were not.
     """
 
@@ -71,7 +71,7 @@ class Attention:
     exact: bool
     scoring: Scoring
     recall: float | None = None
-    all_weights: Callable[[], Iterator[BlockWeights]] | None = None
+    all_weights: Callable[[slice], Iterator[BlockWeights]] | None = None
     first: list[Attended] | None = None
 
 
@@ -174,9 +174,10 @@ def _mixed(scoring: Scoring, rows: Int64 | None, attend: int, recall: float | No
 def _over_all(scoring: Scoring, rows: Int64 | None, keep: int) -> Attention:
     attended = _scan(scoring, rows, keep)
 
-    def all_weights() -> Iterator[BlockWeights]:
-        blocks = partial(scoring.blocks, rows)
-        return weights_by_block(scoring.heads, blocks, scoring.mechanism, attended, scoring.bias)
+    def all_weights(queries: slice) -> Iterator[BlockWeights]:
+        heads, blocks = scoring.heads[queries], partial(scoring.blocks, rows)
+        bias = partial(scoring.bias, queries=queries)
+        return weights_by_block(heads, blocks, scoring.mechanism, attended[queries], bias)
 
     return Attention(attended, True, scoring, all_weights=all_weights)
 
@@ -340,9 +341,8 @@ def _logits(scoring: Scoring, query: int, documents: Int64) -> Logits:
 def _block_logits(scoring: Scoring, query: int, documents: KeyTable) -> Logits:
     one = slice(query, query + 1)
     heads, shift = scoring.heads[one].astype(np.float64), scoring.shift[one, :, None]
-    return Logits(
-        documents.rows, scoring.mechanism.logits(heads, scoring.by_head(documents), shift)[0]
-    )
+    z = scoring.mechanism.logits(heads, scoring.by_head(documents), shift)
+    return Logits(documents.rows, z[0])
 
 
 def _with_words(scoring: Scoring, query: int, by_keys: Logits) -> Logits:
