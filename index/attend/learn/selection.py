@@ -36,6 +36,10 @@ class Choice(Protocol):
     def cost(self) -> float:
         """The gain that its parts must be worth together."""
 
+    @property
+    def plain(self) -> bool:
+        """A choice that no other may be behind on documents that are known."""
+
     def __hash__(self) -> int: ...
 
 
@@ -101,24 +105,31 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
 
     New documents come unannounced, and who adds them did not choose to lose by it. A choice that
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
-    promotion test then says how many more questions could tell.
+    promotion test then says how many more questions could tell. One that is beyond doubt behind a
+    plain one on known documents is taken only where none gains anything that is not: a gain on new
+    documents is no reason to lose where most of the use is.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
     shares = weights(samples, share_seen)
     costs = [choice.cost for choice in choices]
     totals = -np.array(costs)
-    now, safe = 0.0, np.ones(len(choices), dtype=bool)
+    now, safe, level = 0.0, np.ones(len(choices), dtype=bool), np.ones(len(choices), dtype=bool)
+    plain = np.array([choice.plain for choice in choices])
     for split, (before, after) in samples.items():
         now += shares[split] * before.mean()
         totals += shares[split] * after.mean(axis=1)
         if split not in FAMILIAR:
             totals -= shares[split] * np.maximum(0.0, before.mean() - after.mean(axis=1))
+        elif plain.any():
+            behind = after[plain][after[plain].mean(axis=1).argmax()] - after
+            level &= behind.mean(axis=1) <= DOUBT * _errors(behind)
         gains = after - before
-        error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
-        safe &= gains.mean(axis=1) - DOUBT * error > -tolerance
-    if safe.any() and totals[safe].max() > now:
-        totals[~safe] = -np.inf
+        safe &= gains.mean(axis=1) - DOUBT * _errors(gains) > -tolerance
+    for allowed in (safe & level, safe):
+        if allowed.any() and totals[allowed].max() > now:
+            totals[~allowed] = -np.inf
+            break
     return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
 
 
@@ -203,6 +214,11 @@ def _values(
     before = np.concatenate([fold.before for fold in folds])
     after = [np.stack([fold.after[choice] for choice in choices]) for fold in folds]
     return before, np.concatenate(after, axis=1)
+
+
+def _errors(gains: Float64) -> Float64:
+    """Return the standard error of each row's mean: (c, h) to (c,)."""
+    return np.asarray(gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1)))
 
 
 def _without(judged: Judged[C], units: Int64) -> Judged[C]:

@@ -84,7 +84,9 @@ class Answering:
         self.searches = searches
         self.options = searches[0].request
         self.types, self.tokens = readers
-        self.attention = attention = rerank(attention, searches, store, self.tokens)
+        if self.options.rerank or attention.scoring.view.version.tuning.rerank:
+            attention = rerank(attention, searches, store, self.tokens)
+        self.attention = attention
         self.passing = passing
         self.store = store
         self.foreign = foreign

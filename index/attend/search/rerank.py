@@ -70,12 +70,9 @@ def check_batch(
     """Raise InvalidRequest for a batch with more documents to score once more than are taken."""
     if len(requests) * MAX_RERANK <= MAX_BATCH_RERANK:
         return  # whatever any version does
-    tunings: dict[int | None, Mapping[str, Any]] = {}
-    for stored in store.projections():
-        if stored.role == "search":
-            tunings[stored.version] = stored.tuning
-            if stored.active:
-                tunings[None] = stored.tuning
+    versions = [one for one in store.projections() if one.role == "search"]
+    tunings: dict[int | None, Mapping[str, Any]] = {one.version: one.tuning for one in versions}
+    tunings[None] = next((one.tuning for one in versions if one.active), {})
     count = 0
     for request in requests:
         # A version that is not there is an error of its search alone.

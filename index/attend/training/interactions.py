@@ -1,11 +1,9 @@
 """The interactions objective: from histories to a version that recommends what comes next.
 
-Some interactions are withheld, the latest where they have times, and some documents are withheld
-from everybody. What is better on both than what recommends now is fitted again to everything, and
-recommends from then on.
-
-The first choices are the closed forms of items and words, alone; what is learned by attention has
-to be better, by itself or beside one of them.
+Some interactions are withheld, the latest where they have times, and some documents from everybody.
+What is better on both than what recommends now is fitted again to everything, and recommends then.
+The first choices are closed forms of items and words; attention, by itself or beside one of them,
+has to be better, on documents that are known, too.
 """
 
 from __future__ import annotations
@@ -49,8 +47,8 @@ LABELS = {
 }
 
 GATE, QUERY, ITEMS = "gate", "query", "items"
-"""Terms of documents: how much one counts in a history (n, 1), by how much it is moved as a
-query, before W_Q (n, d), and its weights for others."""
+"""Terms of documents: how much one counts in a history (n, 1), by how much it is moved as a query,
+before W_Q (n, d), and its weights for others."""
 
 FORMS: Mapping[str, ClosedForm] = {
     "items": ClosedForm(2.0, 0.0),
@@ -60,14 +58,15 @@ FORMS: Mapping[str, ClosedForm] = {
     "regularised items and words": ClosedForm(16.0, 0.5),
 }
 """The last two suit long histories. (nDCG@10 of items alone on validation parts: of simulated users
-with 70 films each .212 with ridge 2, .242 with 16; of readers of goodbooks .197 and .178.)"""
+with 70 films each .212 with ridge 2, .242 with 16; of readers of goodbooks .197, .178.)"""
 
-BESIDE = "items and words"
-"""The form that every learned attention is tried beside, where texts have words."""
+BESIDE = ("items and words", "regularised items and words")
+"""The forms that every learned attention is tried beside, where texts have words."""
 
-STRENGTH = 5.0
-"""The factor from the weights of a closed form to logits, which order documents as its scores do.
-(nDCG@10 on a validation part of goodbooks: .197; so .197 with 2, .198 with 5, .194 with 20.)"""
+STRENGTH = 2.5
+"""The factor from weights of a closed form to logits, by its ridge, which makes weights smaller.
+(nDCG@10 on validation parts: of goodbooks with ridge 2 .198 with a factor of 5, .194 with 20; of
+simulated users with 70 films each, ridge 16 beside attention .236 with 5, .241 with 50.)"""
 
 SOFTENED = 0.4
 """The factor on the scale of a learned attention beside a closed form, for both speak of the same.
@@ -77,8 +76,8 @@ FAINT = 0.01
 """The scale of texts beside a closed form alone: they order what it has no weight for."""
 
 SHARES = (0.5, 1.0)
-"""How far from the start to the fit: part of the way often serves new documents best by itself.
-Beside a closed form it does not. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
+"""How far from the start to the fit: part of the way often serves new documents best by itself, but
+not beside a closed form. (nDCG@10 on a validation part of goodbooks: .206; half: .203.)"""
 
 HALVES = 2
 """Users judge in halves: each by what the other would choose."""
@@ -98,6 +97,11 @@ class NextItemsChoice(NamedTuple):
         learned = 0 if self.recipe is None else 1 + self.offsets
         return selection.PART_COST * (learned + (self.form is not None))
 
+    @property
+    def plain(self) -> bool:
+        """A closed form alone."""
+        return self.recipe is None and self.form is not None
+
     def of(self, fitted: Fitted) -> Fitted:
         """Return that much of a fit."""
         part = fitted.mixed(np.eye(len(fitted.w_q), dtype=np.float32), self.share)
@@ -109,7 +113,7 @@ class NextItemsChoice(NamedTuple):
 
 def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
     """Return what is tried where these closed forms are possible."""
-    beside = BESIDE if BESIDE in forms else forms[0]
+    beside = [form for form in BESIDE if form in forms] or forms[:1]
     return [
         NextItemsChoice(None),
         *(NextItemsChoice(None, form=form) for form in forms),
@@ -118,18 +122,14 @@ def choices_of(forms: Sequence[str]) -> list[NextItemsChoice]:
             for name in next_items.RECIPES
             for share in SHARES
             for moved in (False, True)
-            for form in (None, beside)
+            for form in (None, *beside)
             if form is None or share == 1
         ),
     ]
 
 
 class Learned(NamedTuple):
-    """A choice after its fit.
-
-    Attributes:
-        items: item weights (n, n) on the scale of logits; None for none.
-    """
+    """A choice after its fit; item weights (n, n) on the scale of logits, None for none."""
 
     fitted: Fitted
     items: Sparse | None
@@ -320,9 +320,9 @@ class InteractionsObjective(ObjectiveRun):
 
     def _item_weights(self, form: str | None, histories: Sparse) -> Sparse | None:
         """Return the weights of a closed form (n, n) on the scale of logits."""
-        if form is None:
+        if (chosen := FORMS.get(form or "")) is None:
             return None
-        return STRENGTH * item_weights(histories, self.material.words, FORMS[form])
+        return STRENGTH * chosen.ridge * item_weights(histories, self.material.words, chosen)
 
     # -- judging -----------------------------------------------------------------------------------
 

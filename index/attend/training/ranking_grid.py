@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attend.learn.data import Memory, Questions
-from attend.learn.fit import Fitted, Watch, regressed, unlearned
+from attend.learn.fit import Fitted, regressed, unlearned
 from attend.learn.held_out import QuestionFold, Split
 from attend.learn.ranking import RECIPE, fit_ranking
 from attend.learn.selection import PART_COST
@@ -46,34 +46,19 @@ class MatrixChoice(NamedTuple):
     share: float
 
     def fit(
-        self,
-        memory: Memory,
-        questions: Questions,
-        *,
-        start: Float32,
-        offsets: bool,
-        seed: int,
-        watch: Watch,
+        self, memory: Memory, questions: Questions, *, start: Float32, **options: Any
     ) -> Fitted:
         """Go the share of the way from the start (d_k, d) to the fit to questions.
 
         Args:
-            offsets: whether keys get offsets, if the recipe has any.
+            options: those of `fit_ranking`, for its recipe.
         """
         if not self.share:
             return unlearned(memory, start)
         if self.recipe == REGRESSION:
             fitted = fit_regression(memory, questions, start)
         else:
-            fitted = fit_ranking(
-                memory,
-                questions,
-                start=start,
-                offsets=offsets,
-                recipe=RECIPE,
-                seed=seed,
-                watch=watch,
-            )
+            fitted = fit_ranking(memory, questions, start=start, recipe=RECIPE, **options)
         return fitted.mixed(start, self.share)
 
 
@@ -104,6 +89,11 @@ class RankingChoice(NamedTuple):
     coverage: float = 0.0
     memory: float = 0.0
     recipe: str = RECIPE.name
+
+    @property
+    def plain(self) -> bool:
+        """No choice here is the measure of others."""
+        return False
 
     @property
     def matrices(self) -> MatrixChoice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -152,6 +154,35 @@ def test_noise_that_both_views_share_looks_no_better_than_it_is():
         gains.append(mix.after.sum() - 0.5)
     standard_error = np.std(gains) / np.sqrt(len(gains))
     assert np.mean(gains) < 3 * standard_error
+
+
+class Form(NamedTuple):
+    name: str
+    plain: bool = False
+    cost: float = 0.0
+
+
+def test_a_gain_on_new_documents_is_no_reason_to_fall_behind_a_plain_choice():
+    form, behind, ahead = Form("form", plain=True), Form("behind"), Form("ahead")
+    familiar = {form: [0.4, 0.6], behind: [0.35, 0.54], ahead: [0.5, 0.5]}
+    new = {form: [0.1, 0.1], behind: [0.9, 0.9], ahead: [0.2, 0.2]}
+
+    def judged(left_out: Form | None = None, now: float = 0.0) -> list[Judged]:
+        return [
+            Judged(
+                view,
+                np.arange(2),
+                np.full(2, now),
+                {choice: np.array(row) for choice, row in rows.items() if choice != left_out},
+            )
+            for view, rows in (("random", familiar), ("new", new))
+        ]
+
+    assert best(judged(), 0.5) == ahead
+    assert best(judged(left_out=form), 0.5) == behind
+    assert best(judged(left_out=ahead), 0.5) == form
+    # Where nothing else gains, what is behind is better than nothing.
+    assert best(judged(left_out=ahead, now=0.4), 0.5) == behind
 
 
 # -- the mix ---------------------------------------------------------------------------------------
