@@ -18,15 +18,7 @@ import numpy as np
 
 from attend.attention import log_shares, log_total
 from attend.learn.data import Memory, Sparse
-from attend.learn.fit import (
-    Fitted,
-    Recipe,
-    Residual,
-    Watch,
-    descend,
-    regressed,
-    shuffled_batches,
-)
+from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
 from attend.types import Float32, Float64, Int64
 
 RECIPE = Recipe(
@@ -109,8 +101,8 @@ class Answers:
 class ValueMap:
     """W_V: an affine map of blended vectors, so that answers come nearer to what is right.
 
-    Fitted by ridge regression from the identity: the blend of noisy neighbours is too bold where
-    values say little of each other, and too timid at the edge.
+    Fitted by ridge regression from the identity (Hoerl and Kennard 1970): the blend of noisy
+    neighbours is too bold where values say little of each other, and too timid at the edge.
     """
 
     w: Float64  # (v, v)
@@ -137,8 +129,13 @@ def fit_output(blends: Float64, truth: Float64, ridge: float) -> ValueMap:
         ridge: above 0, how much staying at the identity counts, beside blends of the same spread.
     """
     mean, target = blends.mean(axis=0), truth.mean(axis=0)
-    x = blends - mean  # where all blends are the same, they say nothing but where to move them
-    w = np.eye(len(mean)) + regressed(x, truth - target - x, ridge)  # what the identity leaves
+    x = blends - mean
+    rest = truth - target - x  # what the identity leaves
+    moments = x.T @ x
+    # Where all blends are the same, they say nothing but where to move them.
+    penalty = ridge * (float(np.trace(moments)) / len(moments) or 1.0)
+    change = np.linalg.solve(moments + penalty * np.eye(len(moments)), x.T @ rest).T
+    w = np.eye(len(moments)) + change
     return ValueMap(w, target - w @ mean)
 
 

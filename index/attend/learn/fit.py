@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from attend.arrays import unit
 from attend.errors import Conflict
 from attend.learn.data import Memory
-from attend.types import Float32, Float64, Floats, Int64
+from attend.types import Float32, Float64, Int64
 
 Batch = TypeVar("Batch", contravariant=True)
 Result = TypeVar("Result")
@@ -242,27 +242,6 @@ def unlearned(memory: Memory, start: Float32) -> Fitted:
     """Return the start itself as a fit."""
     none = np.empty(0, dtype=np.int64), np.empty((0, start.shape[1]), dtype=np.float32)
     return Fitted(start, start, memory.scale, *none)
-
-
-def regressed(vectors: Floats, moves: Floats, ridge: float) -> Float64:
-    """Return the matrix W (v, d) of least squared error of moves ≈ vectors Wᵀ, by ridge regression.
-
-    It is that of Hoerl and Kennard (1970, "Ridge regression"): W is pulled towards 0.
-
-    Args:
-        vectors: (n, d).
-        moves: (n, v), where each vector should be moved to.
-        ridge: above 0, the strength of that pull, in units of the mean square along a direction.
-
-    >>> regressed(np.eye(2), np.array([[0.0, 1.0], [0.0, 0.0]]), ridge=1.0).tolist()
-    [[0.0, 0.0], [0.5, 0.0]]
-    """
-    x = np.asarray(vectors, dtype=np.float64)
-    moments = x.T @ x
-    # Where all vectors are zero, they say nothing.
-    penalty = ridge * (float(np.trace(moments)) / len(moments) or 1.0)
-    change = np.linalg.solve(moments + penalty * np.eye(len(moments)), x.T @ moves)
-    return np.asarray(change.T, dtype=np.float64)
 
 
 class Residual:

@@ -15,7 +15,7 @@ from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds
 from attend.learn.promotion import LEAST_GAIN, PromotionVerdict, compare_splits, decide
-from attend.learn.ranking import Candidates, find_candidates
+from attend.learn.ranking import RECIPE, Candidates, find_candidates, fit_ranking
 from attend.learn.selection import (
     Judged,
     Outcome,
@@ -32,10 +32,8 @@ from attend.training.ranking_grid import (
     LEXICAL,
     MEMORY,
     OFFSETS,
-    REGRESSION,
     SHARES,
     HeldOutQuestions,
-    MatrixChoice,
     RankingChoice,
     Values,
 )
@@ -111,9 +109,9 @@ class RankingObjective(ObjectiveRun):
             raise NothingToLearn(ONE_QUESTION, self.figures)
         self.held_out = HeldOutQuestions(questions, self.material.memory)
         self.active = active_version(self.task)
-        self.candidates: dict[tuple[int, MatrixChoice, float], Candidates] = {}
-        # By fold: a fit, and the questions whose examples are keys; None: what answers.
-        self.fits: dict[tuple[int, MatrixChoice | None], tuple[Fitted, Questions]] = {}
+        self.candidates: dict[tuple[int, float, float], Candidates] = {}
+        # By fold and share: a fit, and the questions whose examples are keys; None: what answers.
+        self.fits: dict[tuple[int, float | None], tuple[Fitted, Questions]] = {}
         self.trial = RerankTrial.of(self.task, self.material, self.active)
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
@@ -123,7 +121,7 @@ class RankingObjective(ObjectiveRun):
     def cross_validate(self, watch: Watch) -> None:
         tries = [self._try_untrained, self.rank_as_now]
         if "matrices" in self.request.parts:
-            tries = [*(partial(self._try_trained, recipe) for recipe in SHARES), *tries]
+            tries.insert(0, self._try_trained)
         results = cross_validate(self.folds, tries, watch)
         self.judged = []
         for fold, values in zip(self.folds, results, strict=True):
@@ -140,8 +138,8 @@ class RankingObjective(ObjectiveRun):
         verdict = self._decided(outcomes)
         choices: dict[str, Json] = {
             "objective": "ranking",
+            "recipe": RECIPE.name if self.choice.share else "none",
             **self.choice._asdict(),
-            "recipe": self.choice.recipe if self.choice.share else "none",
             "rerank": RERANKED if self.reranks else 0,
             "dimensions": request.dimensions,
             "parts": list(request.parts),
@@ -165,14 +163,13 @@ class RankingObjective(ObjectiveRun):
 
     def _note(self, outcomes: Mapping[Split, object]) -> str:
         """Return what a reader of a promotion's reason must know besides."""
-        matrices = self.choice.share > 0 and self.choice.recipe != REGRESSION
-        moved = matrices and "offsets" in self.request.parts
+        moved = self.choice.share > 0 and "offsets" in self.request.parts
         parts = (OFFSETS if moved else "") + (TOKENS if self.reranks else "")
         return parts + ("" if "unseen" in outcomes else UNMEASURED)
 
     def fit(self, watch: Watch) -> None:
         questions = self.material.questions
-        self.fitted = self._fit(questions.some(answerable(questions)), self.choice.matrices, watch)
+        self.fitted = self._fit(questions.some(answerable(questions)), self.choice.share, watch)
 
     def version(self) -> NewVersion:
         calibration, memory = self.calibration, self.material.memory
@@ -192,18 +189,15 @@ class RankingObjective(ObjectiveRun):
 
     # -- one fold ----------------------------------------------------------------------------------
 
-    def _try_trained(self, recipe: str, fold: QuestionFold, watch: Watch) -> Values:
-        fitted = self._fit(fold.training, MatrixChoice(recipe, 1.0), watch)
+    def _try_trained(self, fold: QuestionFold, watch: Watch) -> Values:
+        fitted = self._fit(fold.training, 1.0, watch)
         values: Values = {}
-        for share in SHARES[recipe]:
-            learned = MatrixChoice(recipe, share)
-            values |= self._values(fold, learned, fitted.mixed(self.start, share))
-        watch(1.0)
+        for share in SHARES:
+            values |= self._values(fold, share, fitted.mixed(self.start, share))
         return values
 
     def _try_untrained(self, fold: QuestionFold, watch: Watch) -> Values:
-        fitted = unlearned(self.material.memory, self.start)
-        values = self._values(fold, RankingChoice(0.0).matrices, fitted)
+        values = self._values(fold, 0.0, unlearned(self.material.memory, self.start))
         watch(1.0)
         return values
 
@@ -231,7 +225,7 @@ class RankingObjective(ObjectiveRun):
         learned = choices["recipe"] != "none" and training.count
         fitted = self._fit(
             training,
-            MatrixChoice(choices["recipe"], float(choices["share"]) if learned else 0.0),
+            float(choices["share"]) if learned else 0.0,
             watch,
             start=start_of(memory, choices.get("dimensions")),
             # Versions from before parts could be chosen have all of them.
@@ -240,16 +234,16 @@ class RankingObjective(ObjectiveRun):
         projection = projection_of(fitted, memory, self.settings)
         return replace(self.active, projection=projection, offsets=offsets_of(fitted, memory))
 
-    def _values(self, fold: QuestionFold, learned: MatrixChoice, fitted: Fitted) -> Values:
+    def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
         values: Values = {}
-        self.fits[id(fold), learned] = fitted, fold.training
+        self.fits[id(fold), share] = fitted, fold.training
         for memory in MEMORY if self.moves else MEMORY[:1]:
-            values |= self._moved_values(fold, learned, fitted, memory)
+            values |= self._moved_values(fold, share, fitted, memory)
         return values
 
     def _moved_values(
-        self, fold: QuestionFold, learned: MatrixChoice, fitted: Fitted, memory: float
+        self, fold: QuestionFold, share: float, fitted: Fitted, memory: float
     ) -> Values:
         questions, parts = self.held_out.moved(fold, memory), self.request.parts
         among = [fold.ranked(split) for split in fold.splits]
@@ -258,37 +252,43 @@ class RankingObjective(ObjectiveRun):
         values: Values = {}
         for split, candidates in zip(fold.splits, by_split, strict=True):
             if split == fold.splits[0]:  # by which it is calibrated: ranked as searches rank
-                self.candidates[id(fold), learned, memory] = candidates
+                self.candidates[id(fold), share, memory] = candidates
             for factor in EXAMPLES if "examples" in parts else EXAMPLES[:1]:
                 by_keys = candidates.by_keys(factor)
                 for words in LEXICAL if worded else LEXICAL[:1]:
-                    choice = RankingChoice(learned.share, factor, *words, memory, learned.recipe)
+                    choice = RankingChoice(share, factor, *words, memory)
                     values[split, choice] = candidates.ndcg(candidates.with_words(by_keys, *words))
         return values
 
     def _fit(
         self,
         questions: Questions,
-        learned: MatrixChoice,
+        share: float,
         watch: Watch,
         *,
         start: Float32 | None = None,
         offsets: bool | None = None,
     ) -> Fitted:
-        """Fit W_Q and W_K to questions.
+        """Go a share of the way from the start to the fit.
 
         Args:
             start, offsets: where W_Q and W_K begin, and whether keys get offsets; as the request
                 says if absent.
         """
-        return learned.fit(
-            self.material.memory,
+        memory = self.material.memory
+        start = self.start if start is None else start
+        if not share:
+            return unlearned(memory, start)
+        fitted = fit_ranking(
+            memory,
             questions,
-            start=self.start if start is None else start,
+            start=start,
             offsets="offsets" in self.request.parts if offsets is None else offsets,
+            recipe=RECIPE,
             seed=self.request.seed,
             watch=watch,
         )
+        return fitted.mixed(start, share)
 
     # -- late interaction --------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class RankingObjective(ObjectiveRun):
     def _ranked(self, place: int, sample: Int64, choice: RankingChoice | None) -> Ranked:
         """Rank a sample of the questions of `judged` by a choice; by what answers now if None."""
         fold, split = [(fold, split) for fold in self.folds for split in fold.splits][place]
-        fitted, training = self.fits[id(fold), None if choice is None else choice.matrices]
+        fitted, training = self.fits[id(fold), None if choice is None else choice.share]
         if choice is None:
             choice = RankingChoice.of(self.active, moves=self.moves)
         questions = self.held_out.moved(fold, choice.memory).some(sample)
@@ -325,7 +325,7 @@ class RankingObjective(ObjectiveRun):
     def calibrate(self, watch: Watch) -> None:
         """Calibrate by everything held out and ranked among all documents, as searches rank."""
         folds, choice = self.folds, self.choice
-        parts = [self.candidates[id(fold), choice.matrices, choice.memory] for fold in folds]
+        parts = [self.candidates[id(fold), choice.share, choice.memory] for fold in folds]
         sizes: Counter[Split] = Counter()
         for fold in folds:
             sizes[fold.splits[0]] += len(fold.held_out)
@@ -334,7 +334,7 @@ class RankingObjective(ObjectiveRun):
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
         ]
-        fits = [(fold, self.fits[id(fold), choice.matrices][0]) for fold in folds]
+        fits = [(fold, self.fits[id(fold), choice.share][0]) for fold in folds]
         collection, material = self.task.collection, self.material
         hidden = scores_without_answers(collection, material, fits, choice[1:4], choice.memory)
         self.calibration = calibrate_checked(

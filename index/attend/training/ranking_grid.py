@@ -1,104 +1,46 @@
-"""The parameter grid of the ranking objective, its fits, and the questions that feedback moves."""
+"""The parameter grid of the ranking objective, and the questions that feedback has moved."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from attend.learn.data import Memory, Questions
-from attend.learn.fit import Fitted, regressed, unlearned
 from attend.learn.held_out import QuestionFold, Split
-from attend.learn.ranking import RECIPE, fit_ranking
 from attend.learn.selection import PART_COST
 from attend.settings import UNTRAINED_MEMORY
 from attend.training.hidden import feedback_of
-from attend.types import Float32, Float64
+from attend.types import Float64
 from attend.versions import Version
 
-REGRESSION = "ridge regression"
-"""The recipe of W_Q in closed form."""
-
-RIDGE = 2.0
-"""Its ridge. (nDCG@10 of SciFact's held-out training questions, the mean of two divisions: .7716
-with 1, .7726 with 2, .7714 with 4; .7668 without the recipe.)"""
-
-SHARES = {RECIPE.name: (0.3, 0.6, 1.0), REGRESSION: (1.0,)}
+SHARES = (0.3, 0.6, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
 LEXICAL = (
     *((0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.5, 0.0)),
     *((0.25, 1.0), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.5, 1.0)),
 )
 MEMORY = (0.0, UNTRAINED_MEMORY)
-"""The parameter grid: recipes with how far from the start to their fit, the factor on example keys,
-λ with γ, and how far feedback moves a query."""
+"""The parameter grid: how far from the start to the fit, the factor on example keys, λ with γ, and
+how far feedback moves a query."""
 
 OFFSETS = "; key offsets move documents with examples away from the queries of all others"
 """What a reader of a promotion's reason must know where key offsets were learned."""
 
 
-class MatrixChoice(NamedTuple):
-    """What is learned of W_Q and W_K: by which recipe, and how far to go from the start to its
-    fit, 0 for not at all."""
-
-    recipe: str
-    share: float
-
-    def fit(
-        self, memory: Memory, questions: Questions, *, start: Float32, **options: Any
-    ) -> Fitted:
-        """Go the share of the way from the start (d_k, d) to the fit to questions.
-
-        Args:
-            options: those of `fit_ranking`, for its recipe.
-        """
-        if not self.share:
-            return unlearned(memory, start)
-        if self.recipe == REGRESSION:
-            fitted = fit_regression(memory, questions, start)
-        else:
-            fitted = fit_ranking(memory, questions, start=start, recipe=RECIPE, **options)
-        return fitted.mixed(start, self.share)
-
-
-def fit_regression(memory: Memory, questions: Questions, start: Float32) -> Fitted:
-    """Learn W_Q by a ridge regression of the moves of feedback on its questions.
-
-    Feedback moves a query by the moves d_j − q_j of the stored questions like it
-    (`attend.search.memory`); this is the matrix that comes nearest to all of them at once.
-
-    Args:
-        questions: each with at least one relevant document.
-        start: (d_k, d), where W_Q begins, and where W_K stays.
-    """
-    fitted, feedback = unlearned(memory, start), feedback_of(questions, memory)
-    if feedback is None:
-        return fitted
-    change = regressed(feedback.questions, feedback.moves, RIDGE)  # (d, d)
-    return fitted._replace(w_q=(start @ (np.eye(len(change)) + change)).astype(np.float32))
-
-
 class RankingChoice(NamedTuple):
-    """How far to go from the start to the fit of a recipe; the factor on example keys, λ and γ; and
-    how far feedback moves a query."""
+    """How far to go from the start to the fit, 0 for not at all; the factor on example keys, λ and
+    γ; and how far feedback moves a query."""
 
     share: float
     examples: float = 0.0
     lexical: float = 0.0
     coverage: float = 0.0
     memory: float = 0.0
-    recipe: str = RECIPE.name
 
     @property
     def plain(self) -> bool:
         """No choice here is the measure of others."""
         return False
-
-    @property
-    def matrices(self) -> MatrixChoice:
-        """Return the choice of W_Q and W_K."""
-        return MatrixChoice(self.recipe, self.share)
 
     @classmethod
     def of(cls, version: Version, *, moves: bool) -> RankingChoice:

@@ -7,7 +7,6 @@ import pytest
 from scipy.optimize import minimize
 
 from attend.learn.answers import fit_output
-from attend.learn.fit import regressed
 
 W = np.array([[1.2, -0.3, 0.0], [0.4, 0.7, 0.1], [0.0, 0.2, 0.9]])
 B = np.array([1.0, -2.0, 0.5])
@@ -68,13 +67,3 @@ def test_a_map_of_scaled_vectors_is_one_of_the_vectors_themselves():
 def test_blends_that_are_all_the_same_tell_nothing():
     found = fit_output(np.ones((5, 2)), np.arange(10.0).reshape(5, 2), 0.1)
     np.testing.assert_allclose(found.of(np.ones((1, 2))), [[4.0, 5.0]])
-
-
-def test_a_regression_is_least_squares_with_its_pull_as_further_rows():
-    rng = np.random.default_rng(3)
-    vectors, moves = rng.normal(size=(40, 5)), rng.normal(size=(40, 2))
-    pull = np.sqrt(0.7 * (vectors**2).sum() / 5) * np.eye(5)
-    expected, *_ = np.linalg.lstsq(
-        np.concatenate([vectors, pull]), np.concatenate([moves, np.zeros((5, 2))]), rcond=None
-    )
-    np.testing.assert_allclose(regressed(vectors, moves, 0.7), expected.T, atol=1e-12)

@@ -34,10 +34,9 @@ from attend.learn.ranking import RECIPE, find_candidates, fit_ranking
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
 from attend.settings import Tuning
-from attend.training import Cancelled, ranking, ranking_grid, train
+from attend.training import Cancelled, ranking, train
 from attend.training.material import memory_of, read_questions, start_of
-from attend.training.ranking import MEASURE
-from attend.training.ranking_grid import REGRESSION, RankingChoice, fit_regression
+from attend.training.ranking import MEASURE, RankingChoice
 from attend.training.version import scale_now
 from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
@@ -110,7 +109,7 @@ def versions(collection) -> list[tuple[int, bool]]:
 @pytest.fixture
 def quick(monkeypatch):
     """A recipe of few steps."""
-    monkeypatch.setattr(ranking_grid, "RECIPE", replace(RECIPE, steps=(12, 12)))
+    monkeypatch.setattr(ranking, "RECIPE", replace(RECIPE, steps=(12, 12)))
 
 
 @pytest.fixture
@@ -156,29 +155,6 @@ def test_a_planted_map_is_found_and_promoted(learned):
     )
     assert now.mean() > first.mean() + 0.1
     assert paired_randomisation(now, first) < 0.05
-
-
-def test_a_planted_map_is_found_by_regression_and_tried_again_as_it_came_about(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(ranking, "SHARES", {REGRESSION: (1.0,)})
-    planted = Planted(0, 150, 0.9, 0.08)
-    collection = planted.collection(tmp_path)
-    planted.teach(collection, 90)
-    report = train(collection)
-    assert report["promoted"], report["reason"]
-    assert report["chosen"]["recipe"] == REGRESSION
-    assert report["after"][MEASURE] > report["before"][MEASURE] + 0.1
-    which = planted.rng.permutation(150)[:40]
-    queries = planted.asked(which)
-    first, now = (
-        reciprocal_ranks(collection, queries, which, projection=number)
-        for number in (1, report["version"])
-    )
-    assert now.mean() > first.mean() + 0.05
-    again = train(collection)
-    assert not again["promoted"]
-    assert again["before"][MEASURE] == pytest.approx(report["after"][MEASURE], abs=0.01)
 
 
 def test_held_out_figures_foretell_fresh_questions(learned):
@@ -302,7 +278,6 @@ def vector_world(folder: Path, encoder: Any, scorer: str):
 CHOICES = {
     "nothing": RankingChoice(0.0),
     "learned": RankingChoice(0.6),
-    "regression": RankingChoice(1.0, recipe=REGRESSION),
     "examples": RankingChoice(0.0, 0.8),
     "everything": RankingChoice(0.6, 0.8, 0.5, 1.0),
 }
@@ -321,7 +296,7 @@ def test_what_training_scores_is_what_search_scores(
     assert report["promoted"]
     version = collection.store.version(report["version"])
     expected = held_in(collection, CHOICES[choice])  # (q, n)
-    assert (len(version.offsets[0]) > 0) == (choice in ("learned", "everything"))
+    assert (len(version.offsets[0]) > 0) == (CHOICES[choice].share > 0)
     (scale,) = version.tuning["scale"]
     ids = [each.id for each in collection.page(limit=40).documents]
     for query, row in zip(queries, expected, strict=True):
@@ -346,9 +321,7 @@ def held_in(collection, choice: RankingChoice) -> np.ndarray:
     known = questions.some(answerable(questions))
 
     def fit(watch):
-        if choice.recipe == REGRESSION:
-            return fit_regression(memory, known, start)
-        recipe = ranking_grid.RECIPE
+        recipe = ranking.RECIPE
         return fit_ranking(memory, known, start=start, recipe=recipe, watch=watch)
 
     fitted = unlearned(memory, start)
@@ -729,7 +702,7 @@ def significantly_worse(collection, planted: Planted) -> bool:
 def rash(monkeypatch):
     """A recipe that goes far in few steps, so that what was learned wrongly does harm."""
     rates = {"maps": 2e-2, "scale": 1e-1, "offsets": 5e-2}
-    monkeypatch.setattr(ranking_grid, "RECIPE", replace(RECIPE, rates=rates, steps=(12, 12)))
+    monkeypatch.setattr(ranking, "RECIPE", replace(RECIPE, rates=rates, steps=(12, 12)))
 
 
 @pytest.mark.parametrize(("noise", "shuffled"), [(0.2, True), (0.02, False)])
