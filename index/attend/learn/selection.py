@@ -105,9 +105,9 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
 
     New documents come unannounced, and who adds them did not choose to lose by it. A choice that
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
-    promotion test then says how many more questions could tell. One that is beyond doubt behind a
-    plain one on known documents is taken only where none gains anything that is not: a gain on new
-    documents is no reason to lose where most of the use is.
+    promotion test then says how many more questions could tell. One that ranks known documents
+    significantly worse than a plain one does is taken only where no other gains anything: a gain on
+    new documents is no reason to lose where most of the use is.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
