@@ -105,9 +105,9 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
 
     New documents come unannounced, and who adds them did not choose to lose by it. A choice that
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
-    promotion test then says how many more questions could tell. One that ranks known documents
-    significantly worse than a plain one does is taken only where no other gains anything: a gain on
-    new documents is no reason to lose where most of the use is.
+    promotion test then says how many more questions could tell. One that loses more than the
+    tolerance on known documents against a plain one is taken only where no other gains anything: a
+    gain on new documents is no reason to lose where most of the use is.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
@@ -123,9 +123,10 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
             totals -= shares[split] * np.maximum(0.0, before.mean() - after.mean(axis=1))
         elif plain.any():
             behind = after[plain][after[plain].mean(axis=1).argmax()] - after
-            level &= behind.mean(axis=1) <= DOUBT * _errors(behind)
+            level &= behind.mean(axis=1) <= tolerance
         gains = after - before
-        safe &= gains.mean(axis=1) - DOUBT * _errors(gains) > -tolerance
+        error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
+        safe &= gains.mean(axis=1) - DOUBT * error > -tolerance
     for allowed in (safe & level, safe):
         if allowed.any() and totals[allowed].max() > now:
             totals[~allowed] = -np.inf
@@ -214,11 +215,6 @@ def _values(
     before = np.concatenate([fold.before for fold in folds])
     after = [np.stack([fold.after[choice] for choice in choices]) for fold in folds]
     return before, np.concatenate(after, axis=1)
-
-
-def _errors(gains: Float64) -> Float64:
-    """Return the standard error of each row's mean: (c, h) to (c,)."""
-    return np.asarray(gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1)))
 
 
 def _without(judged: Judged[C], units: Int64) -> Judged[C]:
