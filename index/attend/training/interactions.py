@@ -319,9 +319,9 @@ class InteractionsObjective(ObjectiveRun):
 
     def _item_weights(self, form: str | None, histories: Sparse) -> Sparse | None:
         """Return the weights of a closed form (n, n) on the scale of logits."""
-        if (chosen := FORMS.get(form or "")) is None:
+        if form is None:
             return None
-        return STRENGTH * item_weights(histories, self.material.words, chosen)
+        return STRENGTH * item_weights(histories, self.material.words, FORMS[form])
 
     # -- judging -----------------------------------------------------------------------------------
 
