@@ -23,6 +23,10 @@ PART_COST = 0.0005
 DOUBT = 2.0
 """Standard errors by which a choice must be clear of the largest loss that is tolerated."""
 
+CLEAR = 0.5
+"""Standard errors by which a choice must be ahead of the best plain one: a fit has more numbers to
+follow chance with (as the rule of one standard error, Breiman et al. 1984)."""
+
 Fold = TypeVar("Fold")
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -38,7 +42,7 @@ class Choice(Protocol):
 
     @property
     def plain(self) -> bool:
-        """A choice that no other may be behind on documents that are known."""
+        """A choice without a fit, which one with a fit has to be worth more than."""
 
     def __hash__(self) -> int: ...
 
@@ -107,7 +111,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
     promotion test then says how many more questions could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
-    gain on new documents is no reason to lose where most of the use is.
+    gain on new documents is no reason to lose where most of the use is. One with a fit has to be
+    clear of chance ahead of the best plain one.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
@@ -131,7 +136,11 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
         if allowed.any() and totals[allowed].max() > now:
             totals[~allowed] = -np.inf
             break
-    return choices[max(range(len(choices)), key=lambda index: (totals[index], -costs[index]))]
+    order = sorted(range(len(choices)), key=lambda index: (-totals[index], costs[index]))
+    first = order[0]
+    rival = next((index for index in order if plain[index]), first)
+    doubt = CLEAR * _error(judged, choices[rival], choices[first], share_seen)
+    return choices[first if totals[first] - totals[rival] >= doubt else rival]
 
 
 def nested_choices(
@@ -201,6 +210,14 @@ def mixed(outcomes: Mapping[Split, Outcome], share_seen: float) -> Outcome:
         np.add.at(before, index, weight * outcome.before / len(outcome.before))
         np.add.at(after, index, weight * outcome.after / len(outcome.after))
     return Outcome(units, before, after)
+
+
+def _error(judged: Sequence[Judged[C]], one: C, other: C, share_seen: float) -> float:
+    """Return the standard error of the difference between two choices in the mix."""
+    against = [fold._replace(before=fold.after[one]) for fold in judged]
+    mix = mixed(outcomes_of(against, [fold.after[other] for fold in judged]), share_seen)
+    count = len(mix.units)
+    return float((mix.after - mix.before).std() * count / math.sqrt(max(1, count - 1)))
 
 
 def _splits(judged: Sequence[Judged[C]]) -> list[Split]:

@@ -39,8 +39,8 @@ class RankingChoice(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """No choice here is the measure of others."""
-        return False
+        """Words, example keys and feedback alone."""
+        return not self.share
 
     @classmethod
     def of(cls, version: Version, *, moves: bool) -> RankingChoice:
