@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,10 +91,13 @@ def variant(
     )
 
 
-def by_vectors(collection: Collection, ids: Sequence[str], rows: Float32) -> RankedQueries:
-    """What queries (q, d) rank among the collection's untrained keys."""
+def by_vectors(
+    collection: Collection, ids: Sequence[str], rows: Float32, left_out: Iterable[str] = ()
+) -> RankedQueries:
+    """What queries (q, d) rank among the collection's untrained keys, but those of some."""
     version = collection.store.projections()[0].version
-    options = {"k": DEPTH, "projection": version, "memory": 0.0}
+    mask = {"exclude": sorted(left_out)}
+    options = {"k": DEPTH, "projection": version, "memory": 0.0, "mask": mask}
     requests = [parse(SearchRequest, {"query": {"vector": row}, **options}) for row in rows]
     answers = [
         answer
