@@ -145,9 +145,10 @@ def teach(collection: Collection) -> Mapping[str, Any] | None:
 
         report = train(collection, progress=show)
         if not report["promoted"]:
-            report |= train(collection, parts=list(ONLY_CALIBRATED), promote=False)
-            if report["version"] is not None:
-                collection.activate(int(str(report["version"])))
+            plain = train(collection, parts=list(ONLY_CALIBRATED), promote=False)
+            report["version"] = plain["version"]
+            if plain["version"] is not None:
+                collection.activate(int(str(plain["version"])))
     return report
 
 
@@ -180,6 +181,8 @@ def _prepare_and_report(folder: Path, as_json: bool) -> None:
     )
     if report:
         click.echo(f"Trained on {report['questions']} questions: {report['reason']}", err=True)
+        if not report["promoted"]:
+            click.echo("Until then words and a fitted confidence answer.", err=True)
 
 
 def _announce(address: str) -> None:
