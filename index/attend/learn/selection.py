@@ -23,9 +23,9 @@ PART_COST = 0.0005
 DOUBT = 2.0
 """Standard errors by which a choice must be clear of the largest loss that is tolerated."""
 
-CLEAR = 0.5
+LEAD = 0.5
 """Standard errors by which a choice must be ahead of the best plain one: a fit has more numbers to
-follow chance with (as the rule of one standard error, Breiman et al. 1984)."""
+follow chance with (after the rule of one standard error, Breiman et al. 1984)."""
 
 Fold = TypeVar("Fold")
 Key = TypeVar("Key", bound=Hashable)
@@ -111,8 +111,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
     promotion test then says how many more questions could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
-    gain on new documents is no reason to lose where most of the use is. One with a fit has to be
-    clear of chance ahead of the best plain one.
+    gain on new documents is no reason to lose where most of the use is. One with a fit has to lead
+    the best plain one by half a standard error.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
@@ -139,8 +139,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     order = sorted(range(len(choices)), key=lambda index: (-totals[index], costs[index]))
     first = order[0]
     rival = next((index for index in order if plain[index]), first)
-    doubt = CLEAR * _error(judged, choices[rival], choices[first], share_seen)
-    return choices[first if totals[first] - totals[rival] >= doubt else rival]
+    least = LEAD * _error(judged, choices[rival], choices[first], share_seen)
+    return choices[first if totals[first] - totals[rival] >= least else rival]
 
 
 def nested_choices(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attend.learn.selection import (
-    CLEAR,
+    LEAD,
     PART_COST,
     Judged,
     Outcome,
@@ -70,7 +70,7 @@ def test_the_best_against_a_plain_loop(seed, share):
     rival = max([PLAIN, WORDS], key=totals.get)
     differences = mixes[first] - mixes[rival]
     error = stats.sem(differences) * len(differences) if len(differences) > 1 else 0.0
-    if totals[first] - totals[rival] < CLEAR * error:
+    if totals[first] - totals[rival] < LEAD * error:
         first = rival
     assert best(judged, share) == first
 
@@ -85,7 +85,7 @@ def test_each_part_must_be_worth_what_it_costs():
     assert PLAIN.cost == 0
 
 
-def test_a_fit_has_to_be_clear_of_chance_ahead_of_what_has_none():
+def test_a_fit_has_to_lead_what_has_none_by_a_part_of_the_standard_error():
     """A lead is worth nothing where the questions differ too much to tell."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=100)
@@ -96,8 +96,8 @@ def test_a_fit_has_to_be_clear_of_chance_ahead_of_what_has_none():
         values = 0.5 + 0.01 * noise + cost + lead
         return [fold("random", range(100), [0.0] * 100, PLAIN=[0.5] * 100, LEARNED=values)]
 
-    assert best(held(0.01 * CLEAR * 0.9), 0.5) == PLAIN
-    assert best(held(0.01 * CLEAR * 1.1), 0.5) == LEARNED
+    assert best(held(0.01 * LEAD * 0.9), 0.5) == PLAIN
+    assert best(held(0.01 * LEAD * 1.1), 0.5) == LEARNED
 
 
 def test_a_choice_that_may_lose_is_taken_only_where_all_may():
