@@ -181,8 +181,8 @@ def _prepare_and_report(folder: Path, as_json: bool) -> None:
     )
     if report:
         click.echo(f"Trained on {report['questions']} questions: {report['reason']}", err=True)
-        if not report["promoted"]:
-            click.echo("Until then words and a fitted confidence answer.", err=True)
+        if not report["promoted"] and report["version"] is not None:
+            click.echo("Until then words answer, with a confidence fitted to them.", err=True)
 
 
 def _announce(address: str) -> None:

@@ -127,6 +127,7 @@ def test_the_demo_is_taught_once_and_its_confidence_is_fitted(
     build(data, some)
     report = teach(data.collection())
     assert report is not None
+    assert report["chosen"]["parts"] != list(demo.ONLY_CALIBRATED)  # of the training of everything
     assert data.collection().search("compress a file").calibrated
     stored = data.collection().store.settings()["questions"]
     assert [each["query"] for each in stored] == [each.query for each in demo.START]

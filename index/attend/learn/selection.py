@@ -42,7 +42,7 @@ class Choice(Protocol):
 
     @property
     def plain(self) -> bool:
-        """A choice without a fit, which one with a fit has to be worth more than."""
+        """A simple choice, which any other has to lead."""
 
     def __hash__(self) -> int: ...
 
@@ -111,8 +111,8 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     may lose more than the tolerance on a split is taken only where no safe one gains anything: the
     promotion test then says how many more questions could tell. One that loses more than the
     tolerance on known documents against a plain one is taken only where no other gains anything: a
-    gain on new documents is no reason to lose where most of the use is. One with a fit has to lead
-    the best plain one by half a standard error.
+    gain on new documents is no reason to lose where most of the use is. One that is not plain has
+    to lead the best that is by half a standard error.
     """
     choices = list(judged[0].after)
     samples = {split: _values(judged, split, choices) for split in _splits(judged)}
@@ -130,8 +130,7 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
             behind = after[plain][after[plain].mean(axis=1).argmax()] - after
             level &= behind.mean(axis=1) <= tolerance
         gains = after - before
-        error = gains.std(axis=1) / math.sqrt(max(1, gains.shape[1] - 1))
-        safe &= gains.mean(axis=1) - DOUBT * error > -tolerance
+        safe &= gains.mean(axis=1) - DOUBT * _errors(gains) > -tolerance
     for allowed in (safe & level, safe):
         if allowed.any() and totals[allowed].max() > now:
             totals[~allowed] = -np.inf
@@ -216,8 +215,12 @@ def _error(judged: Sequence[Judged[C]], one: C, other: C, share_seen: float) -> 
     """Return the standard error of the difference between two choices in the mix."""
     against = [fold._replace(before=fold.after[one]) for fold in judged]
     mix = mixed(outcomes_of(against, [fold.after[other] for fold in judged]), share_seen)
-    count = len(mix.units)
-    return float((mix.after - mix.before).std() * count / math.sqrt(max(1, count - 1)))
+    return float(len(mix.units) * _errors(mix.after - mix.before))
+
+
+def _errors(gains: Float64) -> Float64:
+    """Return the standard errors of means over the last axis: (..., h) to (...)."""
+    return np.asarray(gains.std(axis=-1) / math.sqrt(max(1, gains.shape[-1] - 1)))
 
 
 def _splits(judged: Sequence[Judged[C]]) -> list[Split]:
