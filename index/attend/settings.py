@@ -109,7 +109,6 @@ class Tuning(BaseModel):
         error_rate: how often that is said wrongly, as measured.
         memory: α, how far stored feedback moves a query (`attend.search.memory`); None where none
             was chosen.
-        rerank: the number of best documents to score once more by tokens (`attend.search.rerank`).
         values: the path of the values that W_V was learned for, "" for the whole value; None where
             it is for any.
     """
@@ -129,7 +128,6 @@ class Tuning(BaseModel):
     threshold: Share | None = None
     error_rate: Share | None = None
     memory: Share | None = None
-    rerank: Annotated[int, Field(strict=True, ge=0, le=MAX_RERANK)] = 0
     values: str | None = None
 
     def takes(self, path: str | None) -> bool:

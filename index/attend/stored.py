@@ -338,7 +338,6 @@ class StoredCollection(VersionedCollection):
             scale=now.scale or default_scale(now.scorer, now.unit_embeddings, now.dimension),
             projection=view.version.number,
             memory=view.version.memory if self.capabilities.memory else 0.0,
-            rerank=view.version.tuning.rerank,
             generation=view.change,
             index=view.index_stats,
             foreign=self._foreign.figures(),

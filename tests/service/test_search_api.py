@@ -10,8 +10,6 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from attend import Data
-from attend.projection import identity
-from attend.settings import Tuning
 from attend_service.jobs import Jobs
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_api import DOCUMENTS, SEARCH, get, post
@@ -88,43 +86,12 @@ def test_a_passage_is_marked_by_offsets(tiny_encoder_folder: Any, client: FlaskC
     assert words == ["whales", "whale"]  # "a" alone tells nothing
 
 
-def test_a_batch_counts_what_a_version_reranks_by_default(
-    tiny_encoder_folder: Any, client: FlaskClient, data: Data
-) -> None:
-    path = "/v1/collections/notes"
-    put(client, path, {"encoder": str(tiny_encoder_folder)}, 201)
-    post(client, f"{path}/documents", [{"id": "a", "text": "a whale"}])
-    made = data.collection("notes")
-    plain, tuning = identity(made.settings.dimension), Tuning(rerank=20)
-    of_plain = plain.kind, plain.to_bytes(), plain.fingerprint, {}
-    version = made.store.add_projection(*of_plain, tuning=tuning.stored())
-
-    def refused(count: int, search: dict[str, Any]) -> str:
-        """Return the sentence that refuses a batch of 150 such searches."""
-        searches = [{"query": "a whale", "k": 1, **search}] * 150
-        problem = post(client, f"{path}/search/batch", {"searches": searches}, 422)
-        assert problem["errors"][0]["field"] == "searches"
-        assert f"the searches have {count:,} documents to rerank" in problem["detail"]
-        return str(problem["detail"])
-
-    def taken(search: dict[str, Any], count: int = 150) -> None:
-        searches = [{"query": "a whale", "k": 1, **search}] * count
-        answers = post(client, f"{path}/search/batch", {"searches": searches})["answers"]
-        assert len(answers) == count
-
-    explicit = refused(3000, {"rerank": 20})
-    taken({})  # the version that answers reranks nothing
-    assert refused(3000, {"projection": version}) == explicit
-    made.activate(version)
-    assert refused(3000, {}) == explicit
-    refused(2100, {"attend": 14})  # no more than are attended to
-    taken({}, 100)
-    without = {"rerank": 0}, {"attend": "all"}, {"query": {"id": "a"}}, {"scorer": "laplace"}
-    for search in without:
-        taken(search)
-    unknown = [{"query": "a whale", "projection": 99}] * 150
-    answers = post(client, f"{path}/search/batch", {"searches": unknown})["answers"]
-    assert {answer["error"]["status"] for answer in answers} == {404}
+def test_a_batch_bounds_the_documents_to_rerank(client: FlaskClient) -> None:
+    put(client, "/v1/collections/notes", {"dimension": 2}, 201)
+    searches = [{"query": "a whale", "k": 1, "rerank": 20}] * 150
+    problem = post(client, "/v1/collections/notes/search/batch", {"searches": searches}, 422)
+    assert problem["errors"][0]["field"] == "searches"
+    assert "the searches have 3,000 documents to rerank" in problem["detail"]
 
 
 def test_hits_have_titles_when_asked(tiny_encoder_folder: Any, client: FlaskClient) -> None:

@@ -203,8 +203,6 @@ class CollectionInfo(Reply):
     memory: float
     """How far stored feedback moves a query that names no document, as searches do that say
     nothing else: 0 not at all, 0.5 before a training."""
-    rerank: int
-    """How many of the best documents searches score once more by tokens that say nothing else."""
     generation: int
     """The revision of the collection; it grows with every write."""
     index: Mapping[str, Any]

@@ -37,7 +37,7 @@ class SearchKeywords(TypedDict, total=False):
     recall: float | None
     lexical: bool | float | None
     memory: float | None
-    rerank: int | None
+    rerank: int
     min_confidence: float | None
     projection: int | None
     decode: bool
@@ -106,7 +106,6 @@ class TrainKeywords(TypedDict, total=False):
     parts: Sequence[Literal["matrices", "offsets", "examples", "words"]]
     error_rate: float
     tolerance: float
-    rerank: bool | None
     seed: int
     promote: bool
 

@@ -56,11 +56,6 @@ class TrainRequest(Request):
     tolerance: float = Field(0.01, gt=0, le=1)
     """The loss on a held-out split that has to be ruled out before a promotion, in units of the
     measure."""
-    rerank: bool | None = None
-    """Try late interaction on held-out queries, and make it a part of the version where they gain
-    significantly: searches then score the 20 best documents once more, token by token. The trial
-    encodes the passages of some thousand documents once more; if absent, it takes place only where
-    the active version has this part."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Random seed."""
     promote: bool = True
@@ -73,12 +68,6 @@ class TrainRequest(Request):
                 "parts",
                 f"parts are chosen for the objective ranking, and {self.objective} has its own. "
                 f"Leave parts out, or train for ranking",
-            )
-        if self.objective != "ranking" and self.rerank:
-            raise WrongField(
-                "rerank",
-                f"rerank is tried for the objective ranking, and not for {self.objective}. Leave "
-                f"rerank out, or train for ranking",
             )
         if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
             raise WrongField(

@@ -42,8 +42,7 @@ MAX_BATCH_CONDITIONS = 1024
 MAX_BATCH_MASKED = 100_000
 """Ids in the masks, and conditions in the filters, of a batch; those of equal ones count once."""
 MAX_BATCH_RERANK = 2000
-"""Documents to score once more in all searches of a batch: some 15 seconds of the encoder. It is
-checked once the version is known (`attend.search.rerank`), which may rerank by default."""
+"""Documents to score once more in all searches of a batch: some 15 seconds of the encoder."""
 MAX_COLLECTIONS = 32
 MAX_POINTS = 3000
 
@@ -125,10 +124,9 @@ class SearchOptions(Request):
     """How far stored feedback moves a query that names no document towards where the answers of
     similar queries lie, 0 not at all; the projection version's own if absent, which is 0.5 until
     one was trained."""
-    rerank: Annotated[int, Field(ge=0, le=MAX_RERANK)] | None = None
+    rerank: int = Field(0, ge=0, le=MAX_RERANK)
     """The number of best documents to score once more, token by token (MaxSim), for a query that is
-    a text; the others stay below them. The projection version's own if absent, which is 0 unless a
-    training chose it."""
+    a text; the others stay below them."""
     min_confidence: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     """Give no answer below this confidence; 0 always answers. If absent, the threshold of the
     training, or before one 0.05: the share of the collection's own passages that it refuses."""
@@ -260,19 +258,16 @@ class BatchRequest(Request):
             ("parts", sum(map(_parts, self.searches)), MAX_BATCH_PARTS),
             ("ids in masks", sum(map(_masked, masks.values())), MAX_BATCH_MASKED),
             ("conditions", sum(map(_conditions, filters.values())), MAX_BATCH_CONDITIONS),
+            ("documents to rerank", sum(one.rerank for one in self.searches), MAX_BATCH_RERANK),
         )
         for noun, count, limit in sums:
             if count > limit:
-                raise WrongField("searches", too_many(noun, count, limit))
+                sentence = (
+                    f"the searches have {count:,} {noun} together, but at most {limit:,} are "
+                    f"taken; send several batches"
+                )
+                raise WrongField("searches", sentence)
         return self
-
-
-def too_many(noun: str, count: int, limit: int) -> str:
-    """Return the sentence about a batch that has more of something than is taken at once."""
-    return (
-        f"the searches have {count:,} {noun} together, but at most {limit:,} are taken; send "
-        f"several batches"
-    )
 
 
 def _present(searches: list[SearchRequest], field: str) -> list[Any]:

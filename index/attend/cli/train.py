@@ -48,7 +48,7 @@ HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
 @model_options(
     TrainRequest, "share_seen", "seed", "dimensions", "heads", "parts", "error_rate", "tolerance"
 )
-@model_options(TrainRequest, "rerank", "objective")
+@model_options(TrainRequest, "objective")
 @click.option(
     "--no-promote", is_flag=True, help="Store the trained version, but do not activate it."
 )

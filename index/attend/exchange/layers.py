@@ -172,7 +172,7 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
     tuning = Tuning.of(stored.tuning)
     offsets = len(stored.offsets[0])
     terms = sum(len(rows) for rows, _ in stored.terms.values())
-    examples = tuning.examples > 0 and count > 0
+    examples, moves = tuning.examples > 0 and count > 0, bool(tuning.memory) and count > 0
     lexical = f"weight {tuning.lexical:g}, coverage {tuning.coverage:g}"
     others = [n for n in projection.tensors if n[:3] in ("w_v", "b_v", "w_o", "b_o", "add")]
     return [
@@ -199,7 +199,12 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             f"{lexical if tuning.lexical > 0 else 'not used'}; BM25 needs the words of the whole "
             f"collection",
         ),
-        *_parts_of_searches(tuning, count),
+        MissingPart(
+            "feedback",
+            moves,
+            f"{f'queries move by {tuning.memory:g}' if moves else 'not used'}; where to depends on "
+            f"the examples of the collection",
+        ),
         MissingPart(
             "scale",
             tuning.scale is not None,
@@ -215,25 +220,6 @@ def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> 
             "value matrices and additive scorer",
             bool(others),
             f"{', '.join(others) or 'none'}; they apply to values or pairs, not to one embedding",
-        ),
-    ]
-
-
-def _parts_of_searches(tuning: Tuning, count: int) -> list[MissingPart]:
-    """List what searches do besides comparing a query with keys."""
-    moves = bool(tuning.memory) and count > 0
-    return [
-        MissingPart(
-            "feedback",
-            moves,
-            f"{f'queries move by {tuning.memory:g}' if moves else 'not used'}; where to depends on "
-            f"the examples of the collection",
-        ),
-        MissingPart(
-            "late interaction",
-            tuning.rerank > 0,
-            f"{f'of the best {tuning.rerank}' if tuning.rerank else 'not used'}; it compares "
-            f"tokens, and a model gives one vector for a text",
         ),
     ]
 

@@ -142,10 +142,10 @@ def best(judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math
     return choices[first if totals[first] - totals[rival] >= least else rival]
 
 
-def nested_choices(
+def nested_outcomes(
     judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
-) -> list[C]:
-    """Return for each fold of each split the choice of all other units.
+) -> dict[Split, Outcome]:
+    """Return each split's held-out values, each fold under the choice of all other units.
 
     All splits hold out the same units: those of a fold have no say in it by way of another split
     either.
@@ -154,21 +154,12 @@ def nested_choices(
     def select(others: list[int]) -> list[Judged[C]]:
         return [judged[index] for index in others]
 
-    def judge(index: int, others: list[Judged[C]]) -> C:
+    def judge(index: int, others: list[Judged[C]]) -> Float64:
         apart = [_without(other, judged[index].units) for other in others]
         apart = [other for other in apart if len(other.units)] or list(judged)
-        return best(apart, share_seen, tolerance)
+        return judged[index].after[best(apart, share_seen, tolerance)]
 
-    return select_nested(len(judged), select, judge)
-
-
-def nested_outcomes(
-    judged: Sequence[Judged[C]], share_seen: float, tolerance: float = math.inf
-) -> dict[Split, Outcome]:
-    """Return each split's held-out values, each fold under its nested choice."""
-    choices = nested_choices(judged, share_seen, tolerance)
-    after = [fold.after[choice] for fold, choice in zip(judged, choices, strict=True)]
-    return outcomes_of(judged, after)
+    return outcomes_of(judged, select_nested(len(judged), select, judge))
 
 
 def outcomes_of(judged: Sequence[Judged[C]], after: Sequence[Float64]) -> dict[Split, Outcome]:

@@ -84,7 +84,7 @@ class Answering:
         self.searches = searches
         self.options = searches[0].request
         self.types, self.tokens = readers
-        if self.options.rerank or attention.scoring.view.version.tuning.rerank:
+        if self.options.rerank:
             attention = rerank(attention, searches, store, self.tokens)
         self.attention = attention
         self.passing = passing

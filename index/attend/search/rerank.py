@@ -8,13 +8,11 @@ the documents together weigh what they weighed before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from attend.api.search import MAX_BATCH_RERANK, SearchRequest, too_many
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
 from attend.deadline import checked
 from attend.encoder import Encoder
@@ -29,9 +27,7 @@ from attend.search.tokens import (
     linear_part,
     projected_words,
     query_text,
-    single_text,
 )
-from attend.settings import MAX_RERANK, Settings, Tuning
 from attend.store import CollectionStore
 from attend.timings import timed
 from attend.types import Float16, Float32, Float64
@@ -46,42 +42,6 @@ SHARE = 0.75
 
 STEP = 1e-9
 """Least distance between the scores of two documents that are kept above all others."""
-
-
-def rerank_count(search: Search, tuning: Tuning, scorer: str) -> int:
-    """Return the number of documents that a search scores once more.
-
-    Where the request does not say, that is the version's, for a query that is a single text.
-
-    Args:
-        tuning, scorer: of the version that answers, and what it compares by.
-    """
-    request = search.request
-    if request.rerank is not None:
-        return request.rerank
-    if not tuning.rerank or request.attend == "all" or scorer not in BILINEAR:
-        return 0
-    return 0 if single_text(search) is None else min(request.attend, tuning.rerank)
-
-
-def check_batch(
-    requests: Sequence[SearchRequest], store: CollectionStore, settings: Settings
-) -> None:
-    """Raise InvalidRequest for a batch with more documents to score once more than are taken."""
-    if len(requests) * MAX_RERANK <= MAX_BATCH_RERANK:
-        return  # whatever any version does
-    versions = [one for one in store.projections() if one.role == "search"]
-    tunings: dict[int | None, Mapping[str, Any]] = {one.version: one.tuning for one in versions}
-    tunings[None] = next((one.tuning for one in versions if one.active), {})
-    count = 0
-    for request in requests:
-        # A version that is not there is an error of its search alone.
-        tuning = Tuning.of(tunings.get(request.projection, {}))
-        scorer = request.scorer or tuning.scorer or settings.scorer
-        count += rerank_count(Search(request, request.query.parts(), 0.0), tuning, scorer)
-    if count > MAX_BATCH_RERANK:
-        problem = too_many("documents to rerank", count, MAX_BATCH_RERANK)
-        raise InvalidRequest(f"searches: {problem}.", field="searches")
 
 
 def rerank(
@@ -99,10 +59,7 @@ def rerank(
             product.
         Vanished: a document was deleted meanwhile.
     """
-    scorer, tuning = attention.scoring.mechanism.scorer, attention.scoring.view.version.tuning
-    counts = [rerank_count(search, tuning, scorer) for search in searches]
-    if not any(counts):
-        return attention
+    scorer, counts = attention.scoring.mechanism.scorer, [one.request.rerank for one in searches]
     texts = [
         query_text(search, RERANK) if count else ""
         for search, count in zip(searches, counts, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -14,14 +13,12 @@ from attend.learn.calibration_check import calibrate_checked
 from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds
-from attend.learn.promotion import LEAST_GAIN, PromotionVerdict, compare_splits, decide
+from attend.learn.promotion import LEAST_GAIN, compare_splits, decide
 from attend.learn.ranking import RECIPE, Candidates, find_candidates, fit_ranking
 from attend.learn.selection import (
     Judged,
-    Outcome,
     best,
     cross_validate,
-    nested_choices,
     nested_outcomes,
     weights,
 )
@@ -37,7 +34,6 @@ from attend.training.ranking_grid import (
     RankingChoice,
     Values,
 )
-from attend.training.reranking import RERANKED, TOKENS, Ranked, RerankTrial, fitted_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn, Task
 from attend.training.version import (
     NewVersion,
@@ -51,7 +47,7 @@ from attend.training.version import (
     scale_now,
     with_examples,
 )
-from attend.types import Float32, Int64, Json
+from attend.types import Float32, Json
 from attend.versions import Version
 
 MEASURE = "ndcg@10"
@@ -76,7 +72,6 @@ class RankingObjective(ObjectiveRun):
     choice: RankingChoice
     fitted: Fitted
     calibration: Calibration
-    reranks = False
 
     def __init__(self, task: Task, *, with_texts: bool = False) -> None:
         """
@@ -110,9 +105,7 @@ class RankingObjective(ObjectiveRun):
         self.held_out = HeldOutQuestions(questions, self.material.memory)
         self.active = active_version(self.task)
         self.candidates: dict[tuple[int, float, float], Candidates] = {}
-        # By fold and share: a fit, and the questions whose examples are keys; None: what answers.
-        self.fits: dict[tuple[int, float | None], tuple[Fitted, Questions]] = {}
-        self.trial = RerankTrial.of(self.task, self.material, self.active)
+        self.fits: dict[tuple[int, float], Fitted] = {}  # by fold and share
         # A version whose examples are gone is tried as it is: from none of them it would have
         # learned nothing.
         several = answerable(self.material.previous).sum() >= FEWEST_QUESTIONS
@@ -133,14 +126,19 @@ class RankingObjective(ObjectiveRun):
         request = self.request
         self.choice = best(self.judged, request.share_seen, request.tolerance)
         outcomes = nested_outcomes(self.judged, request.share_seen, request.tolerance)
-        if self.trial is not None:
-            outcomes = self._try_rerank(self.trial) or outcomes
-        verdict = self._decided(outcomes)
+        criteria = compare_splits(
+            outcomes,
+            request.share_seen,
+            groups=self.groups,
+            tolerance=request.tolerance,
+            significance=self.significance,
+            least=LEAST_GAIN,
+        )
+        verdict = decide(criteria, measure=MEASURE, units="questions", note=self._note(outcomes))
         choices: dict[str, Json] = {
             "objective": "ranking",
             "recipe": RECIPE.name if self.choice.share else "none",
             **self.choice._asdict(),
-            "rerank": RERANKED if self.reranks else 0,
             "dimensions": request.dimensions,
             "parts": list(request.parts),
             "share_seen": request.share_seen,
@@ -148,24 +146,10 @@ class RankingObjective(ObjectiveRun):
         before, after = ({MEASURE: verdict.views["mix"][side]} for side in ("before", "after"))
         return TrainingOutcome(verdict, before, after, choices)
 
-    def _decided(self, outcomes: Mapping[Split, Outcome]) -> PromotionVerdict:
-        """Put outcomes to the test; two tests of one training share its chance of an error."""
-        request, tests = self.request, 1 if self.trial is None else 2
-        criteria = compare_splits(
-            outcomes,
-            request.share_seen,
-            groups=self.groups,
-            tolerance=request.tolerance,
-            significance=self.significance / tests,
-            least=LEAST_GAIN,
-        )
-        return decide(criteria, measure=MEASURE, units="questions", note=self._note(outcomes))
-
     def _note(self, outcomes: Mapping[Split, object]) -> str:
         """Return what a reader of a promotion's reason must know besides."""
         moved = self.choice.share > 0 and "offsets" in self.request.parts
-        parts = (OFFSETS if moved else "") + (TOKENS if self.reranks else "")
-        return parts + ("" if "unseen" in outcomes else UNMEASURED)
+        return (OFFSETS if moved else "") + ("" if "unseen" in outcomes else UNMEASURED)
 
     def fit(self, watch: Watch) -> None:
         questions = self.material.questions
@@ -181,7 +165,6 @@ class RankingObjective(ObjectiveRun):
                 coverage=self.choice.coverage,
                 examples=self.choice.examples,
                 memory=self.choice.memory or None,
-                rerank=RERANKED if self.reranks else 0,
             ),
             calibration.figures,
             offsets_of(self.fitted, memory),
@@ -208,8 +191,6 @@ class RankingObjective(ObjectiveRun):
             then = self.known_now.without(fold.blocked)
             training = then.some(fold.trained & answerable(then))
             version = self._as_it_came_about(training, watch)
-        if self.trial is not None:
-            self.fits[id(fold), None] = fitted_of(version, memory), training
         stored = with_examples(memory, training) if version.examples else memory
         served = ServedVersion(version, self.settings, stored)
         questions = self.held_out.moved(fold, version.memory if self.moves else 0.0)
@@ -237,7 +218,7 @@ class RankingObjective(ObjectiveRun):
     def _values(self, fold: QuestionFold, share: float, fitted: Fitted) -> Values:
         """Rank a fold's questions under every choice of one fit."""
         values: Values = {}
-        self.fits[id(fold), share] = fitted, fold.training
+        self.fits[id(fold), share] = fitted
         for memory in MEMORY if self.moves else MEMORY[:1]:
             values |= self._moved_values(fold, share, fitted, memory)
         return values
@@ -290,36 +271,6 @@ class RankingObjective(ObjectiveRun):
         )
         return fitted.mixed(start, share)
 
-    # -- late interaction --------------------------------------------------------------------------
-
-    def _try_rerank(self, trial: RerankTrial) -> dict[Split, Outcome] | None:
-        """Try late interaction on a sample of the held-out questions, and choose it or not.
-
-        Returns: what the promotion test compares on the sample; None where neither what answers now
-            nor what was chosen has late interaction.
-        """
-        watch, now = partial(self.task.watch, "judging"), self.active.tuning.rerank > 0
-        choices = nested_choices(self.judged, self.request.share_seen, self.request.tolerance)
-        outcomes = trial.outcomes(self.judged, choices, self._ranked, now=now, watch=watch)
-        if outcomes is None:
-            return None
-        added = self._decided(outcomes.added)
-        self.reranks = added.promote
-        self.figures = {**self.figures, "rerank": {"chosen": self.reranks, **added.views}}
-        return outcomes.reranked if self.reranks else outcomes.plain
-
-    def _ranked(self, place: int, sample: Int64, choice: RankingChoice | None) -> Ranked:
-        """Rank a sample of the questions of `judged` by a choice; by what answers now if None."""
-        fold, split = [(fold, split) for fold in self.folds for split in fold.splits][place]
-        fitted, training = self.fits[id(fold), None if choice is None else choice.share]
-        if choice is None:
-            choice = RankingChoice.of(self.active, moves=self.moves)
-        questions = self.held_out.moved(fold, choice.memory).some(sample)
-        memory, among = self.material.memory, [fold.ranked(split)]
-        (candidates,) = find_candidates(memory, fitted, training, questions, among)
-        members = fold.held_out[sample]
-        return Ranked.of(fitted, members, questions.embeddings, candidates, choice[1:4])
-
     # -- calibration -------------------------------------------------------------------------------
 
     def calibrate(self, watch: Watch) -> None:
@@ -334,7 +285,7 @@ class RankingObjective(ObjectiveRun):
             np.full(len(fold.held_out), shares[fold.splits[0]] / sizes[fold.splits[0]])
             for fold in folds
         ]
-        fits = [(fold, self.fits[id(fold), choice.share][0]) for fold in folds]
+        fits = [(fold, self.fits[id(fold), choice.share]) for fold in folds]
         collection, material = self.task.collection, self.material
         hidden = scores_without_answers(collection, material, fits, choice[1:4], choice.memory)
         self.calibration = calibrate_checked(

@@ -11,7 +11,6 @@ from attend.learn.selection import PART_COST
 from attend.settings import UNTRAINED_MEMORY
 from attend.training.hidden import feedback_of
 from attend.types import Float64
-from attend.versions import Version
 
 SHARES = (0.3, 0.6, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)
@@ -41,17 +40,6 @@ class RankingChoice(NamedTuple):
     def plain(self) -> bool:
         """Words, example keys and feedback alone."""
         return not self.share
-
-    @classmethod
-    def of(cls, version: Version, *, moves: bool) -> RankingChoice:
-        """Return the choice that a version is tuned by, but for its share.
-
-        Args:
-            moves: whether feedback can move queries.
-        """
-        tuned = version.tuning
-        alpha = version.memory if moves else 0.0
-        return cls(0.0, tuned.examples, tuned.lexical, tuned.coverage, alpha)
 
     @property
     def cost(self) -> float:

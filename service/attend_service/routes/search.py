@@ -16,7 +16,6 @@ from attend.api.map import KeyMap
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
-from attend.search.rerank import check_batch
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations
 from attend_service.pages import search_page
@@ -89,7 +88,6 @@ def search_batch(collection: str, body: BatchRequest) -> Response:
     """
     started = time.perf_counter()
     opened = collection_of(collection)
-    check_batch(body.searches, opened.store, opened.settings)
     answers = _answers(opened, body.searches)
     matrix = opened.matrix(body.searches) if body.matrix else None
     took_ms = round((time.perf_counter() - started) * 1000, 3)

@@ -77,7 +77,7 @@ def working_size(sent: Request) -> int:
             return matrix + tokens + sum(map(_search_size, sent.searches))
         case AcrossRequest():
             return _search_size(sent) * len(sent.collections) + _tokens_size(sent)
-        case SearchOptions(rerank=0 | None, explain=bool()):
+        case SearchOptions(rerank=0, explain=bool()):
             return _search_size(sent)
         case SearchOptions():
             return _search_size(sent) + _tokens_size(sent)
@@ -104,7 +104,7 @@ def _search_size(search: SearchOptions) -> int:
 
 def _tokens_size(search: SearchOptions) -> int:
     """Return the bytes of the tokens of one search; the searches of a batch take turns."""
-    compared = (search.rerank or 0) + (search.k if search.explain == "tokens" else 0)
+    compared = search.rerank + (search.k if search.explain == "tokens" else 0)
     return TOKENS_BYTES * min(compared, MAX_RERANK)
 
 
