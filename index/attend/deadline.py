@@ -42,8 +42,9 @@ def until(moment: float) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-            raise _over_time() from error
+        # Python's own errors, as of a text that is not UTF-8, have no code.
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            raise over_time() from error
         raise
     finally:
         _current.moment = before
@@ -62,7 +63,7 @@ def is_over() -> bool:
 def check_deadline(ahead: float = 0.0) -> None:
     """Raise OverTime if the deadline of this thread has passed, or does within `ahead` seconds."""
     if time.monotonic() + ahead > _current.moment:
-        raise _over_time()
+        raise over_time()
 
 
 def checked(items: Iterable[Item]) -> Iterator[Item]:
@@ -87,7 +88,8 @@ def under_deadline(call: Callable[[Item], Result]) -> Callable[[Item], Result]:
     return run
 
 
-def _over_time() -> OverTime:
+def over_time() -> OverTime:
+    """Return the error of work that its deadline stopped."""
     return OverTime(
         "The request takes longer than the server allows, and was stopped. Ask for less at once, "
         "or start the server with a larger --deadline."

@@ -10,6 +10,7 @@ from werkzeug.exceptions import NotFound, SecurityError
 from attend import Data
 from attend.errors import OutOfFiles, ReadOnly
 from attend.open_files import is_out_of_files, out_of_files
+from attend.store.connections import database_error
 from attend.training import train
 from attend_service.context import EXTENSION, Context, Files, context, requested_operation
 from attend_service.jobs import Jobs
@@ -104,6 +105,7 @@ def body_limit(app: Flask, environ: dict[str, Any]) -> int:
 def _respond(error: Exception) -> Response:
     if is_out_of_files(error):
         error = out_of_files(request.path)
+    error = database_error(error, request.path) or error
     if isinstance(error, OutOfFiles):
         context().files.free(error)
     return respond(error, names_all=access.sees_all())

@@ -278,5 +278,5 @@ def test_the_command_says_that_a_database_cannot_be_opened(tmp_path):
     done = CliRunner().invoke(main, ["verify", "--data", str(tmp_path), "--json"])
     told = json.loads(done.stdout)
     assert done.exit_code == 1
-    assert "cannot be opened" in told["problems"][0]
+    assert "cannot be read" in told["problems"][0]
     assert told["findings"][0]["can_mend"] is False

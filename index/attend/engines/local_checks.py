@@ -67,7 +67,7 @@ class LocalChecks:
                     with self._store.connections.writing() as db:
                         check.repair(db)
                         count_change(db)
-                except sqlite3.DatabaseError as error:
+                except (Damaged, sqlite3.DatabaseError) as error:
                     log.warning("%s could not be repaired (%s)", check.name, error)
         # A repair may have changed keys, and an index is made again in seconds.
         try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +16,9 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.deadline import check_deadline, is_over
+from attend.deadline import check_deadline, deadline, is_over, over_time
 from attend.errors import (
+    AttendError,
     CannotWrite,
     Conflict,
     Damaged,
@@ -37,8 +41,29 @@ FUNCTION_STOPPED = "user-defined function raised exception"
 """What SQLite leaves of Ctrl-C that comes while our function prepares words for the index; the
 function itself takes every text."""
 
-UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
-"""Primary codes of errors of the disk."""
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""Primary codes of errors of a lock that another connection holds."""
+
+UNWRITABLE = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+)
+"""Primary codes of errors of a disk that does not take a write: SQLite makes files beside its own
+for that."""
+
+UNREADABLE = (
+    sqlite3.SQLITE_IOERR_READ,
+    sqlite3.SQLITE_IOERR_SHORT_READ,
+    sqlite3.SQLITE_IOERR_CORRUPTFS,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+)
+"""Codes of errors of a file that does not hold what was written to it."""
+
+UNDECODED = "Could not decode to UTF-8"
+"""Python's own error about a text, which has no code."""
 
 
 class Connections:
@@ -61,14 +86,14 @@ class Connections:
         """Return the connection of this thread."""
         reader: Database | None = getattr(self._local, "reader", None)
         if reader is None:
-            if self._is_closed:
-                raise Conflict(
-                    f"The collection {self.path.parent.name!r} was closed while it was in use; "
-                    f"open it again."
-                )
+            self._check_open()
             reader = self._open()
-            self.check_there()  # the path may lead to another collection by now
-            reader.execute("PRAGMA query_only = ON")
+            try:
+                self.check_there()  # the path may lead to another collection by now
+                reader.execute("PRAGMA query_only = ON")
+            except BaseException:
+                reader.conn.close()
+                raise
             self._local.reader = reader
         return reader
 
@@ -100,31 +125,49 @@ class Connections:
         fails at once, without waiting, if another process writes in between.
         """
         self.check_writable()
-        with self._write_lock:
-            connection = self._writer.conn
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                raise Conflict(
-                    f"{self.path.name} could not be locked for writing within {BUSY_SECONDS:g} s "
-                    f"({error}); another process is writing: try again."
-                ) from error
-            try:
-                self.check_there()
-                yield self._writer
-                check_deadline()
-                connection.commit()
-            except BaseException as error:
-                connection.rollback()
-                in_main = threading.current_thread() is threading.main_thread()
-                if in_main and FUNCTION_STOPPED in str(error):
-                    raise KeyboardInterrupt from error
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF in UNWRITABLE:
-                    raise CannotWrite(
-                        f"{self.path} cannot be written to ({error}), and nothing of it was "
-                        f"stored. Make room on the disk, or check the folder's permissions."
-                    ) from error
+        self._begin()
+        try:
+            self.check_there()
+            yield self._writer
+            check_deadline()
+            self._writer.conn.commit()
+        except BaseException as error:
+            self._writer.conn.rollback()
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and FUNCTION_STOPPED in str(error):
+                raise KeyboardInterrupt from error
+            named = database_error(error, self.path)
+            if named is None:
                 raise
+            raise named from error
+        finally:
+            self._write_lock.release()
+
+    def _begin(self) -> None:
+        """Begin to write, and wait for other writers no longer than the deadline allows."""
+        seconds = max(0.0, deadline() - time.monotonic())
+        if not self._write_lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+            raise over_time()
+        try:
+            self._check_open()
+            seconds = min(BUSY_SECONDS, max(0.0, deadline() - time.monotonic()))
+            self._writer.conn.execute(f"PRAGMA busy_timeout = {math.ceil(seconds * 1000)}")
+            self._writer.conn.execute("BEGIN IMMEDIATE")
+        except BaseException as error:
+            self._write_lock.release()
+            if isinstance(error, sqlite3.Error) and is_over():
+                raise over_time() from error
+            named = database_error(error, self.path)
+            if named is None:
+                raise
+            raise named from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Conflict(
+                f"The collection {self.path.parent.name!r} was closed while it was in use; "
+                f"open it again."
+            )
 
     def check_writable(self) -> None:
         """Raise ReadOnly if the collection was opened read-only."""
@@ -168,6 +211,7 @@ class Connections:
 
     def _open(self) -> Database:
         check_open_files(self.path)
+        connection = None
         try:
             if self.read_only:
                 connection = connect_to_read(self.path)
@@ -182,13 +226,44 @@ class Connections:
             connection.create_function("has_words", 3, TOKENIZER.holds, deterministic=True)
             register(connection)
         except sqlite3.DatabaseError as error:
-            if is_out_of_files(error):
-                raise out_of_files(str(self.path)) from error
-            raise Damaged(
-                f"{self.path} cannot be opened as a database ({error}). Expected a collection that "
-                f"this program wrote; restore it from a copy, or check the folder's permissions."
-            ) from error
+            if connection is not None:
+                connection.close()
+            raise database_error(error, self.path) or _damaged(error, self.path) from error
         return Database(connection, execute_plugins=False)
+
+
+def database_error(error: BaseException, path: Path | str) -> AttendError | None:
+    """Return the error of this package that an error of SQLite about a file stands for.
+
+    Returns: None for what is no error of the file, as a mistake in a statement.
+    """
+    if not isinstance(error, sqlite3.Error):
+        return None
+    if is_out_of_files(error):
+        return out_of_files(str(path))
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code in UNREADABLE or code & 0xFF in UNREADABLE or UNDECODED in str(error):
+        return _damaged(error, path)
+    if code & 0xFF == sqlite3.SQLITE_CANTOPEN and not os.access(path, os.R_OK):
+        return _damaged(error, path)
+    if code & 0xFF in UNWRITABLE:
+        return CannotWrite(
+            f"{path} cannot be written to ({error}), and nothing of it was stored. Make room on "
+            f"the disk, or check the folder's permissions."
+        )
+    if code & 0xFF in BUSY:
+        return Conflict(
+            f"{path} could not be locked for writing within {BUSY_SECONDS:g} s ({error}); another "
+            f"process is writing: try again."
+        )
+    return None
+
+
+def _damaged(error: sqlite3.Error, path: Path | str) -> Damaged:
+    return Damaged(
+        f"{path} cannot be read as a database ({error}). Expected a collection that this program "
+        f"wrote; restore it from a copy, or check the folder's permissions."
+    )
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import resource
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.errors import Conflict, Damaged, InvalidRequest, UnknownProjection
+from attend.deadline import until
+from attend.errors import (
+    CannotWrite,
+    Conflict,
+    Damaged,
+    InvalidRequest,
+    OverTime,
+    UnknownProjection,
+)
 from attend.ingest import Ingest, value_hash
 from attend.settings import Settings
 from attend.store import Entry, StaleEntries, Store, connections
@@ -387,10 +397,88 @@ def test_a_writer_that_waits_in_vain_names_the_file(store, monkeypatch, tmp_path
     other.close()
 
 
+def test_a_write_waits_no_longer_than_its_deadline(store):
+    other = Store(store.path)
+    begun, done = threading.Event(), threading.Event()
+
+    def hold():
+        with store.connections.writing():
+            begun.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    try:
+        for waiting in (store, other):  # for a thread of this store, and for another connection
+            started = time.monotonic()
+            with pytest.raises(OverTime), until(started + 0.1):
+                waiting.write([entry("a")])
+            assert time.monotonic() - started < 20
+    finally:
+        done.set()
+        thread.join()
+    other.write([entry("a")])
+    other.close()
+
+
+def test_an_error_of_the_disk_says_that_nothing_was_stored(store, tmp_path):
+    writer = store.connections._writer
+    writer.execute("PRAGMA query_only = ON")
+    with pytest.raises(CannotWrite, match="nothing of it was stored"):
+        store.write([entry("a")])
+    writer.execute("PRAGMA query_only = OFF")
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(CannotWrite, match="full"):
+        store.write([entry("a", fields={"t": "long " * 10_000})])
+    writer.execute("PRAGMA max_page_count = 1000000")
+    store.write([entry("a")])
+    assert list(store.all_ids()) == ["a"]
+
+
+def test_a_disk_that_takes_nothing_is_no_damage(store):
+    store.close()  # and with it the files beside the database
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(CannotWrite, match=r"documents\.db cannot be written to"):
+            Store(store.path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    Store(store.path).close()
+
+
+def test_a_mistake_of_this_program_is_no_other_process(store):
+    writing = store.connections.writing
+    with (
+        pytest.raises(sqlite3.OperationalError, match="within a transaction"),
+        writing(),
+        writing(),
+    ):
+        pass
+    store.write([entry("a")])
+    store.close()
+    with pytest.raises(Conflict, match="was closed while it was in use"):
+        store.write([entry("b")])
+
+
+def test_a_text_that_is_not_utf_8_keeps_its_error(store):
+    store.write([entry("a")])
+    with store.connections.writing() as db:
+        db.execute("UPDATE documents SET payload = CAST(x'7b22ff' AS TEXT)")
+    with (
+        pytest.raises(sqlite3.OperationalError, match="UTF-8") as raised,
+        until(time.monotonic() + 60),
+    ):
+        store.find(["a"])
+    assert isinstance(connections.database_error(raised.value, store.path), Damaged)
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path):
     path = tmp_path / "documents.db"
     path.write_bytes(b"something else entirely " * 100)
-    with pytest.raises(Damaged, match=r"documents\.db cannot be opened as a database"):
+    with pytest.raises(Damaged, match=r"documents\.db cannot be read as a database"):
         Store(path)
 
 
