@@ -13,9 +13,7 @@ from attend.cli.options import VERSION, JsonType, Target, on_collection
 from attend.cli.output import Bar
 from attend.exchange import (
     BackupContents,
-    Imported,
     MissingPart,
-    Sides,
     export_documents,
     export_model,
     export_weights,
@@ -162,53 +160,45 @@ def _counted(contents: BackupContents) -> str:
 
 @click.command("import")
 @on_collection
-@click.argument("source", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "source", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @click.option(
     "--snapshot",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A backup to restore: all its collections, or the one that --collection names.",
 )
-@click.option("--query-only", is_flag=True, help="Import as W_Q alone; keys stay the embeddings.")
-@click.option(
-    "--document-only", is_flag=True, help="Import as W_K alone; queries stay the embeddings."
-)
 @click.option("--activate", is_flag=True, help="Answer with it from now on.")
 def import_command(
-    target: Target,
-    source: Path | None,
-    snapshot: Path | None,
-    query_only: bool,
-    document_only: bool,
-    activate: bool,
+    target: Target, source: Path | None, snapshot: Path | None, activate: bool
 ) -> None:
     """Store W_Q and W_K from SOURCE as a version, or restore a backup.
 
     A version answers only with --activate. A backup is read and checked before any of it
     is visible, and replaces no existing collection.
 
-    SOURCE is the folder of a sentence-transformers Dense layer, of its Router or of a whole model
-    with one of them after its encoder, or a projection's safetensors. Pickles are not read.
+    SOURCE is a file that `attend export --safetensors` wrote.
 
     \b
     Example:
-      attend import --data library pair.safetensors
-      attend import --data library model/2_Dense --query-only --activate
+      attend import --data library pair.safetensors --activate
       attend import --data other --snapshot library.tar
     """
     if (source is None) == (snapshot is None):
-        raise click.UsageError("Give either SOURCE or --snapshot: the file or folder to read.")
+        raise click.UsageError("Give either SOURCE or --snapshot: the file to read.")
     if snapshot is not None:
         _restore(target, snapshot)
         return
-    if query_only and document_only:
-        raise click.UsageError("--query-only and --document-only leave nothing to import together.")
     assert source is not None  # as was checked
-    sides: Sides = "query" if query_only else "document" if document_only else "both"
-    imported = import_projection(target.collection(), source, sides=sides, activate=activate)
-    if imported.encoder_checked is False:
-        click.echo("Its encoder could not be compared with the collection's.", err=True)
+    imported = import_projection(target.collection(), source, activate=activate)
     result = imported._asdict()
-    target.show({"projection": result.pop("version"), **result}, _imported_text(imported))
+    text = f"Projection {imported.version} is active ({imported.dimensions} dimensions)."
+    if not activate:
+        text = (
+            f"Projection {imported.version} is stored ({imported.dimensions} dimensions); "
+            f"'projections activate {imported.version}' makes it answer."
+        )
+    target.show({"projection": result.pop("version"), **result}, text)
 
 
 def _restore(target: Target, source: Path) -> None:
@@ -221,13 +211,3 @@ def _restore(target: Target, source: Path) -> None:
     contents = replace(contents, collections=selected)
     text = f"{_counted(contents)} are in {library.folder}, as of {contents.created}."
     target.show({"data": str(library.folder), **contents.json()}, text)
-
-
-def _imported_text(imported: Imported) -> str:
-    described = f"({imported.source}, {imported.dimensions} dimensions)"
-    if imported.active:
-        return f"Projection {imported.version} is active {described}."
-    return (
-        f"Projection {imported.version} is stored {described}; "
-        f"'projections activate {imported.version}' makes it answer."
-    )

@@ -1,8 +1,8 @@
 """Exchange: projections to and from the files of other libraries, and collections in one file.
 
 A learned pair of matrices is exported as a sentence-transformers model, or as the projection's own
-bytes; Dense layers, such models and such bytes are imported. All of it is safetensors and JSON:
-reading runs no code. A backup is one plain tar, taken while others write:
+bytes, which are imported again. All of it is safetensors and JSON: reading runs no code. A backup
+is one plain tar, taken while others write:
 
 ```
 manifest.json                             the contents, with sizes and checksums; it comes first
@@ -17,8 +17,14 @@ from __future__ import annotations
 
 from attend.exchange.backup import BackupContents, save_backup
 from attend.exchange.documents import export_documents, write_documents
-from attend.exchange.export import ModelExport, WeightsExport, export_model, export_weights
-from attend.exchange.importing import Imported, Sides, import_projection
+from attend.exchange.export import (
+    Imported,
+    ModelExport,
+    WeightsExport,
+    export_model,
+    export_weights,
+    import_projection,
+)
 from attend.exchange.layers import MissingPart
 from attend.exchange.restore import restore_backup
 
@@ -27,7 +33,6 @@ __all__ = [
     "Imported",
     "MissingPart",
     "ModelExport",
-    "Sides",
     "WeightsExport",
     "export_documents",
     "export_model",

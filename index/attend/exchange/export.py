@@ -1,4 +1,5 @@
-"""Export a version as a sentence-transformers model, or as the projection's own bytes."""
+"""Export a version as a sentence-transformers model, or as the projection's own bytes, which an
+import reads again: safetensors alone, so that reading runs no code."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +17,19 @@ import numpy as np
 from attend.collection import Collection
 from attend.encoder import load
 from attend.encoder.loading import find
-from attend.errors import Conflict, EncoderError, InvalidRequest
+from attend.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
 from attend.exchange.layers import LayerPair, LinearLayer, MissingPart, missing_parts, pair_of
-from attend.exchange.weights import WEIGHTS
 from attend.keys.files import sync_file, sync_folder, write_synced
 from attend.projection import Projection
 from attend.store import StoredVersion
 
 SIMILARITY = {"dot": "dot", "cosine": "cosine", "laplace": "manhattan"}
 """Our scorers by the library's names; its manhattan is minus the distance, as our laplace is."""
+
+WEIGHTS = "model.safetensors"
+
+MAX_WEIGHT_BYTES = 1 << 30
+"""Two matrices of 8,192 by 8,192 are half of it."""
 
 TOLERANCE = 1e-4
 """Allowed difference of scores in float32, relative to the largest one above 1."""
@@ -41,6 +47,14 @@ class ModelExport(NamedTuple):
     similarity: str
     difference: float
     cannot_travel: list[MissingPart]
+
+
+class Imported(NamedTuple):
+    """The version that an import made."""
+
+    version: int
+    dimensions: int
+    active: bool
 
 
 class WeightsExport(NamedTuple):
@@ -116,6 +130,33 @@ def export_weights(
     sync_folder(file.parent)
     missing = missing_parts(stored, projection, collection.store.example_count())
     return WeightsExport(number, file, projection.fingerprint, missing)
+
+
+def import_projection(collection: Collection, file: Path, *, activate: bool = False) -> Imported:
+    """Store the bytes that `export_weights` wrote as a version of kind 'given'.
+
+    It answers only if activated.
+
+    Raises:
+        InvalidRequest: its width is not that of the collection's embeddings.
+        Damaged: the file is no projection's safetensors.
+        LimitExceeded: it is larger than 1 GiB.
+    """
+    size = file.stat().st_size
+    if size > MAX_WEIGHT_BYTES:
+        raise LimitExceeded(f"{file} has {size:,} bytes; at most {MAX_WEIGHT_BYTES:,} are read.")
+    try:
+        projection = Projection.from_bytes(file.read_bytes()).materialised()
+    except Damaged as error:
+        raise Damaged(
+            f"{file} is not a projection's safetensors, which `attend export --safetensors` "
+            f"writes. ({error})"
+        ) from error
+    note = {"imported": file.name}
+    version = collection.add_projection(replace(projection, kind="given"), note)
+    if activate:
+        collection.activate(version)
+    return Imported(version, projection.d_k, activate)
 
 
 def encoder_folder(name: str) -> Path | None:

@@ -6,13 +6,12 @@ nor anything that belongs to single keys. `missing_parts` lists what they cannot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from attend.errors import InvalidRequest
-from attend.projection import Projection, mean_gates
+from attend.projection import Projection
 from attend.settings import Tuning
 from attend.store import StoredVersion
 from attend.types import Float32, Float64, Floats
@@ -24,10 +23,6 @@ class LinearLayer(NamedTuple):
     weight: Float32 | None  # (d_out, d_in)
     bias: Float32 | None  # (d_out,); none without a weight
     normalize: bool
-
-    @property
-    def linear(self) -> bool:
-        return self.weight is not None
 
 
 class LayerPair(NamedTuple):
@@ -46,10 +41,6 @@ class MissingPart(NamedTuple):
 
     def sentence(self) -> str:
         return f"{self.what}: {self.detail}"
-
-
-NOTHING = LinearLayer(None, None, False)
-UNIT = LinearLayer(None, None, True)
 
 
 def pair_of(projection: Projection) -> LayerPair:
@@ -99,68 +90,6 @@ def _layer(weight: Float64, bias: Float64 | None, normalize: bool) -> LinearLaye
     """Round what was computed in float64 to float32, the precision of embeddings."""
     narrow = None if bias is None else bias.astype(np.float32)
     return LinearLayer(weight.astype(np.float32), narrow, normalize)
-
-
-def projection_of(pair: LayerPair, width: int) -> Projection:
-    """Return a projection of one head over embeddings of `width` dimensions.
-
-    Raise InvalidRequest where a side takes another width, or the two sides give different ones.
-    """
-    for name, layer in zip(("query", "document"), pair, strict=True):
-        takes = width if layer.weight is None else layer.weight.shape[1]
-        if takes != width:
-            raise InvalidRequest(
-                f"The {name} layer takes {takes} numbers, but this collection's embeddings have "
-                f"{width}; import a layer that was made for its encoder."
-            )
-    query, document = (width if w is None else len(w) for w in (pair.query[0], pair.document[0]))
-    if query != document:
-        raise InvalidRequest(
-            f"The query side gives {query} numbers and the document side {document}, which cannot "
-            f"be compared; import layers of one width for both sides."
-        )
-    (w_q, b_q, unit_q), (w_k, b_k, unit_k) = pair
-    return Projection(
-        "given",
-        width,
-        mean_gates(1),
-        w_q=None if w_q is None else w_q[None],
-        w_k=None if w_k is None else w_k[None],
-        b_q=None if b_q is None else b_q[None],
-        b_k=None if b_k is None else b_k[None],
-        normalize_queries=unit_q,
-        normalize_keys=unit_k,
-    )
-
-
-def chained(layers: Sequence[LinearLayer], unit: bool) -> LinearLayer:
-    """Return several layers as one; `unit`: the input has length one already.
-
-    Raise InvalidRequest where a layer before a Dense layer divides by the length.
-    """
-    combined = UNIT if unit else NOTHING
-    for layer in layers:
-        combined = _then(combined, layer, unit)
-    # Length one in and no matrix: raw keys stay as they are, and need no new index.
-    return NOTHING if unit and not combined.linear else combined
-
-
-def _then(first: LinearLayer, second: LinearLayer, unit: bool) -> LinearLayer:
-    if second.weight is None:
-        return first._replace(normalize=first.normalize or second.normalize)
-    if first.normalize and (first.linear or not unit):
-        raise InvalidRequest(
-            "The layers normalise before a Dense layer, and a projection cannot; import a model "
-            "that normalises only at its end."
-        )
-    if first.weight is None:
-        return second
-    outer = second.weight.astype(np.float64)
-    bias = np.zeros(len(outer)) if second.bias is None else second.bias.astype(np.float64)
-    if first.bias is not None:
-        bias = bias + outer @ first.bias  # W2 (W1 x + b1) + b2
-    has_bias = first.bias is not None or second.bias is not None
-    return _layer(outer @ first.weight, bias if has_bias else None, second.normalize)
 
 
 def missing_parts(stored: StoredVersion, projection: Projection, count: int) -> list[MissingPart]:
