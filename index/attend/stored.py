@@ -17,12 +17,12 @@ from attend.engines.engine import OpenedCollection
 from attend.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument
 from attend.ingest import Ingest, Prepared, parse_documents, value_hash
 from attend.progress import Progress, reported
-from attend.search.foreign import ForeignTests
+from attend.search.foreign import BLOCK, ForeignTests
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.search.values import filter_hints
 from attend.settings import Settings
-from attend.store import StoredDocument, compile_filter
+from attend.store import Role, StoredDocument, compile_filter
 from attend.types import Document, Json, OnStage
 from attend.values import merged, parse_type
 from attend.versioned import VersionedCollection
@@ -259,7 +259,18 @@ class StoredCollection(VersionedCollection):
     def _publish_fresh(self, on_stage: OnStage = lambda stage, done: None) -> None:
         """Publish unless nothing was written since the last time."""
         if self.views.has_fresh():
-            self.publish(on_stage)
+            self.views.publish(on_stage)
+        # Also where nothing is fresh: the first look at many new keys has written the index.
+        self._foreign.refresh()
+
+    def activate(self, version: int, expected: int | None = None) -> None:
+        super().activate(version, expected)
+        self._foreign.refresh(BLOCK)
+
+    def rollback(self, role: Role = "search") -> int:
+        version = super().rollback(role)
+        self._foreign.refresh(BLOCK)
+        return version
 
     def configure(self, **changes: Any) -> bool:
         """Change settings; other processes see them at their next request.
@@ -341,6 +352,7 @@ class StoredCollection(VersionedCollection):
             generation=view.change,
             index=view.index_stats,
             foreign=self._foreign.figures(),
+            hints=self._foreign.missing(view),
             settings=self.settings.stored(),
             capabilities=self.capabilities.json(),
         )

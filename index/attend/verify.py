@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attend.collection import Collection
 from attend.engines.engine import Finding
 from attend.errors import Damaged
+from attend.search.foreign import NOT_MADE
 from attend.store.checks import RESTORE
 
 ROUNDS = 3
@@ -25,6 +26,7 @@ class Verified:
         mended: whether there were problems, and repairs left none.
         findings: the problems with the invariants that they break.
         left: the problems after the repairs.
+        hints: what searches lack, which is no problem of the stored data.
     """
 
     problems: list[str]
@@ -32,6 +34,7 @@ class Verified:
     mended: bool
     findings: list[Finding]
     left: list[str]
+    hints: Sequence[str] = ()
 
     def json(self) -> dict[str, Any]:
         return {**vars(self), "findings": [finding._asdict() for finding in self.findings]}
@@ -51,12 +54,15 @@ def verify(collection: Collection, *, mend: bool = False) -> Verified:
             break
         checks.repair(names)
         left = checks.find()
+    if mend and not left:
+        collection._foreign.refresh()
     return Verified(
         problems=[finding.problem for finding in findings],
         keys=_key_count(collection),
         mended=bool(findings) and not left,
         findings=findings,
         left=[finding.problem for finding in left],
+        hints=[] if left else [hint for hint in collection.info().hints or () if hint == NOT_MADE],
     )
 
 
@@ -76,6 +82,7 @@ def together(reports: Mapping[str, Verified]) -> Verified:
         mended=bool(problems) and not left,
         findings=[finding for report in reports.values() for finding in report.findings],
         left=left,
+        hints=[f"{name}: {item}" for name, report in reports.items() for item in report.hints],
     )
 
 

@@ -186,8 +186,8 @@ class Answer(Reply):
     next: str | None
     """The `cursor` of the hits that follow; null on the last page."""
     hints: Sequence[str] | None = None
-    """Why there may be no documents: fields of the filter that no document has; present where there
-    are any."""
+    """Why there may be no documents: fields of the filter that no document has. With documents: why
+    the collection cannot tell yet whether it answers a text. Present where there are any."""
     facets: Facets | None = None
     """The most frequent values by field, over all documents that pass filter and mask; present if
     requested."""

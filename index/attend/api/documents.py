@@ -210,6 +210,8 @@ class CollectionInfo(Reply):
     """The test that tells queries foreign to the collection before any training: the passages
     asked, the documents there were, the projection version, and the score below which 5 % of the
     passages lie. Null until one was made."""
+    hints: Sequence[str] | None
+    """What searches lack: the test of foreign queries. Null where nothing is missing."""
     settings: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     """The features that the engine supports."""

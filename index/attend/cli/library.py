@@ -20,7 +20,8 @@ from attend.verify import Verified, together, unopened, verify
 
 @click.command("info")
 @on_collection
-def info_command(target: Target) -> None:
+@click.option("--all", "all_fields", is_flag=True, help="Also what is not set, and capabilities.")
+def info_command(target: Target, all_fields: bool) -> None:
     """Print the contents and settings of a collection.
 
     \b
@@ -30,14 +31,15 @@ def info_command(target: Target) -> None:
     library = target.library()
     info = asdict(library.collection(target.name).info())
     info["collections"] = library.names()
-    single = [(name, plain(value)) for name, value in info.items() if not isinstance(value, dict)]
+    single = [(name, value) for name, value in info.items() if not isinstance(value, dict)]
     nested = [
-        (f"{name}.{field}", plain(value))
+        (f"{name}.{field}", value)
         for name, values in info.items()
-        if isinstance(values, dict)
+        if isinstance(values, dict) and (all_fields or name != "capabilities")
         for field, value in values.items()
     ]
-    target.show(info, table([*single, *nested]))
+    rows = [(name, plain(value)) for name, value in [*single, *nested]]
+    target.show(info, table(row for row in rows if all_fields or row[1] != "-"))
 
 
 @click.command("alias")
@@ -111,6 +113,7 @@ def _findings(report: Verified, repair: bool) -> Iterator[str]:
     """Yield a line for each problem, and for its remedy."""
     if not report.problems:
         yield f"{report.keys} keys: database and index agree."
+    yield from report.hints
     for finding in report.findings:
         yield f"{finding.check}: {finding.problem}"
         if finding.problem in report.left and not finding.can_mend:

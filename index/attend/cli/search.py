@@ -132,10 +132,10 @@ def _text(answer: Answer, mode: str) -> str:
     lines = _listing([ListRow(hit, _passage(hit), _group(hit)) for hit in answer.hits], digits=3)
     if not answer.attended:
         lines.append("No documents: none passes the filter, or the collection is empty.")
-        lines += answer.hints or ()
     elif not answer.answered:
         confidence = "" if answer.confidence is None else f" (confidence {answer.confidence:.3f})"
         lines.append(f"No answer: nothing here answers that{confidence}.")
+    lines += answer.hints or ()
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
         lines.append(f"answer: {json.dumps(parts, ensure_ascii=False)}")

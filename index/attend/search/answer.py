@@ -124,6 +124,7 @@ class Answering:
         view, plan, test = scoring.view, scoring.plan, foreign.test
         null, threshold = plan.mechanism.null_logit, view.version.tuning.threshold
         calibrated: Calibrated = "examples" if plan.calibrated else None
+        unknown: Sequence[str] | None = None
         if null is None:  # all searches come by before a training: what it takes is written out
             number, mechanism = view.version.number, scoring.mechanism
             low, high = foreign.settled.get(number, NOTHING_DUE)
@@ -133,6 +134,7 @@ class Answering:
             fits = scoring.parts is None and len(mechanism.gates) == 1 and mechanism.pool == "max"
             if test and fits and (test.version, test.scorer) == (number, mechanism.scorer):
                 calibrated, threshold = "collection", ERROR_RATE
+            unknown = foreign.missing(view)
         if least is None:
             least = threshold or 0.0 if calibrated else 0.0
         elif least and calibrated is None:
@@ -159,7 +161,7 @@ class Answering:
                 projection=view.version.number,
                 next=self.listings[query].next,
                 facets=facets,
-                hints=None if len(attended.documents) else self._hints,
+                hints=unknown if len(attended.documents) else self._hints,
                 weighing=self._weighing(query) if self.options.explain else None,
                 memory=self._memory(query) if self.options.explain else None,
                 took_ms=round((time.perf_counter() - self.searches[query].started) * 1000, 3),

@@ -60,6 +60,12 @@ FEWEST_WORDS = 3
 
 SEED = 20170612
 
+UNKNOWN = "Whether this collection answers a query is unknown: "
+
+FEW = f"{UNKNOWN}the test of foreign queries needs {LEAST} documents with texts."
+
+NOT_MADE = f"{UNKNOWN}the test of foreign queries is missing; a build or publish makes it."
+
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -141,7 +147,7 @@ class ForeignTests:
         if self.settled.setdefault(version, EVER) == EVER:
             threading.Thread(target=self._follow, name="attend-foreign", daemon=True).start()
 
-    def refresh(self) -> None:
+    def refresh(self, block: int = PASSAGES) -> None:
         """Make the test of the active version, unless there is one and little has changed.
 
         An encoder that cannot be loaded, or a folder that cannot be written to, is logged.
@@ -149,7 +155,7 @@ class ForeignTests:
         if not self._has_texts:
             return
         try:
-            self._make(PASSAGES)
+            self._make(block)
         except (AttendError, OSError) as error:
             log.warning("Queries cannot be told to be foreign yet: %s", error)
 
@@ -157,6 +163,13 @@ class ForeignTests:
         """Return the figures of the stored test; None without one."""
         self._read()
         return None if self.test is None else self.test.figures()
+
+    def missing(self, view: View) -> list[str] | None:
+        """Say why a version has no test; None where it has one, needs none or can have none."""
+        is_made = self.test is not None and self.test.version == view.version.number
+        if is_made or not self._has_texts or view.version.tuning.null is not None:
+            return None
+        return [FEW if view.keys.documents < LEAST else NOT_MADE]
 
     @property
     def _has_texts(self) -> bool:

@@ -116,7 +116,11 @@ def test_a_missing_folder_is_told_with_advice_for_the_command_line(tmp_path):
 def test_info_is_written_for_people(library):
     told = invoke("info", "--data", library).stdout
     assert not {"None", "True", "False", "(", "'"} & set(told.replace("(", " ( ").split())
-    assert "settings.values " in told
+    assert "capabilities.engine" not in told
+    every = invoke("info", "--data", library, "--all").stdout
+    assert set(told.split()) <= set(every.split())
+    assert "settings.values " in every
+    assert "capabilities.engine " in every
 
 
 def test_aliases_are_listed_under_a_header(library):

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
+from attend.build import Mapped, build
 from attend.data import Data
-from attend.errors import InvalidRequest
+from attend.errors import EncoderError, InvalidRequest
 from attend.projection import identity
 from attend.search import foreign
 from attend.search.answer import conformal_share
-from attend.search.foreign import LEAST, SETTING, SHARE, passages
+from attend.search.foreign import FEW, LEAST, NOT_MADE, SETTING, SHARE, passages
 from attend.settings import Tuning
 from attend.store import StoredDocument
+from attend.verify import verify
 from tests.index.world import WORDS
 
 OWN = "whale ship storm sea island gold"
@@ -146,7 +148,9 @@ def test_a_mixture_has_none(collection):
 def test_too_few_documents_have_none(library):
     collection = filled(library, LEAST - 1)
     collection.publish()
-    assert (collection.search(FOREIGN).confidence, collection.info().foreign) == (None, None)
+    answer, info = collection.search(FOREIGN), collection.info()
+    assert (answer.confidence, answer.hints) == (None, [FEW])
+    assert (info.foreign, info.hints, verify(collection).hints) == (None, [FEW], [])
     with pytest.raises(InvalidRequest, match="100 texts or more"):
         collection.search(FOREIGN, min_confidence=0.5)
 
@@ -164,10 +168,7 @@ def test_own_vectors_alone_have_none(library):
 def test_the_test_is_stored_and_the_same_in_every_run(collection, library, tmp_path, tiny_encoder):
     stored = collection.store.settings()[SETTING]
     confidence = collection.search("gold map").confidence
-    library.close()
-    with sqlite3.connect(tmp_path / "library/collections/default/documents.db") as db:
-        db.execute("DELETE FROM settings WHERE name = ?", [SETTING])
-    again = Data(tmp_path / "library", load_encoder=lambda name: tiny_encoder)
+    again = without_test(library, tmp_path, load_encoder=lambda name: tiny_encoder)
     again.collection().publish()
     assert again.collection().store.settings()[SETTING] == stored
     assert again.collection().search("gold map").confidence == confidence
@@ -196,6 +197,70 @@ def test_a_search_starts_it_in_the_background(library):
             thread.join(30)
     assert collection.search(FOREIGN).calibrated == "collection"
     assert not collection.search(FOREIGN).answered
+
+
+def source(tmp_path, count: int) -> Mapped:
+    file = tmp_path / "texts.jsonl"
+    texts = enumerate(sentences(1, count))
+    file.write_text("".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in texts))
+    return Mapped.of(str(file))
+
+
+@pytest.mark.parametrize("merge_at", [LEAST, 10_000])
+def test_a_build_of_any_size_makes_it(library, tmp_path, monkeypatch, merge_at):
+    """Where more keys are new than are searched as a matrix, the first look writes the index."""
+    monkeypatch.setattr("attend.views.MERGE_KEYS", merge_at)
+    collection = library.create("default")
+    build(collection, [source(tmp_path, LEAST + 20)])
+    assert collection.info().foreign["documents"] == LEAST + 20
+    assert not collection.search(FOREIGN).answered
+
+
+def without_test(library, tmp_path, **options) -> Data:
+    """Open the library again, as if no test had been made of its collection."""
+    library.close()
+    with sqlite3.connect(tmp_path / "library/collections/default/documents.db") as db:
+        db.execute("DELETE FROM settings WHERE name = ?", [SETTING])
+    return Data(tmp_path / "library", **options)
+
+
+def test_a_build_of_nothing_new_makes_a_missing_one(collection, library, tmp_path, tiny_encoder):
+    rows = source(tmp_path, LEAST + 20)
+    again = without_test(library, tmp_path, load_encoder=lambda name: tiny_encoder)
+    assert build(again.collection(), [rows]).unchanged == LEAST + 20
+    assert again.collection().info().foreign["passages"] == LEAST + 20
+    again.close()
+
+
+def test_searches_info_and_verify_say_that_it_is_missing(collection, library, tmp_path):
+    def unloadable(name):
+        raise EncoderError("No model is here.")
+
+    assert collection.search(OWN).hints is None
+    assert (collection.info().hints, verify(collection).hints) == (None, [])
+    again = without_test(library, tmp_path, load_encoder=unloadable)
+    opened = again.collection()
+    answer = opened.search(np.ones(opened.settings.dimension).tolist())
+    assert (answer.answered, answer.confidence, answer.hints) == (True, None, [NOT_MADE])
+    assert (opened.info().hints, verify(opened, mend=True).hints) == ([NOT_MADE], [NOT_MADE])
+    again.close()
+
+
+def test_verify_with_mend_makes_a_missing_one(collection, library, tmp_path, tiny_encoder):
+    again = without_test(library, tmp_path, load_encoder=lambda name: tiny_encoder)
+    assert verify(again.collection()).hints == [NOT_MADE]
+    assert verify(again.collection(), mend=True).hints == []
+    assert again.collection().info().foreign is not None
+    again.close()
+
+
+def test_a_version_that_is_activated_has_it(collection):
+    version = collection.add_projection(collection.fit_projection("pca", 8))
+    collection.activate(version)
+    assert collection.info().foreign["projection"] == version
+    assert collection.search(FOREIGN).calibrated == "collection"
+    collection.rollback()
+    assert collection.info().foreign["projection"] == 1
 
 
 def test_it_follows_the_collection(collection):
