@@ -20,6 +20,7 @@ from attend.learn.data import UNIT_SCALE
 from attend.learn.fit import minimise
 from attend.learn.no_answer import (
     ERROR_RATE,
+    NO_LEVELS,
     SHARES,
     Levels,
     confidence,
@@ -152,7 +153,10 @@ def calibrate_sides(
         np.concatenate([as_is.answerable, hidden.answerable]),
         np.concatenate([SHARES[0] * as_is.counts, SHARES[1] * hidden.counts]),
     )
-    after = scale, null, levels
+    # Where no loss is least (all is right already), the optimiser may end behind the start.
+    fits = (scale, null, levels), (start, before, NO_LEVELS)
+    after = min(fits, key=lambda fit: likelihood(as_is, hidden, *fit))
+    scale, null, levels = after
     answered = confidence(as_is.scores, *after)[as_is.answerable]
     return Calibration(
         scale=scale,
