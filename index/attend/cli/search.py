@@ -270,7 +270,7 @@ def _fact(text: str) -> dict[str, Json]:
         return {"text": text}
     try:
         parsed = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = value
     plain = isinstance(parsed, str | int | float | bool)
     return {"field": field.strip(), "value": parsed if plain else value}

@@ -215,7 +215,7 @@ def unpack(data: bytes) -> tuple[dict[str, Floats], dict[str, Any]]:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
         settings = json.loads(metadata[METADATA_KEY])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(
             f"These {len(data)} bytes are not a saved projection ({error}); restore them "
             f"from a copy, or train again."

@@ -144,7 +144,7 @@ def place(cursor: str, request: str, length: int) -> list[float]:
     try:
         data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
         belongs_to, *numbers = json.loads(data)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         belongs_to, numbers = None, []
     # Python's JSON reads NaN and Infinity, and integers of any length.
     sound = all(isinstance(number, int | float) and abs(number) < 2**63 for number in numbers)

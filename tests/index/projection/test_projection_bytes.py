@@ -97,6 +97,7 @@ DAMAGED = {
     "cut short": packed()[:-4],
     "another file's weights": save({"gates": np.ones(1)}),
     "metadata that is no JSON": save({"gates": np.ones(1)}, {tensors.METADATA_KEY: "{"}),
+    "metadata that is deep": save({"gates": np.ones(1)}, {tensors.METADATA_KEY: "[" * 100_000}),
     "metadata that is a list": save({"gates": np.ones(1)}, {tensors.METADATA_KEY: "[]"}),
     "another format": save({"g": np.ones(1)}, {tensors.METADATA_KEY: json.dumps({"format": 9})}),
     "a setting too few": packed(folded=None),

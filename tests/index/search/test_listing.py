@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attend.errors import InvalidRequest, LimitExceeded
@@ -99,6 +100,7 @@ def test_a_cursor_is_of_one_question(many):
 
 
 @given(st.text(max_size=40))
+@example(base64.urlsafe_b64encode(b"[" * 100_000).decode())
 @settings(max_examples=200, deadline=None)
 def test_what_is_no_cursor_is_refused_with_a_sentence(given_text):
     with pytest.raises(InvalidRequest, match="is not a cursor"):
