@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, TypedDict, Unpack
 
@@ -21,7 +21,17 @@ from attend.collection import Collection
 from attend.document_rows import document_rows
 from attend.errors import AttendError, InvalidRequest, SourceError
 from attend.ingest import Prepared
-from attend.mapping_memory import SourceFields, remember
+from attend.mapping_memory import (
+    ROLES,
+    SourceFields,
+    check_fields,
+    declared_types,
+    entries_of,
+    entry_for,
+    recall,
+    remember,
+    types_of,
+)
 from attend.source import (
     FieldMap,
     RowItem,
@@ -57,12 +67,14 @@ class Mapped:
     Attributes:
         named: the roles whose fields the user named, which later builds take from other sources.
         format: the format of a text file, as far as the user named it.
+        notes: sentences about the fields of earlier builds; None where these were not looked at.
     """
 
     source: Source
     map: FieldMap | None
     named: frozenset[str] = frozenset()
     format: TableFormat = DETECTED
+    notes: Sequence[str] | None = None
 
     @classmethod
     def of(cls, source: object, **roles: Unpack[Roles]) -> Mapped:
@@ -82,6 +94,16 @@ class Mapped:
         opened = open_source(source)
         named = frozenset(role for role, fields in roles.items() if fields)
         return cls(opened, guess(sample(opened), source=opened, **roles), named)
+
+    def recalled(self, entries: Sequence[SourceFields]) -> Mapped:
+        """Return it with the fields of earlier builds in place of those that were guessed."""
+        if self.map is None or self.notes is not None or not entries:
+            return self
+        names = {role: getattr(self.map, role) for role in ROLES if role not in self.map.guessed}
+        fields = {role: name for role, name in names.items() if name}
+        entry = entry_for(entries, self.source.name)
+        map, named, notes = recall(self.source, sample(self.source), fields, entry)
+        return replace(self, map=map, named=self.named | named, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -166,9 +188,13 @@ def build(
     strict: bool = False,
     publish: bool = False,
     shard: Shard | None = None,
+    remap: bool = False,
     **callbacks: Unpack[BuildCallbacks],
 ) -> Built:
     """Bring a collection up to date with its sources.
+
+    Fields that are not named are those of earlier builds, and the values of a column keep their
+    type: a row with another one cannot be used.
 
     Args:
         sync: also delete the documents that no source has. Nothing is deleted if a single
@@ -176,12 +202,16 @@ def build(
         strict: stop at the first row that cannot be used; what was stored stays.
         publish: write the index even if nothing changed.
         shard: take a part of the documents only, as one of several processes at once.
+        remap: change stored values, types and ids where the sources or their fields say so.
         callbacks: functions that follow the build (`BuildCallbacks`).
 
     Raises:
         SourceError: a source has no usable row, or several have no ids of their own.
+        MappingChanged: other fields would change stored values or ids, and `remap` is not set.
         Refused: a row could not be used, and `strict` was set.
     """
+    entries = entries_of(collection)
+    sources = [mapped.recalled(entries) for mapped in sources]
     check_ids(sources)
     if sync and shard is not None:
         raise InvalidRequest(
@@ -189,10 +219,13 @@ def build(
             "without sync, or without a shard.",
             field="shard",
         )
+    for mapped in sources:
+        if mapped.map is not None and not remap:
+            check_fields(collection, mapped.source, mapped.map, entries, sync=sync)
     started = time.perf_counter()
     build = _Build(collection, strict, shard, **callbacks)
     for mapped in sources:
-        build.take(mapped)
+        build.take(mapped, remap)
     removed = build.remove_others() if sync and not build.refused else 0
     if publish:
         collection.publish(build.on_stage)
@@ -230,18 +263,24 @@ class _Build:
         self._on_progress = on_progress
         self.on_stage = on_stage
         self._places: dict[str, str] = {}  # id -> where it was first used
-        self._remembered: set[str] = set()
         self.written = Written()
         self.read = 0
         self.refused = 0
         self.skipped: list[SkippedFile] = []
 
-    def take(self, mapped: Mapped) -> None:
+    def take(self, mapped: Mapped, remap: bool) -> None:
         before, size = len(self._places), self._collection.capabilities.window or WINDOW
-        with closing(self._usable(mapped)) as usable:
+        value = mapped.map.value if mapped.map is not None else ()
+        stored = types_of(self._collection, value)
+        types = stored | declared_types(self._collection.settings, value)
+        rows = _rows(mapped, self._places, types, remap)
+        remembered = False
+        with closing(self._usable(rows)) as usable:
             while window := list(islice(usable, size)):
                 self.written += self._collection.write(window)
-                self._remember(mapped)
+                if not remembered:
+                    self._remember(mapped, stored)
+                    remembered = True
                 self.read += len(window)
                 self._on_progress(len(window))
         if len(self._places) == before:
@@ -249,13 +288,13 @@ class _Build:
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
                 f"its fields, and the problems reported above."
             )
+        self._remember(mapped, types)  # at the end: a build that goes on after a stop learns as one
 
-    def _remember(self, mapped: Mapped) -> None:
-        """Store the fields of a source once documents were made of them."""
-        source, map = mapped.source.name, mapped.map
-        if map is not None and source not in self._remembered:
-            self._remembered.add(source)
-            remember(self._collection, SourceFields.of(source, map, mapped.named, mapped.format))
+    def _remember(self, mapped: Mapped, types: Mapping[str, str]) -> None:
+        """Store the fields of a source and the types of columns once documents were made."""
+        if mapped.map is not None:
+            entry = SourceFields.of(mapped.source.name, mapped.map, mapped.named, mapped.format)
+            remember(self._collection, entry, types)
 
     def remove_others(self) -> int:
         gone = [id for id in self._collection.store.all_ids() if id not in self._places]
@@ -264,9 +303,11 @@ class _Build:
             for start in range(0, len(gone), 10_000)
         )
 
-    def _usable(self, mapped: Mapped) -> Generator[Prepared, None, None]:
+    def _usable(
+        self, rows: Iterator[RowItem[Document] | RowProblem]
+    ) -> Generator[Prepared, None, None]:
         """Yield the documents of a source as they are written; report the rows that cannot be."""
-        for row in _rows(mapped, self._places):
+        for row in rows:
             if isinstance(row, RowProblem):
                 self._report(row)
                 continue
@@ -294,10 +335,12 @@ class _Build:
             raise Refused(f"Stopped at {problem}; --strict takes no source with such a row.")
 
 
-def _rows(mapped: Mapped, places: dict[str, str]) -> Iterator[RowItem[Document] | RowProblem]:
+def _rows(
+    mapped: Mapped, places: dict[str, str], types: dict[str, str], remap: bool
+) -> Iterator[RowItem[Document] | RowProblem]:
     if mapped.map is None:
         return document_rows(mapped.source, places)
-    return documents(mapped.source, mapped.map, places)
+    return documents(mapped.source, mapped.map, places, types, remap=remap)
 
 
 def check_ids(sources: Sequence[Mapped]) -> None:

@@ -1,4 +1,4 @@
-"""The fields that earlier builds of a collection used, which later builds use again.
+"""The fields that earlier builds of a collection used, and their types, which later builds keep.
 
 Each source has an entry under its name, as several tables may give one collection its documents. A
 source without one follows the last build in the fields that the user named there: the export of
@@ -7,6 +7,7 @@ another day has another name.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
@@ -17,7 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from attend.collection import Collection
 from attend.errors import Conflict, InvalidRequest, SourceError
+from attend.settings import Settings
 from attend.source import FieldMap, Row, RowProblem, Source, TableFormat, documents, guess
+from attend.source.cells import common_type
 from attend.source.columns import all_columns
 from attend.source.decoding import DETECTED
 from attend.source.files import StandardInput
@@ -26,6 +29,9 @@ from attend.types import Json
 
 SETTING = "mapping"
 """The stored setting that holds the entries, the last used one last."""
+
+TYPES = "column_types"
+"""The stored setting that holds the types of columns."""
 
 MAX_STORED = 100
 """Sources that are remembered: a collection may grow by a file each day."""
@@ -42,9 +48,14 @@ as id."""
 WINDOW = 1000
 """Documents whose stored values are read at once."""
 
+DECLARED = {"number": "number", "boolean": "boolean"} | dict.fromkeys(
+    ("category", "text", "image"), "text"
+)
+"""Declared type of values → the type of their column."""
+
 
 class MappingChanged(Conflict):
-    """A build has other fields than those before, and would change stored values."""
+    """A build has other fields than those before, and would change stored values or ids."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +148,47 @@ def format_for(entries: Sequence[SourceFields], path: str) -> TableFormat:
     return alike[-1].format if alike and ending else DETECTED
 
 
-def remember(collection: Collection, entry: SourceFields) -> None:
-    """Store the entry of a source as the last one of its collection."""
+def types_of(collection: Collection, value: Sequence[str]) -> dict[str, str]:
+    """Return the types of columns as builds have stored them, or else as documents have them.
+
+    Args:
+        value: the columns of the values.
+    """
+    stored = collection.store.settings().get(TYPES)
+    if isinstance(stored, dict):
+        return {name: str(type) for name, type in stored.items()}
+    columns: defaultdict[str, list[Json]] = defaultdict(list)
+    for document in collection.store.sample(WINDOW):
+        values = document.value
+        for name, cell in (
+            values if isinstance(values, dict) else {value[0]: values} if value else {}
+        ).items():
+            columns[name].append(cell)
+        for name, cell in document.payload.items():
+            columns[name].append(cell)
+    types = {name: common_type(cells, untyped=False) for name, cells in columns.items()}
+    return {name: type for name, type in types.items() if type is not None}
+
+
+def declared_types(settings: Settings, value: Sequence[str]) -> dict[str, str]:
+    """Return the types of columns of values that the collection declares."""
+    spec = settings.values
+    if not isinstance(spec, dict):
+        spec = {value[0]: spec} if len(value) == 1 else {}
+    return {name: DECLARED[str(spec[name])] for name in value if spec.get(name) in DECLARED}
+
+
+def remember(collection: Collection, entry: SourceFields, types: Mapping[str, str]) -> None:
+    """Store the entry of a source as the last one of its collection, and the types of columns."""
     entries = entries_of(collection)
+    changes: dict[str, Json] = {}
     if entries[-1:] != [entry]:
         others = [other for other in entries if other.source != entry.source]
-        stored: list[Json] = [one.stored() for one in [*others, entry][-MAX_STORED:]]
-        collection.store.put_settings({SETTING: stored})
+        changes[SETTING] = [one.stored() for one in [*others, entry][-MAX_STORED:]]
+    if collection.store.settings().get(TYPES) != types:
+        changes[TYPES] = dict(types)
+    if changes:
+        collection.store.put_settings(changes)
 
 
 def recall(
@@ -177,16 +222,24 @@ def recall(
     return Recollection(map, again | named.keys(), notes)
 
 
-def check_values(
-    collection: Collection, source: Source, map: FieldMap, entries: Sequence[SourceFields]
+def check_fields(
+    collection: Collection,
+    source: Source,
+    map: FieldMap,
+    entries: Sequence[SourceFields],
+    *,
+    sync: bool = False,
 ) -> None:
-    """Raise MappingChanged if other fields than before would change stored values.
+    """Raise MappingChanged if other fields than before would change stored values or ids.
 
     What the source itself has changed is no concern: fields that are as before are not compared.
 
     Args:
         entries: the fields of earlier builds.
+        sync: documents with other ids are deleted, so that none is there twice.
     """
+    if not sync:
+        _check_ids(collection, source, map, entries)
     same = [entry for entry in entries if entry.source == source.name]
     before = [name for entry in (same or entries)[-1:] for name in entry.columns.get("value", ())]
     names = tuple(name for name in before if name)
@@ -202,9 +255,25 @@ def check_values(
         change = f"was {listed(names)}, and {change}"
     again = " ".join(f"--value {name}" for name in names)
     raise MappingChanged(
-        f"{source.name} would change or empty the values of {stored}: the value {change}. Nothing "
-        f"was changed. Name it {f'as before ({again})' if again else 'with --value'}, or add "
-        f"--remap to change the values."
+        f"{source.name} would change or empty the values of {stored}: the value {change}. No "
+        f"document was changed. Name it {f'as before ({again})' if again else 'with --value'}, or "
+        f"add --remap to change the values."
+    )
+
+
+def _check_ids(
+    collection: Collection, source: Source, map: FieldMap, entries: Sequence[SourceFields]
+) -> None:
+    before = next((e.columns.get("id") for e in entries if e.source == source.name), None)
+    count = collection.store.counts()[0]
+    if before is None or before == (map.id or "",) or not count:
+        return
+    stored = "1 document" if count == 1 else f"{count} documents"
+    raise MappingChanged(
+        f"The id in {source.name} was {_listed('id', before)}, and would be "
+        f"{_listed('id', [map.id or ''])}: its rows would be stored once more, beside the {stored} "
+        f"of before. No document was changed. Name it as before (--id {before[0] or repr('')}), "
+        f"add --sync to delete the documents that no source has, or --remap to keep both."
     )
 
 
@@ -214,7 +283,7 @@ def changed_values(collection: Collection, source: Source, map: FieldMap) -> int
     Of standard input, which is read once, only the rows that it can give again are counted.
     """
     limit = LOOKAHEAD_ROWS if isinstance(source, StandardInput) else None
-    rows = islice(documents(source, map), limit)
+    rows = islice(documents(source, map, types=types_of(collection, map.value)), limit)
     values = ((row.item.id, row.item.value) for row in rows if not isinstance(row, RowProblem))
     count = 0
     while window := dict(islice(values, WINDOW)):

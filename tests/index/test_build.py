@@ -13,6 +13,7 @@ from attend.cli.build import _width
 from attend.cli.output import SHOWN_PROBLEMS, Problems
 from attend.data import Data
 from attend.errors import InvalidRequest, SourceError
+from attend.mapping_memory import MappingChanged
 from attend.source import RowProblem, guess, open_source, sample
 from tests.index.helpers import published, vector_data, write_jsonl
 
@@ -314,3 +315,23 @@ def test_vectors_of_another_width_are_refused_row_by_row(tmp_path):
     with pytest.raises(SourceError, match="no usable row"):
         build(wider, [Mapped(source, fields)], on_problem=lambda p: problems.append(str(p)))
     assert "has 2 dimensions, but this collection's have 5" in problems[2]
+
+
+def test_what_the_command_line_protects_is_protected_in_python(collection, tmp_path):
+    def values() -> list[object]:
+        return [document.value for document in collection.page().documents]
+
+    path = tmp_path / "n.csv"
+    path.write_text("id,title,price,genre\n1,Emma,7.5,love\n2,Dune,9,sand\n")
+    build(collection, [Mapped.of(path, value=["price"])])
+    assert build(collection, [Mapped.of(path)]).unchanged == 2  # the value of before
+    with pytest.raises(MappingChanged, match=r"the value was price, and would be genre"):
+        build(collection, [Mapped.of(path, value=["genre"])])
+    with pytest.raises(MappingChanged, match=r"The id in n.csv was id, and would be title"):
+        build(collection, [Mapped.of(path, id="title", text=["genre"])])
+    path.write_text("id,title,price,genre\n1,Emma,7.5,love\n2,Dune,n/a,sand\n")
+    built = build(collection, [Mapped.of(path)])
+    assert (built.unchanged, built.refused) == (1, 1)
+    assert values() == [7.5, 9]
+    assert build(collection, [Mapped.of(path, value=["genre"])], remap=True).revised == 2
+    assert values() == ["love", "sand"]

@@ -24,11 +24,12 @@ from attend.document_rows import are_documents
 from attend.errors import SourceError
 from attend.mapping_memory import (
     SourceFields,
-    check_values,
+    declared_types,
     entries_of,
     entry_for,
     format_for,
     recall,
+    types_of,
 )
 from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
 from attend.source.cells import as_vector
@@ -62,7 +63,7 @@ class BuildOptions(FormatOptions):
     strict: bool = False
     """Stop at the first row that cannot be used."""
     remap: bool = False
-    """Change or empty values of stored documents where other fields than before are used."""
+    """Change stored values, their types or ids where the sources or their fields are others."""
 
 
 @click.command("build")
@@ -101,17 +102,13 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     library = target.library()
     existing = _existing(library, target)
     entries = [] if existing is None else entries_of(existing)
-    mapped = [_mapped(name, selection, entries) for name in sources]
+    mapped = [_mapped(name, selection, existing, entries) for name in sources]
     check_ids(mapped)
     settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
     collection = library.ensure(target.name, **(settings | _width(mapped)))
     if existing is not None and not settings.get("encoder"):
         _tell_encoder(existing)
-    if not selection.remap:
-        for item in mapped:
-            if item.map is not None:
-                check_values(collection, item.source, item.map, entries)
     problems = Problems()
     changes = changeable.changes()
     publish = bool(changes) and collection.configure(**changes)
@@ -155,6 +152,7 @@ def _build(
                 sync=selection.sync,
                 shard=selection.shard,
                 strict=selection.strict,
+                remap=selection.remap,
             )
         except KeyboardInterrupt:
             rows.close()
@@ -177,7 +175,9 @@ def _tell_encoder(collection: Collection) -> None:
         click.echo(f"as before: encoder: {encoder}", err=True)
 
 
-def _mapped(name: str, selection: BuildOptions, entries: list[SourceFields]) -> Mapped:
+def _mapped(
+    name: str, selection: BuildOptions, existing: Collection | None, entries: list[SourceFields]
+) -> Mapped:
     before = DETECTED
     if (format := selection.format()) == DETECTED:
         before = format = format_for(entries, name)
@@ -188,12 +188,17 @@ def _mapped(name: str, selection: BuildOptions, entries: list[SourceFields]) -> 
         click.echo(f"{source.name}: documents with {listed(column_names(rows))}", err=True)
         return Mapped(source, None)
     map, named, notes = recall(source, rows, fields, entry_for(entries, source.name))
-    click.echo(f"{source.name}: {describe(map, rows, source)}", err=True)
+    types: dict[str, str] = {}
+    if existing is not None:
+        types = types_of(existing, map.value) | declared_types(existing.settings, map.value)
+    if selection.remap:  # texts become what they are now, and numbers stay beside new texts
+        types = {name: "mixed" for name, type in types.items() if type != "text"}
+    click.echo(f"{source.name}: {describe(map, rows, source, types)}", err=True)
     if before != DETECTED:
         notes = [f"as before: {before}", *notes]
     for note in notes:
         click.echo(note, err=True)
-    return Mapped(source, map, named, format)
+    return Mapped(source, map, named, format, notes)
 
 
 def _width(mapped: list[Mapped]) -> dict[str, int]:

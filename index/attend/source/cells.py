@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from typing import NamedTuple
 
 import numpy as np
 
-from attend.source.rows import Row, Unusable
+from attend.source.rows import Unusable
 from attend.types import Json, id_fault
 
 MAX_DIGITS = 18
@@ -25,6 +27,11 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)  # JSON's grammar
 _BOOLEAN = {"true": True, "false": False}
+_POINT_GROUPS = re.compile(r"-?(\d{1,3}([.'\u2019 \u00a0\u202f]\d{3})+|\d+)(,\d+)?", re.ASCII)
+_COMMA_GROUPS = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", re.ASCII)
+_EITHER = re.compile(r"-?[1-9]\d{0,2},\d{3}", re.ASCII)  # 1,200 is 1.2, or one thousand two hundred
+_DATE = re.compile(r"(\d{1,4})([./-])(\d{1,2})\2(\d{1,4})([ T]+\d\d?:\d\d(?::\d\d)?)?", re.ASCII)
+_ORDERS = {"dmy": "day, month, year", "mdy": "month, day, year", "ymd": "year, month, day"}
 
 
 def kind(item: object) -> str:
@@ -88,23 +95,129 @@ def scalar(text: str) -> bool | int | float | None:
     return number if math.isfinite(number) else None
 
 
-def is_scalar_column(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a column has texts and all of them read as numbers or booleans."""
-    texts = [cell for row in rows if isinstance(cell := row.cells.get(name), str) and cell]
-    return bool(texts) and all(scalar(text) is not None for text in texts)
+def type_of(cell: Json) -> str:
+    """Return "number", "boolean" or "text", which a text may spell, or "other" for lists.
 
-
-def typed(cells: Mapping[str, Json], scalars: frozenset[str]) -> dict[str, Json]:
-    """Give the cells of an untyped row their types: an empty one is null, a misfit stays text.
-
-    >>> typed({"year": "1977", "zip": "01234", "tag": ""}, frozenset({"year"}))
-    {'year': 1977, 'zip': '01234', 'tag': None}
+    >>> type_of("7.5"), type_of(True), type_of("n/a"), type_of([1])
+    ('number', 'boolean', 'text', 'other')
     """
-    parsed: dict[str, Json] = {}
-    for name, cell in cells.items():
-        number = scalar(cell) if name in scalars and isinstance(cell, str) else None
-        parsed[name] = (cell or None) if number is None else number
-    return parsed
+    parsed = scalar(cell) if isinstance(cell, str) else cell
+    if parsed is None:
+        return "text"
+    if isinstance(parsed, bool):
+        return "boolean"
+    return "number" if isinstance(parsed, int | float) else "other"
+
+
+def common_type(cells: Iterable[Json], *, untyped: bool = True) -> str | None:
+    """Return the type of a column by its cells; None where all are empty.
+
+    Args:
+        untyped: texts may spell numbers, and one that spells none makes all of them "text"; else
+            cells of several types are "mixed".
+
+    >>> common_type(["3", "4.5", ""]), common_type(["3", "true"]), common_type(["3", "n/a"])
+    ('number', 'mixed', 'text')
+    >>> common_type([3, "4.5"], untyped=False)
+    'mixed'
+    """
+    filled = [cell for cell in cells if cell not in (None, "")]
+    types = {type_of(c) if untyped or not isinstance(c, str) else "text" for c in filled}
+    if len(types) > 1:
+        return "text" if untyped and "text" in types else "mixed"
+    return next(iter(types), None)
+
+
+SCALARS = ("number", "boolean")
+
+
+class CellFormat(NamedTuple):
+    """How the cells of a column spell numbers or dates: a description, and the plain spelling."""
+
+    note: str
+    plain: Callable[[str], str]
+
+
+def cell_format(cells: Iterable[str], *, decimal_comma: bool = False) -> CellFormat | None:
+    """Return how a column spells its numbers or dates; None where it is plain, or no such column.
+
+    Only what some cell proves is taken: neither 1,200 nor 01/02/2020 says which number or day it
+    is. Then the cells stay as they are, and the note says so.
+
+    Args:
+        decimal_comma: take 1,200 for 1.2, as tables with semicolons have it.
+
+    >>> cell_format(["3,50", "1.200,00", "", "free"]).plain("1.200,00")
+    '1200.00'
+    >>> cell_format(["9", "1,200.50"]).plain("1,200.50")
+    '1200.50'
+    >>> cell_format(["17.05.2024"]).plain("17.05.2024 9:30")
+    '2024-05-17T09:30'
+    >>> cell_format(["1,200", "3,400"]).note, cell_format(["3,50", "a", "b"])
+    ('commas may be decimal or group thousands: cells stay text', None)
+    """
+    filled = [cell for cell in cells if cell]
+    points = [cell for cell in filled if _POINT_GROUPS.fullmatch(cell)]
+    commas = [cell for cell in filled if _COMMA_GROUPS.fullmatch(cell)]
+    is_decimal = any("," in c and (decimal_comma or not _EITHER.fullmatch(c)) for c in points)
+    # Lists of numbers such as 101,202,303 have groups of three throughout.
+    groups = any(c.count(",") > 1 for c in commas) and any(c.find(",") in (1, 2) for c in commas)
+    is_grouped = groups or any("," in cell and "." in cell for cell in commas)
+    if is_decimal and not is_grouped and _most(points, filled):
+        return CellFormat("numbers have a decimal comma", _with_decimal_point)
+    if is_grouped and not is_decimal and _most(commas, filled):
+        return CellFormat("numbers have commas between thousands", _without_commas)
+    if any("," in cell for cell in commas) and _most(commas, filled):
+        return CellFormat("commas may be decimal or group thousands: cells stay text", str)
+    return _date_format(filled)
+
+
+def _most(some: Sequence[str], filled: Sequence[str]) -> bool:
+    """Return whether some cells are nine in ten of a column, or all but one of at least three."""
+    odd = len(filled) - len(some)
+    return len(some) > odd and (odd <= 1 or odd <= 0.1 * len(filled))
+
+
+def _with_decimal_point(cell: str) -> str:
+    if not _POINT_GROUPS.fullmatch(cell):
+        return cell
+    return re.sub(r"[^\d,-]", "", cell).replace(",", ".")
+
+
+def _without_commas(cell: str) -> str:
+    return cell.replace(",", "") if _COMMA_GROUPS.fullmatch(cell) else cell
+
+
+def _date_format(filled: Sequence[str]) -> CellFormat | None:
+    dates = [cell for cell in filled if _DATE.fullmatch(cell)]
+    if not dates or not _most(dates, filled) or all(_iso(cell, "ymd") == cell for cell in dates):
+        return None
+    orders = [order for order in _ORDERS if all(_iso(cell, order) for cell in dates)]
+    if len(orders) > 1 and all(re.fullmatch(r"[\d.]+", cell.split()[0]) for cell in dates):
+        orders = ["dmy"]  # nobody writes the month first before a point
+    if len(orders) == 1:
+        order = orders[0]
+        note = f"dates are {_ORDERS[order]}, and stored as {_iso(dates[0], order)}"
+        return CellFormat(note, lambda cell: _iso(cell, order) or cell)
+    if not orders:
+        return None
+    return CellFormat(f"dates are text, as {dates[0]} may be either day: write 2024-05-17", str)
+
+
+def _iso(cell: str, order: str) -> str | None:
+    """Return a date whose parts stand in an order in ISO 8601, or None for what is none."""
+    match = _DATE.fullmatch(cell)
+    if match is None:
+        return None
+    parts = dict(zip(order, (match[1], match[3], match[4]), strict=True))
+    if len(parts["y"]) != 4 or max(len(parts["m"]), len(parts["d"])) > 2:
+        return None
+    hour = (match[5] or "").strip(" T")
+    hour = hour.zfill(2 + 3 * hour.count(":")) if hour else ""
+    with suppress(ValueError):
+        day = date(int(parts["y"]), int(parts["m"]), int(parts["d"]))
+        return f"{day}T{hour}" if hour and time.fromisoformat(hour) is not None else str(day)
+    return None
 
 
 def as_vector(cell: Json) -> list[float] | None:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TypeVar
 
 from attend.errors import SourceError
-from attend.source.cells import as_vector, is_scalar_column, scalar, shown
+from attend.source.cells import as_vector, common_type, scalar, shown
 from attend.source.files import headless
 from attend.source.rows import LOOKAHEAD_ROWS, Row, Source, column_names, listed, sample
 from attend.types import Json
@@ -29,6 +30,9 @@ VALUE_NAMES = ("value", "label", "category", "class", "intent", "answer", "targe
 
 MAJORITY = 0.9
 """The share of a column's cells that decides its type; other cells are problems of their rows."""
+
+PROSE_WORDS = 5
+"""Words in a cell, on average, from which a column reads as prose."""
 
 _LINK = re.compile(r"(?:[a-z][a-z0-9+.-]*://|data:|www\.)\S*$", re.IGNORECASE)
 
@@ -166,11 +170,9 @@ def _texts(
     Where a vector makes the texts optional, a name is needed.
     """
     names = column_names(sample)
-    strings = [
-        name
-        for name in names
-        if _mostly(sample, name, _is_words) and not is_scalar_column(sample, name)
-    ]
+    strings = [name for name in names if _mostly(sample, name, _is_words)]
+    # Digits alone are a code or a count, in a table without types as in others.
+    strings = [name for name in strings if common_type(_cells(sample, name)) == "text"]
     free = [name for name in strings if name not in used]
     if not required:
         return tuple(matching(free, TEXT_NAMES))
@@ -181,8 +183,25 @@ def _texts(
             f"No field looks like text or a vector. Choose with --text F or --vector F among "
             f"{listed(names, limit=40)}.{headless(names)}"
         )
-    lengths = {name: sum(len(str(row.cells.get(name) or "")) for row in sample) for name in free}
-    return tuple(matching(free, TEXT_NAMES)) or (max(free, key=lengths.__getitem__),)
+    named = tuple(matching(free, TEXT_NAMES))
+    prose = [name for name in free if _words(sample, name) >= PROSE_WORDS]
+    if any(name in prose for name in named):
+        return named
+    # A header in another language: what reads as prose, beside a name or title.
+    lengths = {name: sum(len(str(cell)) for cell in _cells(sample, name)) for name in free}
+    return (*named, *prose) or (max(free, key=lengths.__getitem__),)
+
+
+def _cells(sample: Sequence[Row], name: str) -> list[Json]:
+    """Return the cells of a column that are not empty."""
+    return [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+
+
+def _words(sample: Sequence[Row], name: str) -> float:
+    """Return the mean number of words in a column whose texts mostly differ; 0 for another."""
+    texts = [str(cell) for cell in _cells(sample, name)]
+    differ = len(set(texts)) > len(texts) / 2
+    return sum(len(text.split()) for text in texts) / len(texts) if texts and differ else 0.0
 
 
 def _is_words(cell: Json) -> bool:
@@ -198,16 +217,23 @@ def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> b
 
     In a short table one cell may fail, as long as another one passes.
     """
-    cells = [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+    cells = _cells(sample, name)
     passing = sum(map(test, cells))
     enough = passing >= MAJORITY * len(cells) or len(cells) - passing == 1
     return passing > 0 and enough
 
 
-def describe(map: FieldMap, sample: Sequence[Row], source: Source | None = None) -> str:
+def describe(
+    map: FieldMap,
+    sample: Sequence[Row],
+    source: Source | None = None,
+    types: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Describe the choice in one line, and in more lines what was guessed or detected.
 
-    `source` adds the types of its columns and what was detected of its format.
+    Args:
+        source: adds the types of its columns and what was detected of its format.
+        types: those that columns have in the collection.
     """
     untyped = source is not None and source.untyped
     taken = map.taken() | {source.natural_vector if source else None}
@@ -215,14 +241,16 @@ def describe(map: FieldMap, sample: Sequence[Row], source: Source | None = None)
     text = list(map.text)
     if source is not None and source.text_note and map.text == source.natural_text:
         text[-1] += f" ({source.text_note})"
-    types = {name: column_type(sample, name, untyped) for name in (*map.value, *payload)}
+    about = {
+        name: column_type(sample, name, untyped, types.get(name)) for name in (*map.value, *payload)
+    }
     roles = {
         "id": [map.id or "the row number"],
         "text": text,
         "vector": [map.vector] if map.vector else [],
-        "value": [name + (f" ({types[name]})" if types[name] else "") for name in map.value],
+        "value": [name + (f" ({about[name]})" if about[name] else "") for name in map.value],
         # Of payload, only the columns that are not what they seem.
-        "payload": [name + (f" ({types[name]})" if " " in types[name] else "") for name in payload],
+        "payload": [name + (f" ({about[name]})" if " " in about[name] else "") for name in payload],
     }
     return with_format(_description(roles, map.guessed), source)
 
@@ -233,16 +261,19 @@ def with_format(description: str, source: Source | None) -> str:
     return f"{description}\ndetected: {detected}" if detected else description
 
 
-def column_type(sample: Sequence[Row], name: str, untyped: bool) -> str:
+def column_type(sample: Sequence[Row], name: str, untyped: bool, before: str | None = None) -> str:
     """Describe the type of a column of numbers, or with the first cell that makes it none.
 
     Args:
         untyped: the cells are texts; the column has numbers only if all of its cells read as them.
+        before: the type that the column has in the collection, and keeps.
 
     >>> rows = [Row("a.csv:2", {"price": "3"}), Row("a.csv:3", {"price": "n/a"})]
     >>> column_type(rows[:1], "price", untyped=True), column_type(rows, "price", untyped=True)
     ('number', "text, because of 'n/a' in line 3")
     """
+    if before == "number":
+        return before
     cells = [(row, cell) for row in sample if (cell := row.cells.get(name)) not in (None, "")]
     parsed = [scalar(str(cell)) if untyped else cell for _, cell in cells]
     numbers = sum(isinstance(cell, int | float) for cell in parsed)
@@ -254,9 +285,14 @@ def column_type(sample: Sequence[Row], name: str, untyped: bool) -> str:
     is_pure = numbers + len(odd) == len(cells) and not any(isinstance(c, bool) for c in parsed)
     if not is_pure or numbers < max(1, len(odd)):
         return ""
+    if before == "text" and untyped:
+        return "text, as before"
     if not odd:
         return "number"
-    (row, cell), kind, unit = odd[0], *(("text", "line") if untyped else ("mixed", "row"))
+    (row, cell), kind, unit = (
+        odd[0],
+        *(("text", "line") if untyped and before is None else ("mixed", "row")),
+    )
     return f"{kind}, because of {shown(cell)} in {unit} {row.place.rpartition(':')[2]}"
 
 

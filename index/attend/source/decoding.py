@@ -13,7 +13,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -65,7 +65,6 @@ _KINDS = {
     b"SQLite format 3": "a SQLite database; give it the ending .db and name a table: file.db:table",
     b"%PDF": "a PDF; give it the ending .pdf",
 }
-_DECIMAL = re.compile(r"-?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?", re.ASCII)
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 
 
@@ -279,19 +278,3 @@ def first_records(text: str, delimiter: str) -> list[list[str]]:
     with suppress(csv.Error):  # such as a cell that is too large: the rows before it are enough
         records += islice(filter(None, reader), DIALECT_ROWS + 1)
     return records
-
-
-def has_decimal_comma(cells: Iterable[str]) -> bool:
-    """Return whether most cells of a column are numbers such as 1.234,50.
-
-    >>> has_decimal_comma(["3,50", "1.200,00", "", "free"]), has_decimal_comma(["3,50", "a", "b"])
-    (True, False)
-    """
-    filled = [cell for cell in cells if cell]
-    numbers = [cell for cell in filled if _DECIMAL.fullmatch(cell)]
-    return any("," in cell for cell in numbers) and len(numbers) > len(filled) / 2
-
-
-def with_decimal_point(cell: str) -> str:
-    """Write a number such as 1.234,50 with a decimal point; leave other cells as they are."""
-    return cell.replace(".", "").replace(",", ".") if _DECIMAL.fullmatch(cell) else cell

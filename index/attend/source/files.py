@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from attend.errors import SourceError
-from attend.source.cells import is_unicode, kind, scalar
+from attend.source.cells import CellFormat, cell_format, is_unicode, kind, scalar
 from attend.source.decoding import (
     DETECTED,
     SAVE_AS,
@@ -23,10 +23,8 @@ from attend.source.decoding import (
     detect_delimiter,
     detect_encoding,
     first_records,
-    has_decimal_comma,
     open_text,
     read_head,
-    with_decimal_point,
 )
 from attend.source.rows import (
     LOOKAHEAD_ROWS,
@@ -204,20 +202,26 @@ class Delimited(TextFile):
         return delimiter or detect_delimiter(self.path, self._start, self.default)
 
     @cached_property
-    def _decimal_commas(self) -> list[int]:
-        """The positions of the columns of numbers with a decimal comma, as European Excel has."""
-        if self.delimiter != ";":
-            return []
+    def _formats(self) -> dict[int, CellFormat]:
+        """The positions of the columns whose numbers or dates are not spelled plainly."""
         rows = first_records(self._start, self.delimiter)[int(self.format.header) :]
-        columns = enumerate(zip_longest(*rows[:-1] or rows, fillvalue=""))
-        return [position for position, cells in columns if has_decimal_comma(cells)]
+        if len(self._start) == DIALECT_CHARACTERS:  # the last one may be cut off
+            rows = rows[:-1] or rows
+        columns = enumerate(zip_longest(*rows, fillvalue=""))
+        # European Excel separates cells by semicolons, as commas are decimal.
+        is_european = self.delimiter == ";"
+        formats = {at: cell_format(cells, decimal_comma=is_european) for at, cells in columns}
+        return {position: format for position, format in formats.items() if format is not None}
 
     def detected(self) -> str:
         notes = [super().detected()]
         if self.format.delimiter is None and self.delimiter != self.default:
             notes.append(f"cells are separated by {self.delimiter!r} (say --delimiter to choose)")
-        if self._decimal_commas:
-            notes.append("numbers have a decimal comma")
+        names = self._header(first_records(self._start, self.delimiter)[0]) if self._formats else []
+        columns: dict[str, list[str]] = {}
+        for position, format in self._formats.items():
+            columns.setdefault(format.note, []).append(names[position])
+        notes += [f"{note} ({listed(names)})" for note, names in columns.items()]
         return ", ".join(filter(None, notes))
 
     def rows(self) -> Iterator[Row | RowProblem]:
@@ -274,8 +278,8 @@ class Delimited(TextFile):
         if not is_unicode("".join(cells)):
             encoding = "UTF-8" if self.decoding.is_utf8 else self.decoding.encoding
             return RowProblem(place, f"The row holds bytes that are not {encoding}. {SAVE_AS}")
-        for position in self._decimal_commas:
-            cells[position] = with_decimal_point(cells[position])
+        for position, format in self._formats.items():
+            cells[position] = format.plain(cells[position])
         return Row(place, dict(zip(header, cells, strict=True)))
 
 

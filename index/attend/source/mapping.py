@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping
+from typing import TypeAlias
 
-from attend.source.cells import as_vector, document_id, is_scalar_column, shown, text_of, typed
+from attend.source.cells import (
+    SCALARS,
+    as_vector,
+    common_type,
+    document_id,
+    scalar,
+    shown,
+    text_of,
+    type_of,
+)
 from attend.source.columns import FieldMap
 from attend.source.rows import (
     Row,
@@ -18,9 +28,17 @@ from attend.source.rows import (
 )
 from attend.types import Document, Json
 
+ColumnTypes: TypeAlias = MutableMapping[str, str]
+"""Column → number, boolean, text or mixed."""
+
 
 def documents(
-    source: Source, map: FieldMap, places: dict[str, str] | None = None
+    source: Source,
+    map: FieldMap,
+    places: dict[str, str] | None = None,
+    types: ColumnTypes | None = None,
+    *,
+    remap: bool = False,
 ) -> Iterator[RowItem[Document] | RowProblem]:
     """Read the source from its beginning; each row gives a document or a problem.
 
@@ -29,11 +47,17 @@ def documents(
 
     Args:
         places: id → where it was first used. Sources whose ids must differ share one.
+        types: the types of columns in the collection; those of new columns are added. A row whose
+            value has another type is a problem. Other cells of another type are kept as they are.
+        remap: take the types from this source; numbers that are stored stay numbers.
 
     Raises:
         SourceError: the source as a whole is unreadable.
     """
-    mapper = _Mapper(source, map, {} if places is None else places)
+    types = {} if types is None else types
+    kept = frozenset() if remap else frozenset(map.value) & types.keys()
+    _learn_types(types, source, map, remap)
+    mapper = _Mapper(source, map, {} if places is None else places, types, kept)
     for number, row in enumerate(source.rows(), start=1):
         if isinstance(row, RowProblem):
             yield row
@@ -52,20 +76,39 @@ def documents(
         )
 
 
-class _Mapper:
-    """Turns the rows of one source into documents."""
+def _learn_types(types: ColumnTypes, source: Source, map: FieldMap, remap: bool) -> None:
+    rows = sample(source)
+    # What a format with types has in its other columns is the author's choice.
+    for name in column_names(rows) if source.untyped else map.value:
+        type = common_type((row.cells.get(name) for row in rows), untyped=source.untyped)
+        if type is None or (name in types and not remap):
+            continue
+        types[name] = "mixed" if type == "text" and types.get(name, type) != "text" else type
 
-    def __init__(self, source: Source, map: FieldMap, places: dict[str, str]) -> None:
+
+class _Mapper:
+    """Turns the rows of one source into documents.
+
+    Args:
+        kept: columns of values in which a cell of another type is a problem.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        map: FieldMap,
+        places: dict[str, str],
+        types: ColumnTypes,
+        kept: frozenset[str],
+    ) -> None:
         self._map = map
         self._places = places
         self._taken = map.taken() | {source.natural_vector}
+        self._untyped = source.untyped
+        self._types = types
+        self._kept = kept
         self.misfits: dict[str, tuple[str, Json, int]] = {}
-        """Column of numbers → the place of its first text after the sample, that text, a count."""
-        self._scalars: frozenset[str] | None = None  # columns of numbers, where cells have no types
-        if source.untyped:
-            rows = sample(source)
-            names = (name for name in column_names(rows) if is_scalar_column(rows, name))
-            self._scalars = frozenset(names)
+        """Column of numbers → the place of its first text, that text, and the number of texts."""
 
     def document(self, row: Row, number: int) -> Document:
         """Return the row's document, by its number where no column is the id; raises Unusable."""
@@ -75,28 +118,46 @@ class _Mapper:
             raise Unusable(
                 f"The id {identity!r} was used before, at {place}. Give each row its own."
             )
-        values = self._cells(row, value)
+        values = {name: self._cell(row, name) for name in value}
         empty = all(cell is None for cell in values.values())
         document = Document(
             id=identity,
             fields=_texts(row, self._map.text, required=vector is None),
             vectors={"vector": _vector(row, vector)} if vector else {},
             value=values[value[0]] if len(value) == 1 else None if empty else values,
-            payload=self._cells(row, [name for name in row.cells if name not in self._taken]),
+            payload={
+                name: self._cell(row, name) if self._untyped else cell
+                for name, cell in row.cells.items()
+                if name not in self._taken
+            },
         )
         _check_storable(document)
         self._places[identity] = row.place
         return document
 
-    def _cells(self, row: Row, names: Sequence[str]) -> dict[str, Json]:
-        cells = {name: row.cells.get(name) for name in names}
-        if self._scalars is None:
-            return cells
-        parsed = typed(cells, self._scalars)
-        for name in self._scalars & parsed.keys():
-            if isinstance(cell := parsed[name], str):
-                place, first, count = self.misfits.get(name, (row.place, cell, 0))
-                self.misfits[name] = place, first, count + 1
+    def _cell(self, row: Row, name: str) -> Json:
+        """Return a cell with the type of its column; raises Unusable where that is kept."""
+        cell = row.cells.get(name)
+        if cell is None or (cell == "" and self._untyped):
+            return None
+        type = self._types.get(name)
+        if type == "text" or (type not in SCALARS and not self._untyped):
+            return cell
+        parsed = scalar(cell) if isinstance(cell, str) else cell
+        if type is None:  # no row of the sample has such a cell
+            self._types[name] = "text" if parsed is None else "mixed"
+            return cell if parsed is None else parsed
+        if type in SCALARS and (parsed is None or type_of(parsed) != type):
+            if name in self._kept:
+                raise Unusable(
+                    f"The value {name!r} is a {type} in this collection, but {shown(cell)} here. "
+                    f"Write a {type}, leave it empty, or add --remap to store what is there."
+                )
+            self._types[name] = "mixed"
+        if parsed is None:
+            place, first, count = self.misfits.get(name, (row.place, cell, 0))
+            self.misfits[name] = place, first, count + 1
+            return cell
         return parsed
 
 

@@ -71,7 +71,8 @@ def test_values_change_only_with_remap(folder, build, tmp_path):
     assert refused.stdout == ""
     assert (
         "books.jsonl would change or empty the values of 3 stored documents: the value was price, "
-        "and would be genre. Nothing was changed. Name it as before (--value price), or add --remap"
+        "and would be genre. No document was changed. Name it as before (--value price), or add "
+        "--remap"
     ) in refused.stderr
     assert values(folder)["m"] == 9.5
     assert "empty the values of 3" in build(path, "--value", "", status=1).stderr
@@ -205,3 +206,107 @@ def test_what_cannot_be_read_is_forgotten(folder, build, tmp_path):
     Data(folder).collection().store.put_settings({"mapping": [{"source": 3}]})
     assert "as before: id" not in build(path, *FIELDS).stderr
     assert "as before: id" in build(path).stderr
+
+
+def table(path, *rows: str, header: str = "id,title,price"):
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    return path
+
+
+NUMBERS = {"1": 7.5, "2": 9, "3": 3}
+
+
+@pytest.mark.parametrize("cell", ["n/a", '"12,5,0"', "true"])
+def test_a_value_keeps_its_type_and_a_row_with_another_is_rejected(folder, build, tmp_path, cell):
+    good = table(tmp_path / "n1.csv", "1,Emma,7.5", "2,Dune,9", "3,Ulysses,3")
+    build(good, "--value", "price")
+    bad = table(tmp_path / "n2.csv", "1,Emma,7.5", "2,Dune,9", f"3,Ulysses,{cell}")
+    for _ in range(2):
+        rejected = build(bad, status=3)
+        assert "value: price (number)" in rejected.stderr
+        shown = cell.strip('"')
+        assert (
+            f"n2.csv:4: The value 'price' is a number in this collection, but '{shown}' here. "
+            f"Write a number, leave it empty, or add --remap" in rejected.stderr
+        )
+        assert "2 unchanged, 0 removed, 1 rejected" in rejected.stdout
+        assert values(folder) == NUMBERS
+    # A stream with types of its own may spell its numbers as texts.
+    lines = [{"id": str(n), "title": "Emma", "price": str(n)} for n in (1, 2)]
+    build(write_jsonl(tmp_path / "n3.jsonl", lines))
+    assert values(folder) == NUMBERS | {"1": 1, "2": 2}
+    build(good)
+    changed = build(bad, "--remap")
+    assert f"price (mixed, because of '{shown}' in row 4)" in changed.stderr or cell == "true"
+    assert "1 revised, 2 unchanged" in changed.stdout
+    assert values(folder) == NUMBERS | {"3": True if cell == "true" else shown}
+    assert "2 unchanged" in build(bad).stdout.replace("3", "2")  # as it was stored
+
+
+@pytest.mark.parametrize(
+    ("rows", "header"),
+    [
+        (["1;Emma;7,5", "2;Dune;9", "3;Ulysses;1.200,50"], "id;title;price"),
+        (['1,Emma,"7,5"', "2,Dune,9", '3,Ulysses,"1.200,50"'], "id,title,price"),
+        (["1\tEmma\t7,5", "2\tDune\t9", "3\tUlysses\t1 200,50"], "id\ttitle\tprice"),
+        (["1,Emma,7.5", "2,Dune,9", '3,Ulysses,"1,200.50"'], "id,title,price"),
+    ],
+)
+def test_a_table_saved_again_with_other_marks_has_the_same_numbers(
+    folder, build, tmp_path, rows, header
+):
+    plain = table(tmp_path / "n1.csv", "1,Emma,7.5", "2,Dune,9", "3,Ulysses,1200.5")
+    build(plain, "--value", "price")
+    again = build(table(tmp_path / "n2.csv", *rows, header=header))
+    assert "3 unchanged" in again.stdout
+    assert values(folder) == {"1": 7.5, "2": 9, "3": 1200.5}
+
+
+def test_numbers_that_no_mark_tells_are_refused_beside_stored_ones(folder, build, tmp_path):
+    build(table(tmp_path / "n1.csv", "1,Emma,7.5", "2,Dune,9"), "--value", "price")
+    rows = ['1,Emma,"1,200"', '2,Dune,"3,400"']
+    refused = build(table(tmp_path / "n2.csv", *rows), status=1)
+    assert "commas may be decimal or group thousands: cells stay text (price)" in refused.stderr
+    assert values(folder) == {"1": 7.5, "2": 9}
+
+
+def test_a_declared_type_is_kept_from_the_first_build_on(folder, build, tmp_path):
+    rows = table(tmp_path / "n.csv", "1,Emma,7", "2,Dune,n/a", "3,Ulysses,3")
+    declared = build(rows, "--value", "price", "--value-type", "number", status=3)
+    assert "1 rejected" in declared.stdout
+    assert values(folder) == {"1": 7, "3": 3}
+    codes = table(tmp_path / "c.csv", "1,Emma,7", "2,Dune,8", "3,Ulysses,3")
+    build(codes, "--value", "price", "--value-type", "category", "--remap")
+    build(codes)
+    assert values(folder) == {"1": "7", "2": "8", "3": "3"}
+
+
+def test_payload_keeps_its_types_too_but_no_row_is_lost_for_it(folder, build, tmp_path):
+    def years() -> list[object]:
+        collection = Data(folder).collection()
+        return [document.payload["year"] for document in collection.page().documents]
+
+    header = "id,title,year,code"
+    build(table(tmp_path / "a.csv", "1,Emma,1815,A1", "2,Dune,1965,12", header=header))
+    late = build(table(tmp_path / "b.csv", "1,Emma,1815,9", "2,Dune,unknown,12", header=header))
+    assert "The column 'year' has numbers, but 'unknown' here, which stay text" in late.stderr
+    assert "payload: year, code (text, as before)" in late.stderr
+    assert years() == [1815, "unknown"]
+    assert "2 unchanged" in build(tmp_path / "b.csv").stdout
+
+
+def test_another_id_needs_a_word_as_all_documents_would_be_there_twice(folder, build, tmp_path):
+    path = table(tmp_path / "s.csv", "A1,Emma", "A2,Dune", header="sku,title")
+    build(path)
+    refused = build(path, "--id", "sku", status=1)
+    assert (
+        "The id in s.csv was the row number, and would be sku: its rows would be stored once more, "
+        "beside the 2 documents of before. No document was changed. Name it as before (--id ''), "
+        "add --sync to delete the documents that no source has, or --remap to keep both."
+        in refused.stderr
+    )
+    assert values(folder).keys() == {"1", "2"}
+    assert "2 added" in build(path, "--id", "sku", "--sync").stdout
+    assert values(folder).keys() == {"A1", "A2"}
+    assert "--id sku" in build(path, "--id", "", status=1).stderr
+    assert "4 documents" in build(path, "--id", "", "--remap").stdout

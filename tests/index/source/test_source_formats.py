@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_table_from_european_excel_is_read_with_its_numbers(tmp_path, encoding
     guessed = "read as cp1252 (say --encoding to choose), " if encoding == "cp1252" else ""
     assert lines[-1] == (
         f"detected: {guessed}cells are separated by ';' (say --delimiter to choose), numbers have "
-        f"a decimal comma"
+        f"a decimal comma (price)"
     )
 
 
@@ -206,3 +207,50 @@ def test_the_line_of_a_beir_folder_tells_that_title_and_text_are_joined(tmp_path
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "title": "T", "text": "words"}\n')
     source = open_source(str(tmp_path))
     assert described(source) == "id: _id · text: text (title and text joined) · payload: title"
+
+
+@pytest.mark.parametrize(
+    ("cells", "stored"),
+    [
+        (["02.03.1999", "17.05.2024 9:30"], ["1999-03-02", "2024-05-17T09:30"]),
+        (["1.2.2020", "3.4.2021"], ["2020-02-01", "2021-04-03"]),  # no month before a point
+        (["01/02/2020", "31/12/2020"], ["2020-02-01", "2020-12-31"]),
+        (["01/02/2020", "12/31/2020"], ["2020-01-02", "2020-12-31"]),
+        (["2020/1/2", "2020/12/31"], ["2020-01-02", "2020-12-31"]),
+        (["01/02/2020", "03/04/2020"], ["01/02/2020", "03/04/2020"]),  # either day
+        (["31/12/2020", "12/31/2020"], ["31/12/2020", "12/31/2020"]),  # neither order
+        (["2020-01-02", "2020-12-31"], ["2020-01-02", "2020-12-31"]),
+        (["192.168.100.200", "10.0.0.1"], ["192.168.100.200", "10.0.0.1"]),
+        (["1.2.3", "2.10.4"], ["1.2.3", "2.10.4"]),
+        (["101,202,303", "404,505"], ["101,202,303", "404,505"]),  # lists, as likely as numbers
+        (["1,234,567", "12,345"], [1234567, 12345]),
+        (["1\u202f299,00", "15,5"], [1299.0, 15.5]),
+        (["1'299,00", "15"], [1299.0, 15]),
+    ],
+)
+def test_dates_and_numbers_are_read_where_a_cell_proves_their_order(tmp_path, cells, stored):
+    lines = [f'book {n};"{cell}"\n' for n, cell in enumerate(cells)]
+    for delimiter in ";\t":
+        text = "title;on\n" + "".join(lines)
+        source = table(tmp_path / "x.tsv", text.replace(";", delimiter), delimiter=delimiter)
+        rows = documents(source, guess(sample(source), source=source, text=["title"]))
+        if delimiter == "\t":
+            assert [row.item.payload["on"] for row in rows] == stored
+
+
+def test_what_was_read_of_dates_is_told_and_what_was_not(tmp_path):
+    text = "title,on,due\nEmma,02.03.1999,01/02/2020\nDune,17.05.2024,03/04/2020\n"
+    assert described(table(tmp_path / "x.csv", text)).splitlines()[-1] == (
+        "detected: dates are day, month, year, and stored as 1999-03-02 (on), dates are text, as "
+        "01/02/2020 may be either day: write 2024-05-17 (due)"
+    )
+
+
+def test_a_foreign_header_is_no_ground_to_search_file_names(tmp_path):
+    prose = "legt eine Liste der Dateien in einem Verzeichnis an"
+    rows = "".join(f"cmd{n};kurz {n};{prose} {n};Befehle\n" for n in range(9))
+    source = table(tmp_path / "man.csv", "Name;Kurztext;Beschreibung;Kapitel\n" + rows)
+    assert guess(sample(source), source=source).text == ("Name", "Beschreibung")
+    columns = [{"titre": f"Emma {n}", "resume": f"{prose} {n}", "rayon": prose} for n in range(9)]
+    lines = "".join(json.dumps(row) + "\n" for row in columns)
+    assert guess(sample(table(tmp_path / "y.jsonl", lines))).text == ("resume",)
