@@ -35,8 +35,9 @@ links: $(VENV)/installed-docs  ## Check the documentation's links to other sites
 test-cluster: $(VENV)/installed-tests $(CLUSTER)/installed  ## Kill parts of a Milvus cluster of twelve processes
 	$(BIN)/python -m pytest -s tests/milvus/cluster_failover.py
 
-soak: $(VENV)/installed-tests  ## Ten minutes of load, then 200 kills under load
+soak: $(VENV)/installed-tests  ## Ten minutes of load, 200 kills under load, then each operation let fail at each stage
 	$(BIN)/python -m tests.soak --minutes 10 --kills 200
+	$(BIN)/python -m tests.soak --faults
 
 looks: $(VENV)/installed-tests  ## Draw every view, light and dark, wide and narrow, into looks/, and measure the pages
 	$(BIN)/python -m tests.looks

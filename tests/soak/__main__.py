@@ -1,12 +1,14 @@
-"""`python -m tests.soak --minutes 10 --kills 200`"""
+"""`python -m tests.soak --minutes 10 --kills 200`, and `python -m tests.soak --faults`"""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tests.soak.faults import run_cells, table
 from tests.soak.soak import GROWTH, READY_SECONDS, run
 
 
@@ -16,8 +18,27 @@ from tests.soak.soak import GROWTH, READY_SECONDS, run
 @click.option("--keys", default=100_000, show_default=True, help="Vectors that lie there.")
 @click.option("--readers", default=8, show_default=True, help="Clients that search.")
 @click.option("--seed", default=0, show_default=True, help="Of all that is drawn.")
-def main(minutes: float, kills: int, keys: int, readers: int, seed: int) -> None:
+@click.option("--faults", is_flag=True, help="Let each operation fail at each stage instead.")
+@click.option("--each", type=int, help="With --faults: cells of each operation, drawn.")
+@click.option("--only", default="", help="With --faults: a part of the operations' names.")
+@click.pass_context
+def main(context: click.Context, faults: bool, **options: Any) -> None:
     """Load a server for some minutes, then kill it under load again and again."""
+    context.invoke(fail if faults else load, **options)
+
+
+def fail(each: int | None, only: str, seed: int, **_: object) -> None:
+    """Let operations fail at their stages."""
+    with tempfile.TemporaryDirectory(prefix="attend-faults-") as folder:
+        outcomes = run_cells(Path(folder), each=each, only=only, seed=seed, say=click.echo)
+    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
+    click.echo(f"{table(outcomes)}\n{len(outcomes)} cells, {wrong} wrong")
+    if wrong or not outcomes:
+        raise click.ClickException("What is wrong stands above, by operation, fault and stage.")
+
+
+def load(minutes: float, kills: int, keys: int, readers: int, seed: int, **_: object) -> None:
+    """Load a server, then kill it under load."""
     with tempfile.TemporaryDirectory(prefix="attend-soak-") as folder:
         report = run(
             Path(folder), minutes=minutes, kills=kills, keys=keys, readers=readers, seed=seed

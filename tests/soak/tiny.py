@@ -14,7 +14,7 @@ VECTORS = np.random.default_rng(7).standard_normal((len(WORDS) + 1, WIDTH)).asty
 """The first is that of an unknown word."""
 
 
-def save(folder: Path) -> None:
+def save(folder: Path, vectors: np.ndarray = VECTORS) -> None:
     """A real sentence-transformers model."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -23,7 +23,7 @@ def save(folder: Path) -> None:
     vocabulary = {word: at for at, word in enumerate(["?", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, VECTORS)], device="cpu")
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, vectors)], device="cpu")
     model.save_pretrained(str(folder), create_model_card=False)
 
 

@@ -11,6 +11,7 @@ import click
 
 from attend.cli.options import VERSION, JsonType, Target, on_collection
 from attend.cli.output import Bar
+from attend.errors import AttendError
 from attend.exchange import (
     BackupContents,
     MissingPart,
@@ -206,7 +207,10 @@ def _restore(target: Target, source: Path) -> None:
     with open(source, "rb") as file, Bar() as bar:
         contents = restore_backup(file, library, names, on_progress=bar)
         for name in names or contents.collections:
-            library.collection(name)._publish_fresh(bar)
+            try:
+                library.collection(name)._publish_fresh(bar)
+            except (AttendError, OSError) as error:  # it is restored, and to try again would fail
+                click.echo(f"{name}: the first search writes the index ({error}).", err=True)
     selected = {name: contents.collections[name] for name in names or contents.collections}
     contents = replace(contents, collections=selected)
     text = f"{_counted(contents)} are in {library.folder}, as of {contents.created}."

@@ -7,7 +7,6 @@ import json
 import os
 import sqlite3
 import tarfile
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from pydantic import ConfigDict, Field
 
 from attend.data import Data
 from attend.errors import Conflict
-from attend.keys.files import sync_file, sync_folder
+from attend.keys.files import scratch_beside, sync_file, sync_folder
 from attend.store.connections import connect_to_read
 from attend.types import OnStage
 
@@ -97,9 +96,7 @@ def save_backup(
     aliases = data.aliases().items() if names is None else ()
     for name in collections:
         data.collection(name)
-    # Beside the target: a rename within one file system is all or nothing.
-    with tempfile.TemporaryDirectory(prefix=".backup-", dir=target.absolute().parent) as temporary:
-        staging = Path(temporary)
+    with scratch_beside(target) as staging:
         figures = {name: _copy(data, name, staging, on_progress) for name in collections}
         contents = BackupContents(
             created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +13,7 @@ import orjson
 
 from attend.collection import Collection
 from attend.errors import Conflict
-from attend.keys.files import sync_file, sync_folder
+from attend.keys.files import scratch_beside, sync_folder, synced
 from attend.store import Predicate, StoredDocument, compile_filter
 from attend.types import WHOLE, Float32, Json, OnStage
 
@@ -43,18 +42,13 @@ def export_documents(
     """
     if target.exists() and not force:
         raise Conflict(f"{target} exists; choose another file, or add --force to replace it.")
-    folder = target.absolute().parent
-    # Beside the target: a rename within one file system is all or nothing.
-    descriptor, name = tempfile.mkstemp(prefix=".export-", dir=folder)
-    try:
-        with open(descriptor, "wb") as file:
+    with scratch_beside(target) as staging:
+        path = staging / target.name
+        with synced(path) as file:
             count = write_documents(collection, file, filter, on_progress)
-        sync_file(Path(name))
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+        path.chmod(0o600)  # it holds all documents
+        os.replace(path, target)
+    sync_folder(target.absolute().parent)
     return count
 
 

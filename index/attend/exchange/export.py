@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from attend.encoder import load
 from attend.encoder.loading import find
 from attend.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
 from attend.exchange.layers import LayerPair, LinearLayer, MissingPart, missing_parts, pair_of
-from attend.keys.files import sync_file, sync_folder, write_synced
+from attend.keys.files import scratch_beside, sync_file, sync_folder, write_synced
 from attend.projection import Projection
 from attend.store import StoredVersion
 
@@ -124,9 +123,9 @@ def export_weights(
     number, stored, projection = _version(collection, version)
     _check_free(file, force=force)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as temporary:
-        write_synced(Path(temporary, file.name), stored.weights)
-        Path(temporary, file.name).replace(file)
+    with scratch_beside(file) as staging:
+        write_synced(staging / file.name, stored.weights)
+        (staging / file.name).replace(file)
     sync_folder(file.parent)
     missing = missing_parts(stored, projection, collection.store.example_count())
     return WeightsExport(number, file, projection.fingerprint, missing)
@@ -339,8 +338,8 @@ def _new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
     """Yield a folder to fill, which becomes `target` when the block ends without an error."""
     _check_free(target, force=force)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
-        making, old = Path(temporary, "new"), Path(temporary, "old")
+    with scratch_beside(target) as staging:
+        making, old = staging / "new", staging / "old"
         making.mkdir()
         yield making
         for path in sorted(making.rglob("*")):

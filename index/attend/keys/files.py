@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from attend.arrays import KeyTable
-from attend.errors import Damaged, ManifestMismatch
+from attend.errors import Conflict, Damaged, ManifestMismatch
 from attend.keys.quantised import CODES, LISTS
 from attend.types import Float32, Int64, Json
 
@@ -72,6 +74,37 @@ def sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def scratch_beside(target: Path) -> Iterator[Path]:
+    """Yield a folder beside a target to make it in: a rename within one file system is one step.
+
+    What a killed process left there goes with the next that makes the same target.
+
+    Raises:
+        Conflict: another process makes it at this moment.
+    """
+    folder = target.absolute().with_name(f".{target.name}.making")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), folder.stat()):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError) as error:
+            raise Conflict(
+                f"Another process is writing {target}; wait for it, or choose another name."
+            ) from error
+        try:
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 

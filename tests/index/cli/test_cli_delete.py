@@ -121,7 +121,7 @@ def test_vectors_are_exported_and_built_again(library, tmp_path):
     rows = [data.collection(name) for data, name in ((here, "books"), (there, "copy"))]
     assert rows[0].document("b2")[1:] == rows[1].document("b2")[1:]
     assert rows[0].search([1, 2]).hits == rows[1].search([1, 2]).hits
-    assert not list(tmp_path.glob(".export-*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_texts_are_exported_with_a_filter_and_to_stdout(tmp_path, tiny_encoder):

@@ -5,6 +5,7 @@ Nothing else gets in.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from attend.cli import main
 from attend.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
 from attend.exchange import backup, restore_backup, save_backup
+from attend.keys.files import scratch_beside
 from attend.verify import verify
 from tests.index.helpers import vector_data
 
@@ -320,3 +322,32 @@ def test_the_commands(data, tmp_path):
     assert invoke("import", "--data", other).exit_code == 2
     both = invoke("export", "--data", folder, "--snapshot", target, "--safetensors", "x")
     assert both.exit_code == 2
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(data, tmp_path):
+    target = tmp_path / "all.tar"
+    left = tmp_path / ".all.tar.making" / "collections"
+    left.mkdir(parents=True)
+    (left / "documents.db").write_bytes(b"a copy of everything")
+    with scratch_beside(target) as staging:
+        assert list(staging.iterdir()) == []
+        with pytest.raises(Conflict, match="Another process is writing"):
+            save_backup(data, target)
+        assert staging.exists()
+    save_backup(data, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.tar", "data"]
+
+
+def test_an_index_that_the_disk_does_not_take_fails_no_restore(data, tmp_path, monkeypatch):
+    target = tmp_path / "all.tar"
+    save_backup(data, target)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("attend.keys.published.write_keys", full)
+    command = ["import", "--data", str(tmp_path / "other"), "--snapshot", str(target)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0
+    assert "books: the first search writes the index" in done.stderr
+    assert vector_data(tmp_path / "other").names() == ["books", "films"]

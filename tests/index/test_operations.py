@@ -1,0 +1,30 @@
+"""Each long operation fails at some of its stages: the library is as before, or as after.
+
+A few cells of the table of `tests.soak.faults`, drawn with a fixed seed; `make soak` runs all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.acts import Act, available, marker, run
+
+
+def test_an_act_that_is_no_act_of_the_folder_is_not_counted(tmp_path: Path) -> None:
+    if not available(tmp_path):
+        pytest.skip("this system lets no process watch the calls of another")
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def work() -> None:
+        mark = marker(root)
+        (tmp_path / "beside").write_text("x")
+        (root / "a").write_text("x")
+        mark("halfway")
+        (root / "a").rename(root / "b")
+
+    ended = run(work, tmp_path / "output.txt", root=root)
+    acts = [Act("create", "a"), Act("write", "a"), Act("mark", "halfway"), Act("rename", "b")]
+    assert (ended.status, ended.acts) == (0, acts)
