@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,6 +18,7 @@ from attend.api.documents import CollectionSettings
 from attend.api.keywords import CollectionKeywords, SearchKeywords, keywords_of
 from attend.api.search import AcrossRequest, SearchRequest
 from attend.collection import Collection
+from attend.deadline import SlowLock
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
 from attend.engines import SCHEME, engine_of
 from attend.engines.engine import Capabilities
@@ -31,6 +33,9 @@ from attend.settings import Settings
 from attend.values import parse_type
 
 __all__ = ["DEFAULT_COLLECTION", "Data"]
+
+RETIRED_SECONDS = 60.0
+"""After which nobody searches any more in a collection that another one took the place of."""
 
 
 class Data(AliasedCollections):
@@ -69,11 +74,12 @@ class Data(AliasedCollections):
         self._folder = None if str(folder).startswith(SCHEME) else Path(folder)
         super().__init__(engine_of(engine or folder, read_only=read_only), read_only)
         self._load = load_encoder or encoders.load
+        # Both are read under no lock: nobody waits while others open something else.
         self._encoders: dict[str, Encoder] = {}
         self._open: dict[str, tuple[object, Collection]] = {}
-        self._lock = threading.RLock()
-        # A lock of its own: loading takes seconds, and vectors need no encoder.
-        self._loading = threading.Lock()
+        self._opening: dict[str, SlowLock] = {}
+        self._retired: list[threading.Timer] = []
+        self._loading = SlowLock()
 
     @property
     def folder(self) -> Path:
@@ -106,6 +112,7 @@ class Data(AliasedCollections):
 
         Raises:
             UnknownCollection: no collection has this name; the sentence names the others.
+            Opening: another thread opens it, and this one has a deadline.
 
         >>> library.collection("books").name
         'books'
@@ -114,13 +121,22 @@ class Data(AliasedCollections):
         identity = self._engine.identity(name)
         if identity is None:
             raise self._unknown(name, alias)
-        with self._lock:
-            opened = self._open.get(name)
-            # Another process may have dropped the collection and made one of the same name.
-            if opened is None or opened[0] != identity:
-                opened = identity, Collection(name, self._engine.open(name), self.encoder)
-                self._open[name] = opened
+        opened = self._open.get(name)
+        if opened is not None and opened[0] == identity:
             return opened[1]
+        with self._opening_of(name):
+            outdated = self._open.get(name)
+            # Another process may have dropped the collection and made one of the same name.
+            if outdated is not None and outdated[0] == identity:
+                return outdated[1]
+            collection = Collection(name, self._engine.open(name), self.encoder)
+            self._open[name] = identity, collection
+        if outdated is not None:  # searches in it end as they began
+            closing = threading.Timer(RETIRED_SECONDS, outdated[1].close)
+            closing.daemon = True
+            self._retired = [*filter(threading.Timer.is_alive, self._retired), closing]
+            closing.start()
+        return collection
 
     @keywords_of(CollectionSettings)
     def create(
@@ -151,7 +167,7 @@ class Data(AliasedCollections):
             )
         self._check_writable()
         full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
-        with self._lock:
+        with self._opening_of(name):
             if self._engine.identity(name) is None:
                 self._engine.make(name, full)
             collection = self.collection(name)
@@ -197,6 +213,7 @@ class Data(AliasedCollections):
         """Delete a collection with everything in it.
 
         Raises:
+            UnknownCollection: no collection has this name.
             Conflict: the name is an alias, or the collection has one.
 
         >>> library.drop("books")
@@ -204,11 +221,13 @@ class Data(AliasedCollections):
         []
         """
         self._check_writable()
-        with self._lock:
-            self.collection(name)
-            self.check_droppable(name)
-            self._open.pop(name, None)
+        self._check_exists(name)
+        self.check_droppable(name)
+        with self._opening_of(name):
             self._engine.drop(name)
+            opened = self._open.pop(name, None)
+        if opened is not None:  # the disk gets its room back once the files are closed
+            opened[1].close()
 
     def _exchange(self, name: str, other: str) -> None:
         """Let two collections change their names, in one step and in every process.
@@ -217,10 +236,19 @@ class Data(AliasedCollections):
             UnknownCollection: one of them does not exist.
         """
         self._check_writable()
-        with self._lock:
-            for existing in (name, other):
-                self.collection(existing)
-            self._engine.exchange(name, other)
+        for existing in (name, other):
+            self._check_exists(existing)
+        self._engine.exchange(name, other)
+
+    def _check_exists(self, name: str) -> None:
+        actual = self.resolve(name)
+        if self._engine.identity(actual) is None:
+            raise self._unknown(actual, name)
+
+    def _opening_of(self, name: str) -> AbstractContextManager[None]:
+        """Let one thread at a time open a collection; openings of others go on beside it."""
+        lock = self._opening.setdefault(name, SlowLock())
+        return lock.held(f"The collection {name!r} is being opened")
 
     def check_droppable(self, name: str) -> None:
         """Raise Conflict for an alias, and for a collection that has one.
@@ -285,12 +313,14 @@ class Data(AliasedCollections):
         384
         """
         name = encoders.canonical_name(name)
-        with self._loading:
-            if name not in self._encoders:
-                loaded = self._load(name)
-                cached = self.embeddings.limit > 0
-                self._encoders[name] = CachedEncoder(loaded, self.embeddings) if cached else loaded
-            return self._encoders[name]
+        if name not in self._encoders:
+            with self._loading.held(f"The encoder {name!r}, or another, is being loaded"):
+                if name not in self._encoders:
+                    loaded = self._load(name)
+                    cached = self.embeddings.limit > 0
+                    encoder = CachedEncoder(loaded, self.embeddings) if cached else loaded
+                    self._encoders[name] = encoder
+        return self._encoders[name]
 
     def close(self) -> None:
         """Close all collections.
@@ -305,10 +335,13 @@ class Data(AliasedCollections):
 
         >>> library.close_collections()
         """
-        with self._lock:
-            for _, collection in self._open.values():
-                collection.close()
-            self._open.clear()
+        while self._open:
+            _, (_, collection) = self._open.popitem()
+            collection.close()
+        while self._retired:
+            closing = self._retired.pop()
+            closing.cancel()
+            closing.function()
 
     def _settings(self, request: CollectionSettings) -> Settings:
         plain = request.model_dump(exclude={"encoder", "dimension"})

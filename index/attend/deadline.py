@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from attend.errors import OverTime
+from attend.errors import Opening, OverTime
 
 NO_DEADLINE = math.inf
+
+PATIENCE = 2.0
+"""Seconds for which a thread with a deadline waits for others' slow work."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,6 +89,41 @@ def under_deadline(call: Callable[[Item], Result]) -> Callable[[Item], Result]:
             return call(item)
 
     return run
+
+
+class SlowLock:
+    """A lock for work that may take minutes, by one thread at a time.
+
+    A thread with a deadline waits for it only until the work has taken `PATIENCE`: a server has
+    few threads, and all of them would soon wait here instead of serving something else.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._since = math.inf
+
+    @contextmanager
+    def held(self, subject: str) -> Iterator[None]:
+        """Hold the lock.
+
+        Args:
+            subject: the subject of the sentence that refuses whoever will not wait.
+
+        Raises:
+            Opening: the work takes longer than a thread with a deadline waits.
+        """
+        waiting = -1.0
+        if _current.moment < NO_DEADLINE:
+            now = time.monotonic()
+            waiting = max(0.0, min(min(self._since, now) + PATIENCE, _current.moment) - now)
+        if not self._lock.acquire(timeout=waiting):
+            raise Opening(f"{subject}, which takes a while; try again.")
+        before, self._since = self._since, min(self._since, time.monotonic())
+        try:
+            yield
+        finally:
+            self._since = before
+            self._lock.release()
 
 
 def over_time() -> OverTime:

@@ -20,6 +20,7 @@ AttendError
 │   └── ManifestMismatch  an index file and the database disagree
 ├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── Unavailable           a server that it needs does not answer, or not in time
+│   ├── Opening           a collection is being opened, or an encoder loaded
 │   └── OutOfFiles        the process has as many open files as the system allows
 ├── LimitExceeded         larger than a stated limit
 ├── OverTime              the work took longer than its deadline
@@ -160,6 +161,10 @@ class Unavailable(AttendError):
 
     retry_after = 5
     """Seconds to wait before asking again."""
+
+
+class Opening(Unavailable):
+    """A collection is being opened, or an encoder loaded, for longer than a caller waits."""
 
 
 class OutOfFiles(Unavailable):

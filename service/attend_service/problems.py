@@ -28,6 +28,7 @@ from attend.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    Opening,
     OutOfFiles,
     OverTime,
     ReadOnly,
@@ -166,7 +167,7 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error, names_all=names_all)
-    if problem.status >= 500 and not isinstance(error, OverTime | OutOfFiles):
+    if problem.status >= 500 and not isinstance(error, OverTime | OutOfFiles | Opening):
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
@@ -200,6 +201,8 @@ def _failure(error: AttendError) -> str:
         return "The encoder of this collection cannot be used."
     if isinstance(error, OutOfFiles):
         return OUT_OF_FILES
+    if isinstance(error, Opening):
+        return "The collection is being opened, or its encoder loaded; ask again later."
     if isinstance(error, Unavailable):
         return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from attend import data as data_module
+from attend import deadline
 from attend.data import Data
+from attend.deadline import until
 from attend.engines.local import MAKING_SECONDS
-from attend.errors import CollectionExists, EncoderMismatch, InvalidRequest, UnknownCollection
+from attend.errors import (
+    AttendError,
+    CollectionExists,
+    EncoderMismatch,
+    InvalidRequest,
+    Opening,
+    UnknownCollection,
+)
+from attend.store import Store
 from tests.index.helpers import vector_data
 from tests.places import ROOT
 
@@ -99,6 +114,173 @@ def test_what_killed_processes_left_behind_goes_at_the_next_opening(tmp_path):
 def test_a_folder_that_is_not_there_is_not_made_by_looking(tmp_path):
     assert vector_data(tmp_path / "none").names() == []
     assert not (tmp_path / "none").exists()
+
+
+def open_databases(folder: Path, ending: str = "") -> int:
+    """The files of databases in a folder, deleted ones too, that this process has open."""
+    links = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    mine = [target for target in targets if str(folder) in target and "documents.db" in target]
+    return sum(target.endswith(ending) for target in mine)
+
+
+def with_migration_due(path: Path) -> None:
+    """Make a database one whose last migration is to be applied when it is opened."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM _sqlite_migrations WHERE name LIKE 'm006%'")
+
+
+def test_a_collection_that_opens_slowly_stalls_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(deadline, "PATIENCE", 0.05)
+    first = vector_data(tmp_path)
+    for name in ("old", "other", "third"):
+        first.create(name, dimension=2).upsert([{"id": name, "vector": [1, 0]}])
+    first.close()
+    path = tmp_path / "collections" / "old" / "documents.db"
+    with_migration_due(path)
+    data = vector_data(tmp_path)
+    data.collection("other")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")  # the migration waits for it
+        opening = threading.Thread(target=data.collection, args=["old"])
+        opening.start()
+        while "old" not in data._opening:
+            time.sleep(0.001)
+        time.sleep(0.1)
+        with until(time.monotonic() + 10):
+            for name in ("other", "third", "other"):
+                assert data.collection(name).search([1, 0]).hits[0].id == name
+            data.create("fourth", dimension=2)
+            data.drop("third")
+            with pytest.raises(Opening, match="'old' is being opened, which takes a while"):
+                data.collection("old")
+        assert opening.is_alive()
+        writer.execute("ROLLBACK")
+    opening.join()
+    assert data.collection("old").search([1, 0]).hits[0].id == "old"
+    data.close()
+
+
+def test_an_encoder_that_loads_slowly_stalls_no_other(tmp_path, tiny_encoder, monkeypatch):
+    monkeypatch.setattr(deadline, "PATIENCE", 0.05)
+    loading, loaded = threading.Event(), threading.Event()
+
+    def load(name):
+        if name == "slow":
+            loading.set()
+            assert loaded.wait(30)
+        return tiny_encoder
+
+    data = Data(tmp_path, load_encoder=load)
+    data.encoder("fast")
+    thread = threading.Thread(target=data.encoder, args=["slow"])
+    thread.start()
+    assert loading.wait(30)
+    with until(time.monotonic() + 10):
+        assert data.encoder("fast") is tiny_encoder
+        with pytest.raises(Opening, match="'slow', or another, is being loaded"):
+            data.encoder("slow")
+    loaded.set()
+    thread.join()
+    assert data.encoder("slow") is tiny_encoder
+
+
+def test_who_has_no_deadline_waits_for_an_opening_and_gets_the_same(tmp_path):
+    vector_data(tmp_path).create("a", dimension=2)
+    data, opened = vector_data(tmp_path), []
+    threads = [
+        threading.Thread(target=lambda: opened.append(data.collection("a"))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 8
+    assert len(set(map(id, opened))) == 1
+
+
+def test_a_dropped_collection_leaves_no_file_open(tmp_path):
+    data = vector_data(tmp_path)
+    before = data.create("a", dimension=2)
+    before.search([1, 0])
+    assert open_databases(tmp_path) > 0
+    data.drop("a")
+    assert open_databases(tmp_path) == 0
+    with pytest.raises(UnknownCollection, match="was deleted while it was open"):
+        before.search([1, 0])
+
+
+def test_a_replaced_collection_is_closed_once_its_searches_have_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_module, "RETIRED_SECONDS", 0.5)
+    data, elsewhere = vector_data(tmp_path), vector_data(tmp_path)
+    replaced = data.create("a", dimension=2)
+    replaced.search([1, 0])
+    elsewhere.drop("a")
+    elsewhere.create("a", dimension=2)
+    elsewhere.close()
+    assert data.collection("a") is not replaced
+    assert replaced.search([1, 0]).hits == []  # as a search that began before
+    for _ in range(1000):
+        try:
+            replaced.search([1, 0])
+        except AttendError as error:
+            assert "was replaced while it was open" in str(error)  # noqa: PT017
+            break
+        time.sleep(0.01)
+    data.close()
+    assert open_databases(tmp_path, "(deleted)") > 0  # this thread's
+    data.collection("a").search([1, 0])
+    assert open_databases(tmp_path, "(deleted)") == 0
+    data.close()
+    assert open_databases(tmp_path) == 0
+
+
+def test_what_cannot_be_opened_leaves_no_file_open(tmp_path, monkeypatch):
+    data, errors = vector_data(tmp_path), []
+
+    def failing(call, *arguments, **rest):
+        with pytest.raises((AttendError, sqlite3.Error, OSError, TypeError)) as failed:
+            call(*arguments, **rest)
+        errors.append(failed)  # with the frames that it came through
+
+    data.create("a", dimension=2)
+    data.close()
+    path = tmp_path / "collections" / "a" / "documents.db"
+    sound = path.read_bytes()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM settings WHERE name = 'dimension'")
+    failing(data.collection, "a")
+    path.write_bytes(sound)
+    with_migration_due(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TRIGGER index_text")
+    failing(data.collection, "a")
+    monkeypatch.setattr(Store, "initialise", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    failing(data.create, "new", dimension=2)
+    assert open_databases(tmp_path) == 0
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["collections"]
+
+
+def test_a_thread_that_comes_after_a_collection_was_replaced_leaves_no_file_open(tmp_path):
+    data, elsewhere, errors = vector_data(tmp_path), vector_data(tmp_path), []
+    collection = data.create("a", dimension=2)
+    elsewhere.drop("a")
+    elsewhere.create("a", dimension=2)
+    elsewhere.close()
+    before = open_databases(tmp_path)
+
+    def search():
+        try:
+            collection.search([1, 0])
+        except AttendError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join()
+    assert "was replaced while it was open" in str(errors[0])
+    assert open_databases(tmp_path) == before
+    data.close()
 
 
 CLOSED_UNDER_USE = """

@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,10 @@ class Folder:
     def open(self, name: str) -> OpenedCollection:
         folder = self._of(name)
         store = Store(folder / "documents.db", read_only=self._read_only)
-        settings = Settings.of(store.settings())
+        with ExitStack() as on_error:
+            on_error.callback(store.close)
+            settings = Settings.of(store.settings())
+            on_error.pop_all()
         views = Views(store, folder / "keys", settings)
         checks = LocalChecks(store, views, settings)
 
@@ -96,26 +100,26 @@ class Folder:
         if (folder / "documents.db").exists():
             return
         making = self.folder / f"making-{secrets.token_hex(8)}"
+        cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
+        projection = identity(settings.dimension, normalize=cosine_of_raw)
+        first = projection.kind, projection.to_bytes(), projection.fingerprint
         # Of their owner alone: whoever reads them reads every text.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         making.mkdir(mode=0o700)
-        (making / "documents.db").touch(mode=0o600)
-        cosine_of_raw = settings.scorer == "cosine" and not settings.unit_embeddings
-        projection = identity(settings.dimension, normalize=cosine_of_raw)
-        store = Store(making / "documents.db")
-        store.initialise(
-            settings.stored(), (projection.kind, projection.to_bytes(), projection.fingerprint)
-        )
-        store.close()
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.exists() and not (folder / "documents.db").exists():
-            shutil.rmtree(folder)  # indexes without their database are of no use
         try:
-            making.rename(folder)
-        except OSError:
+            (making / "documents.db").touch(mode=0o600)
+            with closing(Store(making / "documents.db")) as store:
+                store.initialise(settings.stored(), first)
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.exists() and not (folder / "documents.db").exists():
+                shutil.rmtree(folder)  # indexes without their database are of no use
+            try:
+                making.rename(folder)
+            except OSError:
+                if not (folder / "documents.db").exists():
+                    raise
+        finally:
             shutil.rmtree(making, ignore_errors=True)
-            if not (folder / "documents.db").exists():
-                raise
 
     def drop(self, name: str) -> None:
         """The folder is renamed first: a killed deletion leaves no half a collection."""

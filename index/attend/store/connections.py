@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,30 @@ UNDECODED = "Could not decode to UTF-8"
 """Python's own error about a text, which has no code."""
 
 
+class _ThreadReaders(threading.local):
+    """The connections of a thread that reads.
+
+    One that nobody uses any more would stay open until the garbage collector comes, as it and its
+    cache of statements refer to each other.
+    """
+
+    def __init__(self) -> None:
+        self._readers: list[tuple[weakref.ref[Connections], sqlite3.Connection]] = []
+
+    def add(self, connections: Connections, reader: sqlite3.Connection) -> None:
+        """Add a connection, and close those whose collections were closed."""
+        readers, self._readers = self._readers, [(weakref.ref(connections), reader)]
+        for owner, connection in readers:
+            owning = owner()
+            if owning is None or owning.is_closed:
+                connection.close()
+            else:
+                self._readers.append((owner, connection))
+
+
+_of_thread = _ThreadReaders()
+
+
 class Connections:
     """All connections to one database file.
 
@@ -77,10 +102,14 @@ class Connections:
         self.path = path
         self.read_only = read_only
         self._local = threading.local()
-        self._is_closed = False
+        self.is_closed = False
         self._write_lock = threading.RLock()
         self._writer = self._open()  # of a read-only store: shows that the file opens
-        self._inode = path.stat().st_ino
+        try:
+            self._inode = path.stat().st_ino
+        except OSError:
+            self._writer.conn.close()
+            raise
 
     def reader(self) -> Database:
         """Return the connection of this thread."""
@@ -94,6 +123,7 @@ class Connections:
             except BaseException:
                 reader.conn.close()
                 raise
+            _of_thread.add(self, reader.conn)
             self._local.reader = reader
         return reader
 
@@ -163,7 +193,8 @@ class Connections:
             raise named from error
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
+            self.check_there()
             raise Conflict(
                 f"The collection {self.path.parent.name!r} was closed while it was in use; "
                 f"open it again."
@@ -180,12 +211,12 @@ class Connections:
     def close(self) -> None:
         """Close the connections; a statement that runs in another thread still finishes.
 
-        Closing a connection under a statement of another thread crashes the process. So the
-        connections of other threads are only dropped: each closes with its last user.
+        Closing a connection under a statement of another thread crashes the process. So each
+        thread closes its own, when it opens one the next time.
         """
         reader: Database | None = getattr(self._local, "reader", None)
         with self._write_lock:  # the running write is committed
-            self._is_closed = True
+            self.is_closed = True
             self._local = threading.local()  # the only references to those of other threads
             self._writer.conn.close()
         if reader is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,13 @@ class Store(
         self._words = WordCache()
         self._indexes = FieldIndexes(self.connections)
         self._selection = Selection(self._indexes)
-        # Reading never waits for writing: the lock is taken only if a migration is due.
-        if migrations.pending(self.connections.reader()):
-            with until(NO_DEADLINE), self.connections.writing() as db:
-                migrations.apply(db)
+        with ExitStack() as on_error:
+            on_error.callback(self.connections.close)
+            # Reading never waits for writing: the lock is taken only if a migration is due.
+            if migrations.pending(self.connections.reader()):
+                with until(NO_DEADLINE), self.connections.writing() as db:
+                    migrations.apply(db)
+            on_error.pop_all()
 
     def close(self) -> None:
         self._indexes.close()
