@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.places import ROOT
@@ -74,6 +76,32 @@ def test_what_a_package_brings_is_pinned_as_it_needs_it(name: str) -> None:
         assert brought in PINNED or is_left_out(brought), f"{brought} is not pinned"
         if brought in PINNED:
             assert needed.specifier.contains(PINNED[brought], prereleases=True), needed
+
+
+OLDEST = "3.11.0"
+"""Debian 12 has 3.11.2, and `requires-python` and the Makefile take any 3.11."""
+
+
+@pytest.mark.parametrize(
+    "file", [*ROOT.glob("requirements*.txt"), *ROOT.glob("*/requirements*.txt")], ids=str
+)
+def test_every_pinned_version_allows_the_oldest_python(file: Path) -> None:
+    refused = []
+    for line in file.read_text().splitlines():
+        pinned = re.match(r"([\w.-]+)(?:\[[\w,]+\])?==([^\s;]+)", line)
+        try:
+            stated = metadata(pinned[1]) if pinned else None
+        except PackageNotFoundError:  # of the benchmarks and the cluster
+            continue
+        if pinned and stated and stated["Version"].partition("+")[0] == pinned[2]:
+            allowed = SpecifierSet(stated.get("Requires-Python", ""))
+            refused += [] if allowed.contains(OLDEST) else [f"{pinned[0]} needs {allowed}"]
+    assert not refused
+
+
+def test_the_package_allows_the_oldest_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert SpecifierSet(project["requires-python"]).contains(OLDEST)
 
 
 def is_left_out(name: str) -> bool:
