@@ -28,6 +28,7 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 
 docs: $(VENV)/installed-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+	@echo "The first page is docs/_build/html/index.html."
 
 links: $(VENV)/installed-docs  ## Check the documentation's links to other sites, over the network
 	$(BIN)/python -m sphinx -b linkcheck --quiet docs docs/_build/links

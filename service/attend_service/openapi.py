@@ -13,7 +13,7 @@ from attend.api.base import MAX_ROW, NAME_PATTERN, Reply, Request
 from attend_service.bodies import ARROW, structured
 from attend_service.operations import Operation
 from attend_service.problems import KINDS, ProblemDetails
-from attend_service.replies import HTML, JSON, PROBLEM
+from attend_service.replies import HTML, JSON, PROBLEM, TAR
 
 SCHEMAS = "#/components/schemas/"
 PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
@@ -43,6 +43,7 @@ PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
         "example": 1,
     },
 }
+BINARY = {"type": "string", "format": "binary"}
 MEANINGS = {
     200: "Done.",
     201: "Created.",
@@ -113,7 +114,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         described["requestBody"] = _body(operation)
     elif operation.upload is not None:
-        content: dict[str, Any] = {operation.upload: {"schema": {"type": "string"}}}
+        content: dict[str, Any] = {operation.upload: {"schema": BINARY}}
         described["requestBody"] = {"required": True, "content": content}
     described["responses"] = _responses(operation)
     if operation.need == "open":
@@ -153,7 +154,7 @@ def _body(operation: Operation) -> dict[str, Any]:
         content["example"] = operation.example
     media = {JSON: content}
     if operation.arrow:
-        media[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+        media[ARROW] = {"schema": BINARY}
     return {"required": True, "content": media}
 
 
@@ -173,8 +174,8 @@ def _response(
     if model is not None:
         content[JSON] = {"schema": _reference(model)}
     elif status == 200 and not operation.html:
-        kind = "object" if operation.media is None else "string"
-        content[operation.media or JSON] = {"schema": {"type": kind}}
+        schema = {"type": "object" if operation.media is None else "string"}
+        content[operation.media or JSON] = {"schema": BINARY if operation.media == TAR else schema}
     if operation.html:
         content[HTML] = {"schema": {"type": "string"}}
     described: dict[str, Any] = {"description": MEANINGS[status], **_headers(status)}

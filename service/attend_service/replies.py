@@ -14,6 +14,7 @@ from attend.api.base import Reply, json_fields
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 HTML = "text/html"
+TAR = "application/x-tar"
 
 
 def reply(

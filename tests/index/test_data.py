@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import attend
 from attend import data as data_module
 from attend import deadline
 from attend.data import Data
@@ -318,6 +319,16 @@ for _ in range(30):
 assert len(errors) == 120, len(errors)
 assert all("closed while it was in use" in each for each in errors), set(errors)
 """
+
+
+@pytest.mark.parametrize("where", ["http://localhost:8000", "HTTPS://x.org/a", "file:///tmp/a"])
+def test_an_address_is_no_folder(tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    for named in (where, Path(where)):
+        with pytest.raises(InvalidRequest, match=r"is an address, but a data folder is expected"):
+            attend.open(named)
+    assert not list(tmp_path.iterdir())
+    attend.open("a:b").close()
 
 
 def test_closing_takes_nothing_from_who_reads(tmp_path):

@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 from pydantic import TypeAdapter
 
 from attend import Data
+from attend.api.answers import ValueAnswer
 from attend.projection import identity
 from attend_service import openapi
 from attend_service.jobs import Jobs
@@ -127,6 +128,30 @@ def test_one_judgement_is_documented_beside_a_list_of_them(client: FlaskClient) 
     item = {"$ref": "#/components/schemas/FeedbackItem"}
     assert forms[0] == {"$ref": "#/components/schemas/FeedbackRequest"}
     assert (forms[1]["items"], forms[2]) == (item, item)
+
+
+def test_the_value_of_an_answer_is_documented_key_by_key(client: FlaskClient, data: Data) -> None:
+    schemas = client.get("/openapi.json").get_json()["components"]["schemas"]
+    assert schemas["Answer"]["properties"]["answer"]["$ref"] == "#/components/schemas/ValueAnswer"
+    data.create("ages", dimension=2).upsert([{"id": "a", "vector": [0, 1], "value": {"age": 3}}])
+    values = [
+        {"mode": mode, "value": value}
+        for mode in ("hard", "soft")
+        for value in (None, "age", "@id")
+    ]
+    for options in [*values, {"mask": {"only": []}}]:
+        response = client.post("/v1/collections/ages/search", json={"query": [0, 1], **options})
+        answer = response.get_json()["answer"]
+        assert answer.keys() == schemas["ValueAnswer"]["properties"].keys()
+        TypeAdapter(ValueAnswer).validate_python(answer)
+
+
+def test_snapshots_are_documented_as_bytes(client: FlaskClient) -> None:
+    paths = client.get("/openapi.json").get_json()["paths"]
+    snapshot = paths["/v1/collections/{collection}/snapshot"]
+    taken, restored = snapshot["post"]["responses"]["200"], snapshot["put"]["requestBody"]
+    for content in (taken["content"], restored["content"]):
+        assert content["application/x-tar"]["schema"] == {"type": "string", "format": "binary"}
 
 
 def test_readers_at_once_wait_for_one_document(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import GetPydanticSchema
 
 from attend.api.base import ABSENT, Reply
 from attend.api.display import answer_text, hit_line, hits_line, hits_table, name_of, table
@@ -148,6 +150,55 @@ Facets = Mapping[str, Facet]
 
 
 @dataclass(slots=True)
+class ValueShare(Reply):
+    """One of the values with the highest weights."""
+
+    id: str
+    value: Any
+    weight: float
+
+
+@dataclass(slots=True)
+class NearestValue(Reply):
+    """The stored document whose value is nearest to a blended vector."""
+
+    id: str
+    value: Any
+    cosine: float
+    distance: float
+
+
+@dataclass(slots=True)
+class ValueAnswer(Reply):
+    """The value that documents give together; its keys are always the same, and null where one does
+    not apply to the type of the values. In Python it is a plain dictionary."""
+
+    type: str
+    """number, category, labels, boolean, vector, object, text, image or mixed; nothing, where
+    there is no answer."""
+    value: Any
+    """The likeliest label, boolean, text or other value."""
+    distribution: Mapping[str, float] | None
+    """The share of each label, the largest first."""
+    probability: float | None
+    """The share of true."""
+    mean: float | None
+    std: float | None
+    effective_sample_size: float | None
+    """The number of equal weights that give a mean of the same certainty."""
+    vector: Sequence[float] | None
+    fields: Mapping[str, ValueAnswer] | None
+    """The answer of each field of an object."""
+    values: Sequence[ValueShare] | None
+    """Texts, image references and mixed values: the heaviest, with their weights."""
+    decoded: NearestValue | None
+    coverage: float | None
+    """The share of the weight on documents that have a value of the type."""
+    reason: str | None
+    """Why there is no answer."""
+
+
+@dataclass(slots=True)
 class Answer(Reply):
     """The answer to one query: documents by attention, and the value that they give together.
 
@@ -158,7 +209,7 @@ class Answer(Reply):
 
     hits: Sequence[Hit]
     """The listed documents, best first."""
-    answer: Mapping[str, Any]
+    answer: Annotated[Mapping[str, Any], GetPydanticSchema(lambda _, handler: handler(ValueAnswer))]
     """The blend (soft) or the best document's value (hard). Its keys are always the same, null
     where one does not apply: by `type`, number has mean and std, category a distribution, and so
     on; without an answer, `type` is nothing and `reason` says why. A hard answer is one document's

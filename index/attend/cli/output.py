@@ -104,6 +104,19 @@ def plain(value: Json) -> str:
     return str(value)
 
 
+def rounded(value: Json) -> Json:
+    """Round the numbers of an answer for a person; the small ones keep three digits.
+
+    >>> rounded({"value": "a", "distribution": {"a": 0.8948027375074997, "b": 0.0001234567}})
+    {'value': 'a', 'distribution': {'a': 0.895, 'b': 0.000123}}
+    """
+    if isinstance(value, float):
+        return round(value, 3) or float(f"{value:.3g}")
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
 def table(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:
     """Align columns to the left; with `right`, all but the first to the right."""
     cells = [list(map(str, row)) for row in rows]

@@ -12,7 +12,7 @@ from attend.api.answers import Answer, Hit, MemoryShare, Predicted, Recommendati
 from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
 from attend.cli.options import JsonType, Target, model_options, on_collection, present
-from attend.cli.output import shortened
+from attend.cli.output import rounded, shortened
 from attend.collection import Collection
 from attend.errors import InvalidRequest
 from attend.source.cells import as_vector
@@ -138,7 +138,7 @@ def _text(answer: Answer, mode: str) -> str:
     lines += answer.hints or ()
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
-        lines.append(f"answer: {json.dumps(parts, ensure_ascii=False)}")
+        lines.append(f"answer: {json.dumps(rounded(parts), ensure_ascii=False)}")
     for share in _reminders(answer):
         query = "a vector" if share.query is None else json.dumps(share.query, ensure_ascii=False)
         lines.append(f"moved by feedback: {share.share:.3f} {query} ({', '.join(share.documents)})")

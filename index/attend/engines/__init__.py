@@ -8,22 +8,27 @@ protocol (`attend.engines.engine`); an engine lists its features in its `Capabil
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from attend.engines.engine import Engine
 from attend.engines.local import Folder
+from attend.errors import InvalidRequest
 
 __all__ = ["SCHEME", "engine_of"]
 
 SCHEME = "milvus://"
 """The scheme of a Milvus server's address."""
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""One slash: a path has lost the second."""
+
 
 def engine_of(where: str | Path, *, read_only: bool = False) -> Engine:
     """Return the engine at an address: `milvus://HOST:PORT/LIBRARY`, or a folder.
 
     Raises:
-        InvalidRequest: a wrong address of Milvus, or pymilvus is not installed.
+        InvalidRequest: another address or a wrong one, or pymilvus is not installed.
         Unavailable: no server answers there.
     """
     if str(where).startswith(SCHEME):
@@ -32,4 +37,10 @@ def engine_of(where: str | Path, *, read_only: bool = False) -> Engine:
         from attend.engines.milvus.server import Address
 
         return Milvus(Address.of(str(where)))
+    if _ADDRESS.match(str(where)):
+        raise InvalidRequest(
+            f"{str(where)!r} is an address, but a data folder is expected, or "
+            f"{SCHEME}HOST:PORT/LIBRARY. There is no client for an Attend server: send it HTTP "
+            f"requests, which its page /docs describes."
+        )
     return Folder(Path(where), read_only=read_only)

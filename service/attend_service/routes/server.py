@@ -36,7 +36,7 @@ from attend_service.pages import (
     search_page,
 )
 from attend_service.problems import KINDS
-from attend_service.replies import HTML, reply
+from attend_service.replies import HTML, TAR, reply
 from attend_service.security.access import visible
 from attend_service.security.limits import check_encoder, check_new_collection
 
@@ -44,7 +44,6 @@ administration = Operations("Operation")
 operations = Operations("Server")
 
 SNAPSHOT = "/v1/collections/{collection}/snapshot"
-TAR = "application/x-tar"
 
 MAX_SNAPSHOTS = 4
 """Snapshots that one process takes and restores at once: each needs its size on the disk."""

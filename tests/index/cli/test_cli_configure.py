@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from tests.index.helpers import run_index, vector_data
+from tests.places import ROOT
 
 VALUES = ["12", "7", "12", "7"]
 
@@ -111,6 +112,14 @@ def test_a_missing_folder_is_told_with_advice_for_the_command_line(tmp_path):
     assert build in told.stderr
     assert "PUT" not in told.stderr
     assert not (tmp_path / "libary").exists()
+
+
+def test_an_address_is_no_data_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = invoke("build", ROOT / "examples/intents.csv", "--data", "http://localhost:8000")
+    assert told.exit_code == 1
+    assert "There is no client for an Attend server" in told.stderr
+    assert not (tmp_path / "http:").exists()
 
 
 def test_info_is_written_for_people(library):
