@@ -97,8 +97,12 @@ class Coalescer(Generic[Item, Result]):
                 for other in taken[1:]:
                     other.called.release()
         record(request.spent)
-        if request.error is not None:
-            raise request.error
+        error, request.error = request.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # with its traceback it would keep what was read until it is collected
         return request.result  # type: ignore[return-value]  # no error means a result
 
     def waiting(self, key: Hashable) -> int:

@@ -15,7 +15,7 @@ from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
-from attend.deadline import checked
+from attend.deadline import checked, memory_limit
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import InvalidRequest
@@ -335,7 +335,9 @@ def _key(search: Search) -> Hashable:
     masked = tuple([part.id for part in parts if part.id]) if request.exclude_self else ()
     # A mixture has heads of its own: nothing is answered together with it.
     alone = None if request.query.mixture is None else object()
-    return worded, masked, alone, request.model_dump_json(exclude={"query"})
+    options = request.model_dump_json(exclude={"query"})
+    # One of several callers reads for all of them, within its own limit.
+    return worded, masked, alone, memory_limit(), options
 
 
 def _cost(searches: Sequence[Search]) -> int:

@@ -1,7 +1,7 @@
-"""The deadline of a thread's work, which long work checks now and then.
+"""The limits of a thread's work: its deadline, and the memory of the documents that it reads.
 
-A thread has none unless its caller sets one: a server does for each request, the command line does
-not. SQLite checks it inside long statements (`attend.store.connections`).
+A thread has none unless its caller sets them: a server does for each request, the command line does
+not. SQLite checks the deadline inside long statements (`attend.store.connections`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Deadline(threading.local):
-    """The deadline of each thread, by `time.monotonic`."""
+class _Limits(threading.local):
+    """The limits of each thread: its deadline, by `time.monotonic`, and bytes of documents."""
 
     moment = NO_DEADLINE
+    bytes_read = 0
+    most = math.inf
+    beyond: Callable[[int], None] | None = None
 
 
-_current = _Deadline()
+_current = _Limits()
 
 
 @contextmanager
@@ -124,6 +127,42 @@ class SlowLock:
         finally:
             self._since = before
             self._lock.release()
+
+
+@contextmanager
+def reading_at_most(size: float, beyond: Callable[[int], None]) -> Iterator[None]:
+    """Limit the memory of the large documents that this thread reads.
+
+    Args:
+        beyond: called with their bytes, as long as these are above `size`, before more is read.
+    """
+    _current.bytes_read, _current.most, _current.beyond = 0, size, beyond
+    try:
+        yield
+    finally:
+        _current.bytes_read, _current.most, _current.beyond = 0, math.inf, None
+
+
+def memory_limit() -> float:
+    """Return the bytes of documents that this thread may read."""
+    return _current.most
+
+
+def count_read(size: int) -> None:
+    """Count a document that is going to be read."""
+    _current.bytes_read += size
+    if _current.beyond is not None and _current.bytes_read > _current.most:
+        _current.beyond(_current.bytes_read)
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Count what is read inside as given back at its end."""
+    before = _current.bytes_read
+    try:
+        yield
+    finally:
+        _current.bytes_read = before
 
 
 def over_time() -> OverTime:

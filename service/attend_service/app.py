@@ -89,6 +89,8 @@ def _check_request() -> Response | None:
 
 def _body_limit() -> int:
     operation, most = requested_operation(), int(current_app.config["MAX_CONTENT_LENGTH"])
+    if operation is not None and operation.upload is not None:
+        return context().settings.max_snapshot_bytes
     if operation is None or operation.body_limit is None:
         return most
     return min(operation.body_limit, most)

@@ -47,6 +47,9 @@ class RequestedOperation(Protocol):
     @property
     def body_limit(self) -> int | None: ...
 
+    @property
+    def upload(self) -> str | None: ...
+
 
 class Files:
     """Frees files where the process has as many open as the system allows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
-from attend.deadline import check_deadline, until
+from attend.deadline import check_deadline, reading_at_most, until
 from attend.errors import Replaced
 from attend.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
@@ -21,7 +22,7 @@ from attend_service.context import context
 from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
 from attend_service.security.limits import MAX_BODY
-from attend_service.security.memory import need_memory, working_size
+from attend_service.security.memory import need_memory, need_to_read, readable, working_size
 
 View = Callable[..., Response]
 
@@ -68,7 +69,8 @@ class Operation:
             something and admin for the rest, so that what is forgotten stays closed.
         reads: whether it changes nothing, though it needs more than the scope read.
         media, upload: what is answered with 200, and what is sent, where it is no JSON.
-        body_limit: the largest body in bytes; the server's `max_body` if None.
+        body_limit: the largest body in bytes; the server's `max_body` if None, and of an upload
+            its `max_snapshot`.
         patience: how many times the server's `deadline` it may take.
         exact: whether `collection` in the path is a new name, or must be no alias.
         checks_collections: whether the view itself keeps to the collections that a key
@@ -166,12 +168,14 @@ class Operation:
                 query = read_query(self.query, form=self.html)
                 need_memory(working_size(query))
                 arguments["query"] = _resolved(query)
-            try:
-                return self.view(**arguments)
-            except Replaced:
-                if self.upload is not None:
-                    raise
-                return self.view(**arguments)  # by its name, which leads to the new one
+            # A write is never begun again: it may be stored.
+            with reading_at_most(math.inf if self.writes else readable(), need_to_read):
+                try:
+                    return self.view(**arguments)
+                except Replaced:
+                    if self.upload is not None:
+                        raise
+                    return self.view(**arguments)  # by its name, which leads to the new one
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from flask import Response, g, render_template, request
+from flask import Response, current_app, g, render_template, request
 from werkzeug.exceptions import (
     HTTPException,
     MethodNotAllowed,
@@ -121,8 +121,9 @@ HTTP = {
 TOO_SLOW = Kind(408, "too-slow", "The request did not arrive in time")
 HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The headers are larger than a limit")
 NOT_DONE = Kind(501, "not-done", "Not done by this server")
+NO_ROOM = Kind(503, "no-room", "Too many long answers wait for their clients")
 BUSY = Kind(429, "too-many-requests", "Too many requests wait already")
-UNREAD = (TOO_SLOW, BUSY, HEADERS_TOO_LARGE, NOT_DONE)
+UNREAD = (TOO_SLOW, BUSY, NO_ROOM, HEADERS_TOO_LARGE, NOT_DONE)
 """Kinds of requests that never come as far as an operation."""
 
 INTERRUPTED = Kind(503, "interrupted", "The server ended while the job ran")
@@ -222,8 +223,16 @@ def _sentence(error: HTTPException) -> str:
         case NoSuchPath():
             return f"There is nothing at {request.path}; /docs lists every path."
         case RequestEntityTooLarge():
-            limit = request.max_content_length
-            return f"The body is larger than {limit:,} bytes, the most that is read; send less."
+            limit, body = request.max_content_length or 0, current_app.config["MAX_CONTENT_LENGTH"]
+            advice = "send less"
+            if limit == body:
+                advice = "send less, or start the server with a larger --max-body"
+            elif limit > body:
+                advice = (
+                    "start the server with a larger --max-snapshot, or restore it with "
+                    "'attend import --snapshot'"
+                )
+            return f"The body is larger than {limit:,} bytes, the most that is read; {advice}."
         case SecurityError():
             return "The Host header does not name this server; see --trusted-host."
     return error.description or error.name

@@ -97,6 +97,9 @@ class ServerSettings(BaseModel):
     max_body: int = Field(default=64, ge=1, le=1024)
     """The largest request body, in MiB."""
 
+    max_snapshot: int = Field(default=16_384, ge=1, le=1_048_576)
+    """The largest snapshot that is restored over HTTP, in MiB."""
+
     allow_remote_without_keys: bool = False
     """Let other machines do everything, where they can reach --host and there are no API keys."""
 
@@ -142,6 +145,10 @@ class ServerSettings(BaseModel):
     @property
     def max_body_bytes(self) -> int:
         return self.max_body * MEBIBYTE
+
+    @property
+    def max_snapshot_bytes(self) -> int:
+        return self.max_snapshot * MEBIBYTE
 
     def at(self, host: str) -> ServerSettings:
         """Return the settings of a server that listens on the numeric address `host`.

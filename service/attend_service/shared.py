@@ -24,6 +24,10 @@ LOOK_SECONDS = 0.02
 """How often an answer looks whether there is room for it."""
 
 
+class NoRoom(Exception):
+    """A long answer has no room among those that wait for their clients."""
+
+
 class Unsent:
     """Long answers on the way to their clients, whose memory is limited together.
 
@@ -38,25 +42,31 @@ class Unsent:
         self._answers: dict[asyncio.Task[Any], tuple[int, float]] = {}
 
     async def make_room(self, size: int, *, has_memory: bool, deadline: float) -> None:
-        """Wait until an answer fits; drop those that stand where it cannot wait."""
+        """Wait until an answer fits; drop those whose clients stand still.
+
+        Raises:
+            NoRoom: it does not fit by the deadline, or too many wait; clients that take their
+                answers keep them.
+        """
         uncounted = 0 if has_memory else size
         self._waiting += uncounted
         try:
             while self._answers and self._total() + size > self._limit:
                 slowest, (_, since) = next(iter(self._answers.items()))
                 now = time.monotonic()
-                may_wait = self._waiting <= self._limit // 2 and now < deadline
-                if may_wait and now - since < STANDING_SECONDS:
-                    await asyncio.sleep(LOOK_SECONDS)
-                else:
+                if now - since >= STANDING_SECONDS:
                     del self._answers[slowest]
                     slowest.cancel()
+                elif self._waiting <= self._limit // 2 and now < deadline:
+                    await asyncio.sleep(LOOK_SECONDS)
+                else:
+                    raise NoRoom
         finally:
             self._waiting -= uncounted
 
     @contextmanager
     def hold(self, size: int) -> Iterator[Callable[[], None]]:
-        """Count an answer of the current task; yields a function to call for each sent piece."""
+        """Count an answer of the current task; yields a function to call as its client reads."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -180,6 +190,8 @@ class Threads:
                 settle = partial(future.set_exception, error)
             if not loop.is_closed():  # else the client left and the server stopped meanwhile
                 loop.call_soon_threadsafe(settle)
+            # An idle thread would keep the last request and its answer.
+            del entry, call, future, settle
 
 
 class TimeLimit:
@@ -218,18 +230,37 @@ class TimeLimit:
             self._late()
 
 
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+"""Parameters of glibc's `mallopt`."""
+
+LARGE_BLOCK = 8 * 1024 * 1024
+"""Bytes of memory that go back to the system as soon as they are free."""
+
+
+def limit_heap() -> None:
+    """Have large blocks given back as they are freed.
+
+    By default glibc keeps, for each of up to eight threads a core, twice the largest block that it
+    has seen, up to 64 MiB, and `malloc_trim` does not reach it.
+    """
+    mallopt = _glibc("mallopt")
+    if mallopt is not None:
+        mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
+        mallopt(TRIM_THRESHOLD, LARGE_BLOCK)
+
+
 def trim_heap() -> None:
     """Give free memory back to the system.
 
     glibc keeps what a thread frees for that thread, so that a few large requests in each would
     hold the memory of all of them together.
     """
-    trim = _malloc_trim()
+    trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 @cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's function; None where the system has another library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+def _glibc(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc; None where the system has another library."""
+    return getattr(ctypes.CDLL(None), name, None)

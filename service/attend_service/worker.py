@@ -33,6 +33,7 @@ from attend_service.jobs import Jobs, Trainer
 from attend_service.metrics import IS_ONE_OF_SEVERAL, QueueState, metrics_of
 from attend_service.readiness import Readiness
 from attend_service.settings import MEBIBYTE, ServerSettings
+from attend_service.shared import limit_heap
 from attend_service.sockets import limit_sending, serve_health
 
 log = logging.getLogger("attend")
@@ -73,6 +74,7 @@ def load(launch: Launch) -> Worker:
     """Open the data in this process; return the RSGI application that granian is to call."""
     logs.configure(launch.settings.log_format, launch.settings.log_level)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    limit_heap()
     threadpool_limits(BLAS_THREADS, "blas")
     # Its own lock is one between processes, which would be left behind; see `end_process`.
     tqdm.set_lock(threading.RLock())
@@ -103,6 +105,7 @@ class Worker:
             queue=settings.queue,
             max_body=settings.max_body_bytes,
             body_limit=partial(body_limit, app),
+            folder=None if settings.read_only else launch.folder,
             patience=Patience(answer=settings.deadline),
         )
         self._metrics = metrics_of(app)

@@ -12,8 +12,8 @@ from granian.rsgi import HTTPProtocol, Scope
 
 from attend.open_files import is_out_of_files
 from attend_service.problems import (
-    BUSY,
     HEADERS_TOO_LARGE,
+    NOT_DONE,
     OUT_OF_FILES,
     OVER_TIME,
     UNAVAILABLE,
@@ -44,9 +44,9 @@ class Refusal(Exception):
 
     def answer(self, path: str) -> HttpAnswer:
         headers = [("Content-Type", PROBLEM), ("Cache-Control", "no-store"), *ALWAYS.items()]
-        if self.kind is UNREADABLE:  # where the next request begins is uncertain
+        if self.kind in (UNREADABLE, NOT_DONE):  # where the next request begins is uncertain
             headers.append(("Connection", "close"))
-        if self.kind is BUSY:
+        if self.kind.status in (429, 503):
             headers.append(("Retry-After", str(RETRY_SECONDS)))
         content = to_json(replace(self.problem, instance=path))
         return HttpAnswer(self.problem.status, headers, content)
@@ -81,6 +81,12 @@ def add_headers(answer: HttpAnswer, scope: Scope) -> None:
     answer.headers.append(("Server", "attend"))
     if "transfer-encoding" in scope.headers:
         # A proxy that goes by a length could take what follows for another's (RFC 9112 6.1).
+        close_after(answer)
+
+
+def close_after(answer: HttpAnswer) -> None:
+    """Have the connection closed after an answer, which says so."""
+    if ("Connection", "close") not in answer.headers:
         answer.headers.append(("Connection", "close"))
 
 
@@ -117,7 +123,7 @@ def environ_of(scope: Scope) -> Environ:
     """Return a request as WSGI (PEP 3333) has it, without its body.
 
     Raises:
-        Refusal: the headers are larger than the limit, or describe two bodies.
+        Refusal: the headers are larger than the limit, describe no one body, or name no host.
     """
     host, _, port = scope.server.rpartition(":")
     client, _, client_port = scope.client.rpartition(":")
@@ -153,6 +159,11 @@ def environ_of(scope: Scope) -> Environ:
     if "HTTP_TRANSFER_ENCODING" in environ and "CONTENT_LENGTH" in environ:
         detail = "The request has Content-Length and Transfer-Encoding; send one of them."
         raise Refusal(UNREADABLE, detail)
+    if environ.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
+        detail = "The body has another Transfer-Encoding than chunked, which alone is read."
+        raise Refusal(NOT_DONE, detail)
+    if "HTTP_HOST" not in environ and scope.http_version == "1.1":
+        raise Refusal(UNREADABLE, "The request has no Host header, which HTTP/1.1 asks for.")
     if "HTTP_HOST" in environ:
         environ["HTTP_HOST"] = environ["HTTP_HOST"].lower()
     return environ

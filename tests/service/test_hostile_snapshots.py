@@ -32,7 +32,7 @@ TAR = "application/x-tar"
 COPY = "/v1/collections/copy/snapshot"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 ALLOWED = 1 << 20
-"""Bytes of a body that the server takes: --max-body is one MiB."""
+"""Bytes of a body that the server takes: --max-snapshot is one MiB."""
 
 
 class Running(NamedTuple):
@@ -61,7 +61,7 @@ class Running(NamedTuple):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("hostile")
-    with served(folder, "--max-body", "1") as (_, place):
+    with served(folder, "--max-snapshot", "1") as (_, place):
         running = Running(place, folder, b"")
         books = [{"id": f"b{n}", "vector": [n, 1, 2], "payload": {"n": n}} for n in range(3)]
         for method, path, body in (

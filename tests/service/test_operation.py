@@ -35,6 +35,7 @@ LIMIT = 60.0
 PROGRAM = (sys.executable, "-m", "service", "--port", "0", "--json", "--log-format", "json")
 SNAPSHOT = "/v1/collections/books/snapshot"
 TAR = "application/x-tar"
+JSON = "application/json"
 
 
 @pytest.fixture
@@ -69,6 +70,21 @@ def test_a_snapshot_goes_out_and_comes_back(roomy: FlaskClient, data: Data) -> N
     clash = roomy.put(SNAPSHOT, data=taken, content_type=TAR)
     assert clash.status_code == 409
     assert "nothing was restored" in clash.get_json()["detail"]
+
+
+def test_a_snapshot_may_be_larger_than_other_bodies(books: FlaskClient, data: Data) -> None:
+    taken = snapshot_of(books)
+    assert len(taken) > books.application.config["MAX_CONTENT_LENGTH"]
+    body = books.post("/v1/collections/books/documents", data=taken, content_type=JSON)
+    assert body.status_code == 413
+    assert "--max-body" in body.get_json()["detail"]
+    sent = books.put("/v1/collections/copy/snapshot", data=taken, content_type=TAR)
+    assert sent.status_code == 201
+    few = create_app(data, ServerSettings(max_snapshot=1)).test_client()
+    padded = taken + bytes(1 << 20)
+    sent = few.put("/v1/collections/other/snapshot", data=padded, content_type=TAR)
+    assert sent.status_code == 413
+    assert sent.get_json()["detail"].startswith("The body is larger than 1,048,576 bytes")
 
 
 def test_what_is_downloaded_is_what_the_command_restores(

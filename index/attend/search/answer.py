@@ -12,7 +12,7 @@ import numpy as np
 from attend.api.answers import Answer, Calibrated, Facets, Hit, MemoryShare, Weighing
 from attend.api.search import SearchOptions
 from attend.attention import Attended
-from attend.deadline import checked
+from attend.deadline import checked, forgetting
 from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
@@ -253,12 +253,12 @@ class Answering:
             every = self.attention.all_weights(slice(query, query + 1))
             blocks = ((block.documents, block.heads[0]) for block in every)
         for rows, weights in blocks:
-            documents = self._documents(rows)
-            ids = [document.id for document in documents]
-            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
-            blend.add(
-                ids, self._values(query, rows, documents), by_head if through else gates @ by_head
-            )
+            with forgetting():
+                documents = self._documents(rows)
+                ids = [document.id for document in documents]
+                by_head = weights if scoring.parts is None else scoring.over_parts(weights)
+                by_head = by_head if through else gates @ by_head
+                blend.add(ids, self._values(query, rows, documents), by_head)
         answer = blend.answer()
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
@@ -273,7 +273,8 @@ class Answering:
         would wait while a large one reads its values.
         """
         if self._inferred is None:
-            self._inferred = self._infer_type()
+            with forgetting():
+                self._inferred = self._infer_type()
         return self._inferred
 
     def _infer_type(self) -> ValueType:
@@ -311,7 +312,8 @@ class Answering:
 
     def _labels(self, attended: Attended) -> list[Json]:
         """Return each attended document's value of the field that groups."""
-        return values_of(self._with_texts(attended.documents), self.options.group_by)
+        with forgetting():
+            return values_of(self._with_texts(attended.documents), self.options.group_by)
 
     def _values(self, query: int, rows: Int64, documents: Sequence[StoredDocument]) -> list[Json]:
         path = self.options.value

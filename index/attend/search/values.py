@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from attend.api.names import remedy, suggestion
-from attend.deadline import check_deadline
+from attend.deadline import check_deadline, forgetting
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
 from attend.settings import Settings
@@ -103,7 +103,8 @@ class ValueTypes:
             or (_fits(entry.type, path, values) and _is_recent(entry, view))
         ):
             return entry.type
-        sample = values_of(self._store.sample(TYPE_SAMPLE), path)
+        with forgetting():
+            sample = values_of(self._store.sample(TYPE_SAMPLE), path)
         type = infer(sample) if any(value is not None for value in sample) else None
         if entry is None and len(self._inferred) >= MAX_PATHS:
             self._inferred.clear()
@@ -272,7 +273,11 @@ def _stored_keys(store: CollectionStore, width: int) -> Iterator[_Vectors]:
 def _stored_values(store: CollectionStore, path: str | None, width: int) -> Iterator[_Vectors]:
     """Read the values that are vectors of a width; all others are passed over."""
     after = 0
-    while block := store.scroll(after, BLOCK):
+    while True:
+        with forgetting():
+            block = store.scroll(after, BLOCK)
+        if not block:
+            return
         check_deadline()
         values = [(document.row, value_of(document, path)) for document in block]
         fitting = [pair for pair in values if is_numbers(pair[1]) and len(pair[1]) == width]

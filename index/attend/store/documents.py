@@ -9,6 +9,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet
+from attend.deadline import count_read
 from attend.errors import UnknownDocument
 from attend.store.connections import (
     DatabasePart,
@@ -26,6 +27,12 @@ from attend.types import Int64, Json
 
 NAMED = 10
 """Unknown documents that an error names."""
+
+LONG = 1024
+"""Bytes of a document that is counted while it is read; shorter ones count by their number."""
+
+SAMPLE_BYTES = 16 * 1024 * 1024
+"""Of the file that a sample reads, on average: of large documents fewer are read."""
 
 _DOCUMENT = "SELECT row, id, fields, value, payload FROM documents"
 
@@ -75,7 +82,11 @@ class StoredDocuments(DatabasePart):
 
     def sample(self, size: int) -> list[StoredDocument]:
         db = self._read()
-        last = db.execute("SELECT coalesce(max(row), 0) FROM documents").fetchone()[0]
+        last, pages = db.execute(
+            "SELECT (SELECT coalesce(max(row), 0) FROM documents), page_count * page_size "
+            "FROM pragma_page_count, pragma_page_size"
+        ).fetchone()
+        size = min(size, SAMPLE_BYTES * last // pages + 1)
         points = np.unique(np.linspace(1, max(last, 1), size, dtype=np.int64))
         # By key, one by one: a condition on the row would read every document.
         rows = db.execute(
@@ -186,16 +197,25 @@ def _documents(
     rows: Iterable[tuple[int, str, str, str | None, str]],
 ) -> list[StoredDocument]:
     """Parse documents; many objects are empty, and parsing them would take a fifth of a search."""
-    return [
-        StoredDocument(
-            row,
-            id,
-            {} if fields == "{}" else _from_json(fields),
-            None if value is None else _from_json(value),
-            {} if payload == "{}" else _from_json(payload),
+    documents = []
+    for row, id, fields, value, payload in rows:
+        if len(fields) + len(payload) + (0 if value is None else len(value)) > LONG:
+            count_read(sum(map(parsed_size, (fields, value or "", payload))))
+        documents.append(
+            StoredDocument(
+                row,
+                id,
+                {} if fields == "{}" else _from_json(fields),
+                None if value is None else _from_json(value),
+                {} if payload == "{}" else _from_json(payload),
+            )
         )
-        for row, id, fields, value, payload in rows
-    ]
+    return documents
+
+
+def parsed_size(text: str) -> int:
+    """Return about the most bytes that JSON takes as text, parsed, and in an answer."""
+    return 4 * len(text) + 64 * text.count(",")
 
 
 def _by_rows(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:

@@ -106,7 +106,6 @@ def take_snapshot(collection: str) -> Response:
     "PUT",
     SNAPSHOT,
     upload=TAR,
-    body_limit=None,
     returns={201: Restored},
     patience=20,
     also=(429,),
@@ -117,8 +116,8 @@ def restore_snapshot(collection: str) -> Response:
     """Make a collection of a snapshot of one, which may have had another name.
 
     It appears once all of it is read and proved to be what this program writes, within a minute;
-    its index is built again. A snapshot above the limit on bodies is restored by
-    `attend import --snapshot`, beside a running server.
+    its index is built again. A snapshot has a limit of its own, --max-snapshot; a larger one is
+    restored by `attend import --snapshot`, beside a running server.
     """
     if request.mimetype != TAR:
         raise UnsupportedMediaType(f"A snapshot is sent as {TAR}, not as {request.mimetype!r}.")
@@ -130,7 +129,7 @@ def restore_snapshot(collection: str) -> Response:
                 request.stream,
                 data,
                 into=collection,
-                limit=limits.max_body_bytes,
+                limit=limits.max_snapshot_bytes,
                 check_settings=_check_encoder,
             )
     # What a client sent is the client's to mend.

@@ -30,6 +30,11 @@ BYTES_PER_BRACKET = 32
 """Lists and objects in a JSON body, in all, and beyond that by its size. Each takes 150 bytes of
 memory, however short its text."""
 
+FREE_CHUNKS = 10_000
+BYTES_PER_CHUNK = 64
+"""Pieces in which a body may arrive, in all, and beyond that by its size: each takes as much time
+as a thousand bytes."""
+
 MAX_DEPTH = 64
 """Objects and lists within one another, in a body or a parameter: SQLite's JSON ends at 1,000, and
 what walks such a tree in Python not far beyond."""

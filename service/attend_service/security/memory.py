@@ -1,7 +1,8 @@
-"""Memory that a request takes, estimated from its own figures before it takes it.
+"""Memory that a request takes: by its own figures at first, then by the documents that it reads.
 
-The figures are those of documents of a few kilobytes with embeddings of some 384 numbers; of larger
-ones a request takes more, which is why a heavy one counts at least a quarter of what there is.
+The figures are those of documents of a few kilobytes with embeddings of some 384 numbers. Larger
+documents are weighed one by one as they are read, and a request whose documents weigh more than it
+was granted is run again with more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, SearchOptions
 from attend.deadline import deadline
+from attend.errors import LimitExceeded
 from attend.search.values import KEY
 from attend.settings import MAX_RERANK
 from attend_service.shared import NeedsMemory
@@ -28,6 +30,9 @@ LEAST = MAX_MEMORY // 4
 LIGHT = 16 * 1024 * 1024
 """Bytes that any request may take without waiting."""
 
+MAX_READ = 2 * MAX_MEMORY
+"""Bytes of documents that one request may read: alone, it takes this for a moment."""
+
 MAX_WAITING = 64
 """Requests that may wait for memory; so they leave places in the queue to others."""
 
@@ -35,7 +40,7 @@ GRANTED = "attend.memory"
 """The bytes of memory that a request was granted, in its environment."""
 
 MANY = 500
-"""Documents in one list that make a request heavy, for they may be of any size."""
+"""Documents in one list that make a request heavy."""
 
 DOCUMENT_BYTES = 5_000
 """Of a document that is read, a hit with its explanation, or an entry of a history."""
@@ -61,6 +66,28 @@ def need_memory(size: int) -> None:
     granted = request.environ.get(GRANTED)  # absent where there is no gateway
     if granted is not None and size > LIGHT and max(size, LEAST) > granted:
         raise NeedsMemory(max(size, LEAST), deadline())
+
+
+def readable() -> int:
+    """Return the bytes of documents that the request may read with the memory that it has."""
+    granted: int = request.environ.get(GRANTED, MAX_MEMORY)
+    return max(LIGHT, granted)
+
+
+def need_to_read(size: int) -> None:
+    """Raise NeedsMemory for a request whose documents take more than it was granted.
+
+    Raises:
+        LimitExceeded: they take more than any request is granted.
+    """
+    granted = readable()
+    if granted < MAX_MEMORY:
+        raise NeedsMemory(min(max(4 * granted, LEAST), MAX_MEMORY), deadline())
+    if size > MAX_READ:
+        raise LimitExceeded(
+            f"The documents that the request reads take more than {MAX_READ:,} bytes, the most "
+            f"that one may take; ask for fewer at once: k, limit or attend."
+        )
 
 
 def parsed_size(text: bytes) -> int:
