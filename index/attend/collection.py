@@ -31,7 +31,7 @@ from attend.search.queries import EncodedQuery, QueryEncoder, Search, score_word
 from attend.search.scoring import AttentionOptions, queries_of
 from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.tokens import TokenReader
-from attend.search.values import ValueTypes
+from attend.search.values import ValueTypes, with_value
 from attend.settings import Settings
 from attend.stored import StoredCollection
 from attend.timings import collecting, tell, timed
@@ -74,7 +74,7 @@ class Collection(StoredCollection):
         tokens = TokenReader(self.settings, self.encoder)
         self._readers = ValueTypes(self.store, self.settings), tokens
         self._feedback = FeedbackReader(self.store)
-        histories = Histories(self.store, self._queries)
+        histories = Histories(self.store, self._queries, self.settings.value_name)
         self._recommender = Recommender(self.store, self.settings, self.views, histories)
         self._predictor = Predictor(self.store, self.views, histories)
 
@@ -132,6 +132,7 @@ class Collection(StoredCollection):
         if self.settings.normalize is None:
             self._refresh()
         started = time.perf_counter()
+        requests = self._by_value(requests)
         searches = [Search(request, request.query.parts(), started) for request in requests]
         groups: dict[Hashable, list[int]] = {}
         for place, search in enumerate(searches):
@@ -152,6 +153,12 @@ class Collection(StoredCollection):
                 answers[place] = answers[place]._replace(answer=answer)
         return [answers[place] for place in range(len(requests))]
 
+    def _by_value(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
+        """Return requests in which the name of the values' column stands for the value."""
+        if any(request.filter or request.group_by or request.value for request in requests):
+            self._refresh()  # another process may have built it meanwhile
+        return [with_value(request, self.settings.value_name) for request in requests]
+
     @until_stable
     def _answer(self, groups: Sequence[Sequence[Search]]) -> list[list[Answered]]:
         """Answer searches of one set of options, of any number of callers, over one snapshot."""
@@ -168,7 +175,11 @@ class Collection(StoredCollection):
                 queries = queries_of(query, view, words, self._feedback, options.memory)
                 attention = attend(view, self.settings, queries, AttentionOptions.of(options), rows)
             with timed("fetch"):
-                facets = None if options.facets is None else facets_of(self.store, options)
+                facets = (
+                    None
+                    if options.facets is None
+                    else facets_of(self.store, options, self.settings.value_name)
+                )
                 parts = searches, attention, rows, contents, self._readers, self._foreign
                 answers = iter(Answering(*parts).answers(facets))
         return [[next(answers) for _ in group] for group in groups]
@@ -193,6 +204,7 @@ class Collection(StoredCollection):
             request if isinstance(request, SearchRequest) else parse(SearchRequest, request)
             for request in requests
         ]
+        searches = self._by_value(searches)
         options = matrix_options(searches)
         query = EncodedQuery.joined(self._queries.encode([search.query for search in searches]))
         view, rows, contents = self._select(options, ())

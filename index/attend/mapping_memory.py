@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from attend.collection import Collection
 from attend.errors import Conflict, InvalidRequest, SourceError
-from attend.settings import Settings
+from attend.settings import MAPPING, Settings
 from attend.source import FieldMap, Row, RowProblem, Source, TableFormat, documents, guess
 from attend.source.cells import common_type
 from attend.source.columns import all_columns
@@ -26,9 +26,6 @@ from attend.source.decoding import DETECTED
 from attend.source.files import StandardInput
 from attend.source.rows import LOOKAHEAD_ROWS, listed
 from attend.types import Json
-
-SETTING = "mapping"
-"""The stored setting that holds the entries, the last used one last."""
 
 TYPES = "column_types"
 """The stored setting that holds the types of columns."""
@@ -115,7 +112,7 @@ class Recollection(NamedTuple):
 def entries_of(collection: Collection) -> list[SourceFields]:
     """Return the fields of earlier builds; nothing where this program cannot read them."""
     try:
-        return _STORED.validate_python(collection.store.settings().get(SETTING, []))
+        return _STORED.validate_python(collection.store.settings().get(MAPPING, []))
     except (ValidationError, InvalidRequest):
         return []
 
@@ -184,7 +181,7 @@ def remember(collection: Collection, entry: SourceFields, types: Mapping[str, st
     changes: dict[str, Json] = {}
     if entries[-1:] != [entry]:
         others = [other for other in entries if other.source != entry.source]
-        changes[SETTING] = [one.stored() for one in [*others, entry][-MAX_STORED:]]
+        changes[MAPPING] = [one.stored() for one in [*others, entry][-MAX_STORED:]]
     if collection.store.settings().get(TYPES) != types:
         changes[TYPES] = dict(types)
     if changes:

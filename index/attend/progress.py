@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -16,8 +18,15 @@ Progress: TypeAlias = bool | Callable[[str, float], None] | None
 that receives the stage and the fraction done, 0 to 1."""
 
 
+LINE_SECONDS = 10.0
+"""Seconds between two lines of progress in a file."""
+
+
 class Bar:
-    """A progress bar on stderr, called with the stage and the fraction done, 0 to 1."""
+    """A progress bar on stderr, called with the stage and the fraction done, 0 to 1.
+
+    In a file, such as a log, each stage is one line instead.
+    """
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None  # before the first stage nothing is shown
@@ -38,7 +47,11 @@ class Bar:
         state = stage, int(100 * done)
         if state == self._last:  # a training reports thousands of steps, and a log has every line
             return
-        self._last = state
+        is_new, self._last = self._last is None or stage != self._last[0], state
+        if not has_viewer():
+            if is_new:
+                print(stage, file=sys.stderr, flush=True)
+            return
         if self._bar is None:
             # Stages have no common unit: a share is all there is to count.
             shape = "{desc}{percentage:3.0f}%|{bar}| {elapsed}"
@@ -46,6 +59,29 @@ class Bar:
         self._bar.set_description(stage, refresh=False)
         self._bar.n = done
         self._bar.refresh()
+
+
+class Counter:
+    """A bar of what was counted, on stderr; in a file, a line every ten seconds and at the end."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self._bar = tqdm(desc=name, unit=unit, file=sys.stderr, disable=None)
+        self._text = name + ": {}" + unit
+        self._count, self._next = 0, time.monotonic() + LINE_SECONDS
+
+    def __call__(self, count: int) -> None:
+        self._bar.update(count)
+        self._count += count
+        if self._bar.disable and time.monotonic() > self._next:
+            print(self._text.format(self._count), file=sys.stderr, flush=True)
+            self._next = time.monotonic() + LINE_SECONDS
+
+    def close(self) -> None:
+        """Remove the bar, or write the last line; a second time does nothing."""
+        self._bar.close()
+        if self._bar.disable and self._next < math.inf:
+            print(self._text.format(self._count), file=sys.stderr, flush=True)
+        self._next = math.inf
 
 
 @contextmanager

@@ -19,7 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from attend.errors import Damaged
 from attend.types import Json
 
-LATER = {"recall", "exact_below"}
+MAPPING = "mapping"
+"""The stored setting that holds the fields of sources, as `attend.mapping_memory` writes them."""
+
+LATER = {"recall", "exact_below", "value_name"}
 """Settings that collections of earlier versions do not have."""
 
 
@@ -37,6 +40,8 @@ class Settings:
         passages, overlap: whether long texts are split, and tokens that neighbours share.
         values: declared value types, or None to infer them.
         recall, exact_below: what published indexes must do (`attend.keys.IndexTarget`).
+        value_name: the column that the values of all sources are from; None where there are
+            several, or none. Read from the fields of the sources.
     """
 
     encoder: str | None
@@ -49,6 +54,7 @@ class Settings:
     values: Json = None
     recall: float = 0.95
     exact_below: int | None = None
+    value_name: str | None = None
 
     @property
     def unit_embeddings(self) -> bool:
@@ -67,7 +73,18 @@ class Settings:
                 f"The database has no settings {', '.join(sorted(missing))}: it is not a "
                 f"collection that this program wrote. Restore it from a copy, or remove its folder."
             )
-        return cls(**{name: stored[name] for name in cls.__dataclass_fields__ if name in stored})
+        known = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
+        return cls(**known | {"value_name": _value_name(stored.get(MAPPING))})
+
+
+def _value_name(sources: Any) -> str | None:
+    columns = {
+        tuple(source["columns"].get("value", ())) or ("",)
+        for source in (sources if isinstance(sources, list) else ())
+        if isinstance(source, dict) and isinstance(source.get("columns"), dict)
+    } - {("",)}
+    names = next(iter(columns)) if len(columns) == 1 else ()
+    return names[0] if len(names) == 1 else None
 
 
 DEFAULT_LEXICAL = 0.5

@@ -20,9 +20,10 @@ from attend.progress import Progress, reported
 from attend.search.foreign import BLOCK, ForeignTests
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
-from attend.search.values import filter_hints
+from attend.search.values import facets_by_name, filter_hints
 from attend.settings import Settings
 from attend.store import Role, StoredDocument, compile_filter
+from attend.store.filters import by_value
 from attend.types import Document, Json, OnStage
 from attend.values import merged, parse_type
 from attend.versioned import VersionedCollection
@@ -72,6 +73,11 @@ class StoredCollection(VersionedCollection):
     def _refresh(self) -> None:
         """Adopt the settings that another process, or a first write of vectors, has stored."""
         self.views.refresh()
+
+    def _value_name(self) -> str | None:
+        """Return the name that stands for the value in filters, as of now."""
+        self._refresh()
+        return self.settings.value_name
 
     # -- documents --------------------------------------------------------------------------
 
@@ -167,6 +173,7 @@ class StoredCollection(VersionedCollection):
         >>> books.page({"year": {"lt": 1900}}, limit=1, cursor=page.next).documents[0].id
         'emma'
         """
+        filter = by_value(filter, self._value_name())
         predicate = compile_filter(filter or {})
         listing = fingerprint("documents", predicate.key)
         after = 0 if cursor is None else int(place(cursor, listing, 1)[0])
@@ -191,7 +198,9 @@ class StoredCollection(VersionedCollection):
         >>> books.facets(["year"])["year"].distinct
         3
         """
-        return self.store.facets(fields, compile_filter(filter) if filter else None, limit)
+        filter = by_value(filter, self._value_name())
+        predicate = compile_filter(filter) if filter else None
+        return facets_by_name(self.store, fields, predicate, self.settings.value_name, limit)
 
     def ids(self) -> set[str]:
         """Return the ids of all documents.
@@ -216,6 +225,7 @@ class StoredCollection(VersionedCollection):
                 "collection.",
                 field="filter",
             )
+        filter = by_value(filter, self._value_name())
         deleted = self.store.delete_matching(compile_filter(filter))
         self._merge_if_due()
         return deleted

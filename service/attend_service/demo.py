@@ -79,7 +79,7 @@ def build(data: Data, docstrings: Sequence[Docstring]) -> Built:
     else:
         collection = data.create(DEFAULT_COLLECTION, values=VALUES)
     source = Mapped(StandardLibrary(docstrings), StandardLibrary.fields)
-    with tqdm(total=len(docstrings), unit=" documents", desc="Indexing") as bar:
+    with tqdm(total=len(docstrings), unit=" documents", desc="Indexing", disable=None) as bar:
         return attend.build.build(collection, [source], sync=True, on_progress=bar.update)
 
 
@@ -138,7 +138,7 @@ def teach(collection: Collection) -> Mapping[str, Any] | None:
         ],
     )
     store_questions(collection, START)
-    with tqdm(total=100, unit=" %", desc="Training") as bar:
+    with tqdm(total=100, unit=" %", desc="Training", disable=None) as bar:
 
         def show(stage: str, done: float) -> None:
             bar.update(max(0, round(100 * done) - bar.n))

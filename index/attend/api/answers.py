@@ -237,8 +237,10 @@ class Answer(Reply):
     next: str | None
     """The `cursor` of the hits that follow; null on the last page."""
     hints: Sequence[str] | None = None
-    """Why there may be no documents: fields of the filter that no document has. With documents: why
-    the collection cannot tell yet whether it answers a text. Present where there are any."""
+    """Why there may be no documents: fields of the filter that no document has, or values that
+    documents have in another spelling. With documents: fields of `group_by` and `facets` that no
+    document has, and why the collection cannot tell yet whether it answers a text. Present where
+    there are any."""
     facets: Facets | None = None
     """The most frequent values by field, over all documents that pass filter and mask; present if
     requested."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import closing
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
 import click
 from pydantic import BeforeValidator, Field
-from tqdm import tqdm
 
 from attend import encoder as encoders
 from attend.api.documents import CollectionSettings
@@ -31,6 +30,7 @@ from attend.mapping_memory import (
     recall,
     types_of,
 )
+from attend.progress import Counter
 from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
 from attend.source.cells import as_vector
 from attend.source.decoding import DETECTED
@@ -131,7 +131,7 @@ def _build(
     publish: bool,
 ) -> Built:
     """Build with bars; if it is interrupted, print the number of stored documents."""
-    with tqdm(unit="doc", desc=collection.name, file=sys.stderr) as rows, Bar() as stages:
+    with closing(Counter(collection.name, " documents")) as rows, Bar() as stages:
 
         def on_problem(problem: RowProblem) -> None:
             if not problem.skips:  # files are listed at the end
@@ -146,7 +146,7 @@ def _build(
                 collection,
                 mapped,
                 on_problem=on_problem,
-                on_progress=rows.update,
+                on_progress=rows,
                 on_stage=on_stage,
                 publish=publish,
                 sync=selection.sync,

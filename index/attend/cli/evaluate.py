@@ -213,7 +213,7 @@ def _compare(
 
 
 def _ranking(queries: int) -> tqdm[Any]:
-    return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr)
+    return tqdm(total=queries, unit="query", desc="ranking", file=sys.stderr, disable=None)
 
 
 def _warn(unknown: int) -> None:
@@ -248,14 +248,16 @@ def _evaluate_recommendations(
         assert isinstance(answer, Recommended)  # as no target was named
         return [hit.id for hit in answer.hits]
 
-    with tqdm(total=len(protocol.relevant), unit="user", file=sys.stderr) as bar:
+    users = len(protocol.relevant)
+    with tqdm(total=users, unit="user", file=sys.stderr, disable=None) as bar:
         evaluation = evaluate_recommendations(protocol, recommend, catalogue, bar.update)
     raters = numbers_by_user(
         entry for entry in later if withheld is None or entry.document in withheld
     )
     # Interactions without numbers have no predictions to show the progress of.
+    hidden = not raters or None
     with tqdm(
-        total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=not raters
+        total=len(raters), unit="user", desc="predicting", file=sys.stderr, disable=hidden
     ) as bar:
         ratings = rating_errors(collection, protocol.histories, raters, bar.update)
     counts = {

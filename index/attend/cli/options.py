@@ -174,7 +174,10 @@ class JsonType(click.ParamType[Any]):
                 content = json.loads(Path(value).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             file = "" if self._kind is None else ", and no file that holds it"
-            self.fail(f"{shortened(value)} is not valid JSON{file} ({error}).", param, ctx)
+            name, _, operand = value.partition("=")
+            meant = json.dumps({name.strip(): operand.strip()}, ensure_ascii=False)
+            example = f" Did you mean '{meant}'?" if operand and "{" not in value else ""
+            self.fail(f"{shortened(value)} is not valid JSON{file} ({error}).{example}", param, ctx)
         if self._kind is not None and not isinstance(content, self._kind):
             noun = "list" if self._kind is list else "object"
             self.fail(f"{shortened(value)} holds no JSON {noun}.", param, ctx)

@@ -15,6 +15,7 @@ from attend.collection import Collection
 from attend.errors import Conflict
 from attend.keys.files import scratch_beside, sync_folder, synced
 from attend.store import Predicate, StoredDocument, compile_filter
+from attend.store.filters import by_value
 from attend.types import WHOLE, Float32, Json, OnStage
 
 PAGE = 1000
@@ -63,6 +64,7 @@ def write_documents(
     A line has `id`, `fields` (the texts by name), `value` and `payload`; and `vector`, or `vectors`
     by name, if the document brought its own.
     """
+    filter = by_value(filter, collection.settings.value_name)
     predicate = compile_filter(filter) if filter else None
     count = 0
     with collection.store.reading():

@@ -14,6 +14,7 @@ from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.liking import chosen_liking, is_liked
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
+from attend.store.filters import by_value
 from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_numbers
 
@@ -86,9 +87,12 @@ class History:
 class Histories:
     """Reads the histories that requests name."""
 
-    def __init__(self, store: CollectionStore, queries: QueryEncoder) -> None:
+    def __init__(
+        self, store: CollectionStore, queries: QueryEncoder, value_name: str | None = None
+    ) -> None:
         self._store = store
         self._queries = queries
+        self._value_name = value_name
 
     def of(self, request: RecommendRequest, most: int | None = None) -> History:
         """Read the history of a request.
@@ -174,7 +178,9 @@ class Histories:
         """Return the mean of the documents that have a fact, or its text to be encoded."""
         text = fact.text
         if fact.field is not None:
-            rows = self._store.matching(compile_filter({fact.field: fact.value}))
+            rows = self._store.matching(
+                compile_filter(by_value({fact.field: fact.value}, self._value_name))
+            )
             if len(rows):
                 count = min(len(rows), PROFILE_DOCUMENTS)
                 spread = rows[np.linspace(0, len(rows) - 1, count).astype(int)]

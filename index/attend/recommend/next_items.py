@@ -22,6 +22,7 @@ from attend.search.memory import Queries
 from attend.search.scoring import AttentionOptions, Scoring
 from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
+from attend.store.filters import by_value
 from attend.types import Bool, Float32, Float64, Int64
 from attend.values import display_title, only
 from attend.versions import SnapshotSource, Vanished, View, until_stable
@@ -103,7 +104,8 @@ class Recommender:
     @until_stable
     def _next(self, request: RecommendRequest, history: History, started: float) -> Recommended:
         view = self._views.current(request.projection, role="recommend")
-        rows = self._store.matching(compile_filter(request.filter)) if request.filter else None
+        filter = by_value(request.filter, self._settings.value_name)
+        rows = self._store.matching(compile_filter(filter)) if filter else None
         resolved = _Resolved(request, view, history, rows, request.attend)
         attention, scored = self._scored(resolved)
         page = self._order(resolved, scored)[request.offset : resolved.listed]

@@ -23,11 +23,14 @@ from attend.search.queries import Search
 from attend.search.rerank import rerank
 from attend.search.tokens import TokenReader
 from attend.search.values import (
+    HINT_SAMPLE,
     KEY,
     HeadBlend,
     ValueTypes,
     check_path,
     decode_value,
+    facets_by_name,
+    field_hints,
     filter_hints,
     values_of,
 )
@@ -52,7 +55,9 @@ class Answered(NamedTuple):
     place: int
 
 
-def facets_of(store: CollectionStore, options: SearchOptions) -> Facets | None:
+def facets_of(
+    store: CollectionStore, options: SearchOptions, value_name: str | None
+) -> Facets | None:
     """Count values over what filter and mask let pass: a mask is a filter on ids."""
     if options.facets is None:
         return None
@@ -62,7 +67,7 @@ def facets_of(store: CollectionStore, options: SearchOptions) -> Facets | None:
         if options.mask.only is not None:
             parts.append({"@id": {"in": options.mask.only}})
     predicate = compile_filter({"$and": parts}) if any(parts) else None
-    return store.facets(options.facets, predicate)
+    return facets_by_name(store, options.facets, predicate, value_name)
 
 
 class Answering:
@@ -139,6 +144,7 @@ class Answering:
             least = threshold or 0.0 if calibrated else 0.0
         elif least and calibrated is None:
             raise no_confidence(least)
+        unknown = [*(unknown or ()), *self._unknown_fields(facets)] or None
         answers = []
         for query, attended in enumerate(checked(self.attention.attended)):
             confidence = attended.confidence
@@ -173,6 +179,18 @@ class Answering:
     def _hints(self) -> Sequence[str] | None:
         """Say which fields of the filter no document has."""
         return filter_hints(self.store, self.options.filter)
+
+    def _unknown_fields(self, facets: Facets | None) -> list[str]:
+        """Say which fields of facets and of group_by no document has, where they give nothing."""
+        empty = [name for name, facet in (facets or {}).items() if not facet.distinct]
+        group = self.options.group_by
+        hits = [hit for listing in self.listings for hit in listing.extras if group is not None]
+        is_ungrouped = bool(hits) and all(hit["group"] is None for hit in hits)
+        if not empty and not is_ungrouped:
+            return []
+        sample = self.store.sample(HINT_SAMPLE)
+        grouped = field_hints(sample, [str(group)] if is_ungrouped else [], "group_by")
+        return [*field_hints(sample, empty, "facets"), *grouped]
 
     def _hits(self, query: int, listing: Listing) -> list[Hit]:
         attended, options = self.attention.attended[query], self.options

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from attend.api.answers import Facets
 from attend.api.names import remedy, suggestion
+from attend.api.search import SearchRequest
 from attend.deadline import check_deadline, forgetting
 from attend.errors import InvalidRequest, UnknownField
 from attend.projection import Projection
 from attend.settings import Settings
-from attend.store import CollectionStore, StoredDocument, compile_filter
-from attend.store.filters import leaves_of
+from attend.store import CollectionStore, Predicate, StoredDocument, compile_filter
+from attend.store.filters import VALUE, Among, Within, by_value, leaves_of
 from attend.types import Float64, Json
 from attend.values import (
     ValueType,
@@ -25,6 +28,7 @@ from attend.values import (
     parse_type,
     select,
 )
+from attend.values.numbers import is_list
 from attend.versions import Vanished, View
 
 KEY = "@key"
@@ -157,6 +161,30 @@ def value_of(document: StoredDocument, path: str | None) -> Json:
     return select(path, document.id, document.value, document.payload, document.fields)
 
 
+def with_value(request: SearchRequest, name: str | None) -> SearchRequest:
+    """Return a request in which the name of the values' column stands for the value."""
+    changes: dict[str, Any] = {}
+    if name is not None and request.filter:
+        changes["filter"] = by_value(request.filter, name)
+    if request.group_by is not None and request.group_by == name:
+        changes["group_by"] = VALUE
+    if request.value is not None and request.value in (name, VALUE):
+        changes["value"] = None
+    return request.model_copy(update=changes) if changes else request
+
+
+def facets_by_name(
+    store: CollectionStore,
+    fields: Sequence[str],
+    predicate: Predicate | None,
+    value_name: str | None,
+    limit: int = 10,
+) -> Facets:
+    """Count the values of fields; the name of the values' column stands for the value."""
+    counted = store.facets([VALUE if f == value_name else f for f in fields], predicate, limit)
+    return {field: counted[VALUE if field == value_name else field] for field in fields}
+
+
 def check_path(path: str | None, sample: Sequence[StoredDocument]) -> None:
     """Refuse a value path that no document of the sample has.
 
@@ -187,25 +215,65 @@ def field_names(documents: Sequence[StoredDocument]) -> list[str]:
 
 
 def filter_hints(store: CollectionStore, filter: Mapping[str, Json] | None) -> list[str] | None:
-    """Return a sentence for each field of a filter that no document of a sample has; or None.
+    """Return why a filter may let nothing pass, as far as a sample of documents tells; or None.
 
     For a search without documents: the filter may be right, and name what nothing has.
     """
     leaves = leaves_of(compile_filter(filter or {}).node)
-    fields = dict.fromkeys(leaf.field for leaf in leaves if not leaf.field.startswith("@"))
-    sample = store.sample(HINT_SAMPLE) if fields else []
+    sample = store.sample(HINT_SAMPLE) if leaves else []
+    hints = field_hints(sample, [leaf.field for leaf in leaves], "the filter")
+    for leaf in leaves:
+        values = values_of(sample, leaf.field)
+        stored = [item for value in values for item in (value if is_list(value) else [value])]
+        stored = [item for item in stored if item is not None]
+        if isinstance(leaf, Among):
+            hints += _spelling_hints(leaf, stored)
+        elif isinstance(leaf, Within) and stored:
+            bound = leaf.bounds[0][1]
+            if all(isinstance(value, str) is not isinstance(bound, str) for value in stored):
+                hints.append(
+                    f"{leaf.field} is compared with {_json(bound)}, but documents have "
+                    f"{_json(stored[0])}; a text and a number are not compared."
+                )
+    return list(dict.fromkeys(hints)) or None
+
+
+def _spelling_hints(leaf: Among, stored: Sequence[Json]) -> list[str]:
+    """Return the stored values that a filter seems to mean: others by their case or type alone."""
+    exact = {_json(value) for value in stored}
+    alike = {_json(value).strip('"').casefold(): value for value in stored}
+    wrong = [value for value in map(_json, leaf.values[:HINT_SAMPLE]) if value not in exact]
+    return [
+        f"No document looked at has {value} in {leaf.field}; did you mean {_json(alike[plain])}?"
+        for value in wrong
+        if (plain := value.strip('"').casefold()) in alike
+    ]
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)[:80]
+
+
+def field_hints(sample: Sequence[StoredDocument], fields: Sequence[str], place: str) -> list[str]:
+    """Return a sentence for each field that no document of a sample has.
+
+    Args:
+        place: the part of the request that names them.
+    """
     unknown = [
         field
-        for field in fields
-        if sample and all(value_of(document, field) is None for document in sample)
+        for field in dict.fromkeys(fields)
+        if not field.startswith("@")
+        and sample
+        and all(value_of(document, field) is None for document in sample)
     ]
     names = field_names(sample)
     sentences = [
-        f"No document looked at ({len(sample):,}) has the field {field!r} of the filter; "
+        f"No document looked at ({len(sample):,}) has the field {field!r} of {place}; "
         f"{remedy(field, names)}"
         for field in unknown
     ]
-    return [text if text.endswith("?") else f"{text}." for text in sentences] or None
+    return [text if text.endswith("?") else f"{text}." for text in sentences]
 
 
 class HeadBlend:

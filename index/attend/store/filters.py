@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attend.api.names import OPERATORS, remedy
 from attend.errors import InvalidRequest
@@ -33,6 +34,9 @@ MAX_CONDITIONS = 256
 MAX_LISTED = 100_000
 """Values in all lists of one filter together: ids, for the most part."""
 MAX_WORDS = 64
+
+
+_DAY_FIRST = re.compile(r"\d{1,2}[./]\d{1,2}[./]\d{4}\b", re.ASCII)
 
 
 class IsNull(NamedTuple):
@@ -82,6 +86,26 @@ class Not(NamedTuple):
 
 Leaf = IsNull | Among | Within | HasWords
 Node = Leaf | All | Some | Not
+
+
+def by_value(filter: Json, name: str | None) -> Any:
+    """Return a filter in which the name of the values' column stands for the value, `@value`.
+
+    >>> by_value({"section": "games", "$not": {"section": None}}, "section")
+    {'$and': [{'$not': {'@value': None}}, {'@value': 'games'}]}
+    """
+    if isinstance(filter, list):
+        return [by_value(part, name) for part in filter]
+    if name is None or not isinstance(filter, Mapping):
+        return filter
+    nested = {key: by_value(part, name) for key, part in filter.items() if key.startswith("$")}
+    renamed = {**filter, **nested}
+    operand = renamed.get(name)
+    # Words are looked up in the texts, which may have a field of this name, too.
+    if name not in renamed or (isinstance(operand, Mapping) and "match" in operand):
+        return renamed
+    del renamed[name]
+    return {"$and": [renamed, {VALUE: operand}]} if renamed else {VALUE: operand}
 
 
 def leaves_of(node: Node) -> list[Leaf]:
@@ -259,6 +283,11 @@ def _bound(name: str, key: str, operand: Json) -> str | int | float:
     if isinstance(operand, bool) or not isinstance(operand, str | int | float):
         raise _rejected(f"{name!r} {key} takes a number or text, but {operand!r} was given")
     _check_comparable(operand, name)
+    if isinstance(operand, str) and _DAY_FIRST.match(operand):
+        raise _rejected(
+            f"{name!r} {key} takes dates as 2024-05-17, which sort as texts, but {operand!r} was "
+            f"given"
+        )
     return operand
 
 

@@ -13,8 +13,8 @@ TITLES = ("title", "name", "headline", "question")
 LONGEST_TITLE = 120
 """Characters; of a longer text only the beginning is a title."""
 
-ID = "@id"
-"""The path that names a document's id; no field of a payload is looked up under it."""
+ID, VALUE = "@id", "@value"
+"""The paths that name a document's id and its value; no field of a payload has these names."""
 
 
 def select(
@@ -26,14 +26,14 @@ def select(
 ) -> Json:
     """Return what `path` names in one document, or None where the document has no such thing.
 
-    No path is the document's value and `@id` its id. Any other is looked up in the
+    No path, or `@value`, is the document's value, and `@id` its id. Any other is looked up in the
     value (if that is an object), then in the payload, then in the text fields; dots
     lead into objects, and a key that itself has dots in it is found as it is written.
 
     >>> select("price.eur", "d1", {"name": "tea"}, {"price": {"eur": 3}}, {"title": "Tea"})
     3
     """
-    if path is None:
+    if path is None or path == VALUE:
         return value
     if path == ID:
         return document_id

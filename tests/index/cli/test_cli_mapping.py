@@ -11,7 +11,11 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from attend.data import Data
+from attend.errors import InvalidRequest
 from attend.mapping_memory import entries_of
+from attend_service.app import create_app
+from attend_service.readiness import Readiness
+from attend_service.settings import ServerSettings
 from tests.index.helpers import write_jsonl
 
 BOOKS = [
@@ -310,3 +314,104 @@ def test_another_id_needs_a_word_as_all_documents_would_be_there_twice(folder, b
     assert values(folder).keys() == {"A1", "A2"}
     assert "--id sku" in build(path, "--id", "", status=1).stderr
     assert "4 documents" in build(path, "--id", "", "--remap").stdout
+
+
+GAMES = ("1,Chess,games,1", "2,Go,games,2", "3,Vim,editors,1970")
+
+
+@pytest.fixture
+def games(folder, build, tmp_path):
+    """The folder of a collection whose values were named by their column, and other processes."""
+    path = table(tmp_path / "g.csv", *GAMES, header="id,title,section,year")
+    build(path, "--value", "section")
+    return folder
+
+
+def test_the_column_of_the_value_keeps_its_name_on_the_command_line(games):
+    def search(*options: str) -> dict:
+        words = ["search", "board game", "--data", str(games), "--json", *options]
+        result = CliRunner().invoke(main, words, prog_name="attend")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    found = search("--filter", '{"section": "games", "$not": {"section": "editors"}}')
+    assert sorted(hit["id"] for hit in found["hits"]) == ["1", "2"]
+    for name in ("section", "@value"):
+        groups = search("--group-by", name, "--facet", name)
+        assert {hit["group"]: hit["group_size"] for hit in groups["hits"]} == {
+            "games": 2,
+            "editors": 1,
+        }
+        assert groups["facets"][name]["values"][0] == {"value": "games", "documents": 2}
+        assert search("--value", name)["answer"]["value"] in ("games", "editors")
+    words = ["delete", "--data", str(games), "--filter", '{"section": "editors"}', "--yes"]
+    assert "1 document deleted" in CliRunner().invoke(main, words).stdout
+
+
+def test_the_column_of_the_value_keeps_its_name_in_python_and_over_http(games, build, tmp_path):
+    data = Data(games)
+    opened = data.collection()
+    assert opened.page({"section": "games"}).total == 2
+    assert opened.facets(["section"], {"section": {"ne": None}})["section"].distinct == 2
+    grouped = opened.search({"id": "1"}, group_by="section", facets=["section", "@value"])
+    assert [hit.group for hit in grouped.hits] == ["games", "editors"]
+    assert grouped.facets["section"] == grouped.facets["@value"]
+    liked = opened.recommend(history=["1"], filter={"section": "editors"})
+    assert [hit.id for hit in liked.hits] == ["3"]
+    facts = opened.recommend(facts=[{"field": "section", "value": "editors"}])
+    assert facts.hits[0].id == "3"
+    client = create_app(data, ServerSettings(data=games), Readiness()).test_client()
+    base = "/v1/collections/default"
+    search = {"query": "board", "group_by": "section", "filter": {"section": "games"}}
+    (hit,) = client.post(f"{base}/search", json=search).get_json()["hits"]
+    assert (hit["group"], hit["group_size"]) == ("games", 2)
+    counted = client.post(f"{base}/documents/facets", json={"fields": ["section"]}).get_json()
+    assert counted["facets"]["section"]["distinct"] == 2
+    # Two columns: a name is the field of an object, as ever.
+    path = tmp_path / "g.csv"
+    build(path, "--value", "section", "--value", "year", "--remap")
+    assert opened.page({"section": "games", "year": 2}).total == 1
+    # Several sources with values of several names: none of them stands for all.
+    build(path, "--value", "section", "--remap")
+    assert opened.page({"section": "games"}).total == 2
+    header = "id,title,kind"
+    build(table(tmp_path / "h.csv", "9,Ed,editors", header=header), "--value", "kind")
+    assert opened.page({"section": "games"}).hints[0].startswith("No document looked at (4) has")
+
+
+@pytest.mark.parametrize(
+    ("filter", "hint"),
+    [
+        ({"section": "Games"}, 'has "Games" in @value; did you mean "games"?'),
+        ({"year": "1970"}, 'No document looked at has "1970" in year; did you mean 1970?'),
+        ({"year": {"gt": "1"}}, 'year is compared with "1", but documents have 1; a text and a'),
+        ({"sektion": "games"}, "(3) has the field 'sektion' of the filter; known are"),
+        ({"year": 1971}, None),
+    ],
+)
+def test_a_filter_without_documents_hints_at_what_they_have(games, filter, hint):
+    hints = Data(games).collection().search("x", filter=filter).hints
+    assert (hints is None) if hint is None else (hint in hints[0])
+
+
+def test_a_group_or_facet_of_no_document_is_said(games):
+    answer = Data(games).collection().search("x", facets=["sektion"], group_by="year.month")
+    assert [hint for hint in answer.hints if "sektion" in hint or "year.month" in hint] == [
+        "No document looked at (3) has the field 'sektion' of facets; known are year and title.",
+        "No document looked at (3) has the field 'year.month' of group_by; known are year and "
+        "title.",
+    ]
+
+
+def test_dates_that_do_not_sort_as_texts_are_refused_as_bounds(games):
+    with pytest.raises(InvalidRequest, match=r"'year' gte takes dates as 2024-05-17, which sort"):
+        Data(games).collection().search("x", filter={"year": {"gte": "01.01.2020"}})
+    words = ["search", "x", "--data", str(games), "--filter", "section=games"]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    assert """Did you mean '{"section": "games"}'?""" in refused.stderr
+
+
+def test_a_log_has_no_progress_bars(folder, build, tmp_path):
+    path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
+    assert "\r" not in build(path, *FIELDS).stderr  # a file is no terminal, either
