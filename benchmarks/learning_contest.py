@@ -13,7 +13,12 @@ from attend import Collection
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking, measure, rank
-from attend.measure.statistics import difference_interval, mean_interval, paired_randomisation
+from attend.measure.statistics import (
+    LEVEL,
+    difference_intervals,
+    mean_interval,
+    paired_randomisation,
+)
 from attend.settings import Tuning
 from attend.types import Float32, Float64
 
@@ -71,7 +76,9 @@ class Contest:
 
 
 def difference(after: Float64, before: Float64) -> Difference:
-    return Difference(*difference_interval(after, before), paired_randomisation(after, before))
+    return Difference(
+        *difference_intervals(after, before, [LEVEL])[0], paired_randomisation(after, before)
+    )
 
 
 def variant(

@@ -32,7 +32,7 @@ from attend.measure.interactions import (
     evaluate,
     protocol_of,
 )
-from attend.measure.statistics import difference_interval, paired_randomisation
+from attend.measure.statistics import LEVEL, difference_intervals, paired_randomisation
 from attend.training import train
 
 SLOW = ("titles", "films", "withheld")
@@ -188,7 +188,8 @@ def _beside(
             yield row._replace(note=said)
         users = list(ours.by_user)
         one, two = ([each.by_user[user][0] for user in users] for each in (ours, theirs))
-        interval, p = difference_interval(one, two), paired_randomisation(one, two)
+        (interval,) = difference_intervals(one, two, [LEVEL])
+        p = paired_randomisation(one, two)
         found = Difference(interval.mean, interval.low, interval.high, p)
         what = f"{name}: learned - {other}: ndcg@10"
         yield wanted(difference_row(f"{name}.over_{other}", what, found), p)

@@ -29,8 +29,9 @@ from attend.feedback import add_interactions
 from attend.learn.data import Ratings as Numbered
 from attend.learn.rating_batches import baseline
 from attend.measure.statistics import (
+    LEVEL,
     by_group,
-    difference_interval,
+    difference_intervals,
     mean_interval,
     paired_randomisation,
 )
@@ -160,7 +161,7 @@ def _accuracy(
     for name in set(said) - {"attend"}:
         theirs = (said[name] - truth) ** 2
         sides = by_group(theirs, users), by_group(ours, users)
-        gain = difference_interval(*sides)
+        (gain,) = difference_intervals(*sides, [LEVEL])
         p = paired_randomisation(*sides)
         row = Row(
             f"ratings.gain.{name}", f"ratings, squared error less than {name}'s by", *gain

@@ -273,8 +273,14 @@ class StoredCollection(VersionedCollection):
         # Also where nothing is fresh: the first look at many new keys has written the index.
         self._foreign.refresh()
 
-    def activate(self, version: int, expected: int | None = None) -> None:
-        super().activate(version, expected)
+    def activate(
+        self,
+        version: int,
+        expected: int | None = None,
+        *,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
+        super().activate(version, expected, report=report)
         self._foreign.refresh(BLOCK)
 
     def rollback(self, role: Role = "search") -> int:

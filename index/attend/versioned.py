@@ -63,12 +63,19 @@ class VersionedCollection:
                 return pca(embeddings, dimensions, normalize=normalize)
             return lsi(embeddings, dimensions, scaled=kind == "lsi-scaled", normalize=normalize)
 
-    def activate(self, version: int, expected: int | None = None) -> None:
+    def activate(
+        self,
+        version: int,
+        expected: int | None = None,
+        *,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
         """Answer with this projection, in its role, from the next search on.
 
         Args:
             expected: activate only while this one answers (0: the untrained one), as the promotion
                 test compared with it.
+            report: takes the place of the version's own, in the same step.
 
         Raises:
             UnknownProjection: no such version exists.
@@ -80,7 +87,7 @@ class VersionedCollection:
         """
         if self.store.version(version).role != "predict":
             self.views.current(version)  # its keys are ready before anyone asks for them
-        self.store.activate_projection(version, expected)
+        self.store.activate_projection(version, expected, report)
 
     def rollback(self, role: Role = "search") -> int:
         """Answer as before the last activation in a role.

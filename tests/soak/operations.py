@@ -123,7 +123,9 @@ def seen(collection: Collection) -> dict[str, Any]:
         vectors = [np.round(table.vectors, 5) for table in tables]
     return {
         "documents": len(documents),
-        "settings": {key: value for key, value in settings.items() if key not in UNSEEN},
+        "settings": {
+            key: value for key, value in settings.items() if key.split("/")[0] not in UNSEEN
+        },
         "contents": _digest([document[1:] for document in documents]),
         "vectors": _digest([table.tolist() for table in vectors]),
         "feedback": _digest([_plain(one) for one in store.latest_examples(10_000)]),

@@ -29,6 +29,16 @@ PARTS: tuple[Part, ...] = ("matrices", "examples", "words")
 keys, and BM25 (hybrid). Key offsets only where a request names them."""
 
 
+FOR_OBJECTIVES: Mapping[str, Sequence[Objective]] = {
+    "value": ["answers"],
+    "share_seen": ["ranking", "interactions"],
+    "dimensions": ["ranking", "answers"],
+    "parts": ["ranking"],
+    "error_rate": ["ranking", "answers"],
+}
+"""The fields of a training that not every objective uses."""
+
+
 class TrainRequest(Request):
     """Options of a training; every field has a default."""
 
@@ -62,19 +72,15 @@ class TrainRequest(Request):
     """False: store what was learned, activate nothing."""
 
     @model_validator(mode="after")
-    def _parts_can_be_learned(self) -> TrainRequest:
-        if self.objective != "ranking" and "parts" in self.model_fields_set:
-            raise WrongField(
-                "parts",
-                f"parts are chosen for the objective ranking, and {self.objective} has its own. "
-                f"Leave parts out, or train for ranking",
-            )
-        if OBJECTIVE_ROLES[self.objective] != "search" and self.dimensions is not None:
-            raise WrongField(
-                "dimensions",
-                "dimensions are chosen for searches; what recommends or predicts keeps those of "
-                "the embeddings. Leave dimensions out",
-            )
+    def _fields_are_used(self) -> TrainRequest:
+        for name, objectives in FOR_OBJECTIVES.items():
+            is_default = getattr(self, name) == TrainRequest.model_fields[name].default
+            if self.objective not in objectives and not is_default:
+                raise WrongField(
+                    name,
+                    f"{name} is for the objective {' or '.join(objectives)}, and {self.objective} "
+                    f"does not use it. Leave {name} out, or train for {' or '.join(objectives)}",
+                )
         if "offsets" in self.parts and "matrices" not in self.parts:
             raise WrongField(
                 "parts",

@@ -38,6 +38,12 @@ MAX_TARGETS = 256
 MAX_DIVERSE = 1000
 """Places that diversity may reorder: each is compared with all before it."""
 
+OF_LISTS = (
+    *("k", "offset", "attend", "filter", "exclude_seen", "liked_from", "diversity", "reserve"),
+    *("fields", "include", "recall", "title"),
+)
+"""Fields of a request that predictions do not use."""
+
 HALF_LIFE = 36_500.0
 """Days, at most."""
 
@@ -176,6 +182,13 @@ class RecommendRequest(Request):
 
     @model_validator(mode="after")
     def _fits(self) -> RecommendRequest:
+        for name in OF_LISTS if self.target is not None else ():
+            if getattr(self, name) != RecommendRequest.model_fields[name].default:
+                raise WrongField(
+                    name,
+                    f"{name} is about a list of recommendations, and target asks for predictions "
+                    f"instead. Leave {name} or target out",
+                )
         listed = self.k + self.offset
         if self.attend != "all" and listed > self.attend:
             raise WrongField(

@@ -160,6 +160,8 @@ def _check_options(
         raise click.UsageError("--history and --cold go with --interactions; give it.")
     if not interactions and len(judgements) < 2:
         raise click.UsageError("Give --queries with --qrels, or --interactions.")
+    if not interactions and {"delimiter", "no_header"} & interactions.model_fields_set:
+        raise click.UsageError("--delimiter and --no-header are about --interactions; give it.")
     checked(SearchOptions, options)
     if interactions and (versions or options.keys() - {"projection"}):
         raise click.UsageError("Beside --interactions, of the options only --projection applies.")

@@ -90,6 +90,8 @@ def export_command(
     ((form, path),) = forms.items()
     if filter is not None and form != "jsonl":
         raise click.UsageError("--filter selects documents: give it with --jsonl.")
+    if projection is not None and form in ("snapshot", "jsonl"):
+        raise click.UsageError(f"--projection selects a version, and --{form} has none or all.")
     if form == "snapshot":
         _save(target, path, force=force)
     elif form == "jsonl":
@@ -188,6 +190,8 @@ def import_command(
     if (source is None) == (snapshot is None):
         raise click.UsageError("Give either SOURCE or --snapshot: the file to read.")
     if snapshot is not None:
+        if activate:
+            raise click.UsageError("--activate is about SOURCE; a backup is restored as it was.")
         _restore(target, snapshot)
         return
     assert source is not None  # as was checked

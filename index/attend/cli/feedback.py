@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,11 +19,14 @@ from attend.errors import SourceError
 from attend.feedback import add_feedback, add_interactions
 from attend.feedback.adding import unfit
 from attend.feedback.files import CLIP, ETA, read_clicks, read_judgements
-from attend.feedback.gathering import Entry, Gathered, gather
 from attend.feedback.reading import (
     CLICKS,
     INTERACTIONS,
     LABELS,
+    Entry,
+    Gathered,
+    are_times,
+    gather,
     label_columns,
     read_interactions,
     read_labels,
@@ -31,7 +35,14 @@ from attend.source import RowItem, RowProblem, Source, TableFormat, open_source
 from attend.source.columns import Columns, guess_columns, with_format
 from attend.source.decoding import DETECTED
 from attend.store import Interaction
-from attend.types import Example
+from attend.types import Example, Json
+
+OPTIONS_OF = {
+    ("clicks",): ("eta", "clip", "negatives", "clicked_column"),
+    ("examples",): ("label_column",),
+    ("examples", "clicks"): ("query_column", "document_column", "position_column"),
+}
+"""Files of labels, and the options that are about these alone."""
 
 
 class LabelFiles(Request):
@@ -72,10 +83,11 @@ class LabelFiles(Request):
     def _belong_together(self) -> LabelFiles:
         if (self.queries is None) != (self.qrels is None):
             raise click.UsageError("--queries and --qrels belong together; give both or neither.")
-        of_clicks = ("eta", "clip", "negatives", "clicked_column")
-        flags = [f"--{n.replace('_', '-')}" for n in of_clicks if n in self.model_fields_set]
-        if flags and self.clicks is None:
-            raise click.UsageError(f"{', '.join(flags)} applies to clicks alone; add --clicks LOG.")
+        for files, names in OPTIONS_OF.items():
+            flags = [f"--{n.replace('_', '-')}" for n in names if n in self.model_fields_set]
+            if flags and all(getattr(self, file) is None for file in files):
+                needed = " or ".join(f"--{file}" for file in files)
+                raise click.UsageError(f"{', '.join(flags)}: about {needed}; give that file, too.")
         return self
 
     def __bool__(self) -> bool:
@@ -121,11 +133,11 @@ class InteractionFile(FormatOptions):
     user: Column = None
     """Its column; else guessed by name."""
     item: Column = None
-    """The document's id."""
+    """The document's id; else guessed by name, or by the ids that it holds."""
     value: Column = None
     """A rating or label, if any."""
     time: Column = None
-    """Seconds since 1970, or ISO dates."""
+    """Seconds since 1970, or ISO dates; else guessed likewise."""
     liked_from: float | None = None
     """Values from here up are likes; chosen from the data if absent."""
 
@@ -142,13 +154,27 @@ class InteractionFile(FormatOptions):
     def __bool__(self) -> bool:
         return self.interactions is not None
 
+    def check_format(self, labels: LabelFiles) -> None:
+        """Raise UsageError for options of text files where no file has a use for them."""
+        names = {"delimiter", "no_header"} | (set() if labels else {"encoding"})
+        tables = self.interactions or labels.examples or labels.clicks
+        flags = [f"--{n.replace('_', '-')}" for n in sorted(names & self.model_fields_set)]
+        if flags and not tables:
+            raise click.UsageError(
+                f"{', '.join(flags)}: about tables; give --examples, --clicks or --interactions."
+            )
+
     def read(
         self, collection: Collection, path: str | None = None, *, strict: bool = False
     ) -> Gathered[Interaction]:
         """Read what the collection takes of the file, or of another with the same columns."""
         source = open_source(path or self.interactions or "", self.format())
         names = self.model_dump(include=set(INTERACTIONS.names))
-        columns = guess_columns(source, INTERACTIONS, **names)
+        holds: dict[str, Callable[[Sequence[Json]], bool]] = {
+            "item": partial(_are_stored, collection),
+            "time": are_times,
+        }
+        columns = guess_columns(source, replace(INTERACTIONS, holds=holds), **names)
         return _gathered(collection, read_interactions(source, _shown(source, columns)), strict)
 
 
@@ -178,6 +204,7 @@ def teach_command(target: Target, **options: Any) -> None:
         raise click.UsageError(
             "Give examples (--queries with --qrels, --examples or --clicks) or --interactions."
         )
+    interactions.check_format(labels)
     collection = target.collection()
     try:
         counts, text = add_files(collection, labels, interactions)
@@ -251,6 +278,12 @@ def _gathered(
             "collection's documents, and the problems reported above."
         )
     return rows
+
+
+def _are_stored(collection: Collection, cells: Sequence[Json]) -> bool:
+    """Return whether half of some cells or more are ids of documents."""
+    ids = list({str(cell) for cell in cells})
+    return 2 * len(collection.store.rows_of(ids)) >= len(ids)
 
 
 def _shown(source: Source, columns: Columns) -> Columns:

@@ -9,35 +9,14 @@ from typing import Any, NoReturn
 import click
 import numpy as np
 
-from attend.api.learning import TrainRequest
+from attend.api.learning import FOR_OBJECTIVES, TrainRequest
 from attend.cli.feedback import InteractionFile, LabelFiles, add_files
 from attend.cli.options import Target, checked, model_options, on_collection, present, take
 from attend.cli.output import Bar, end, interrupted, table
 from attend.collection import Collection
 from attend.store import ROLES, State
 
-SPLITS = {
-    "ranking": {
-        "random": "random queries",
-        "unseen": "unseen documents",
-        "new": "new among new documents",
-        "mix": "mixed as in use",
-    },
-    "interactions": {
-        "random": "withheld interactions",
-        "latest": "latest interactions",
-        "new": "documents without interactions",
-        "mix": "mixed as in use",
-    },
-    "ratings": {
-        "random": "rated documents",
-        "unseen": "unrated documents",
-        "baseline": "above μ + b_i + b_u",
-    },
-}
-"""The printed names of the held-out splits of objectives."""
-
-HEADER = ("", "before", "after", "gain", "95 % interval", "p", "queries")
+HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")
 
 
 @click.command("train")
@@ -80,6 +59,7 @@ def train_command(target: Target, answers: bool, no_promote: bool, **options: An
     interactions, labels = take(InteractionFile, options), take(LabelFiles, options)
     options["value"] = value
     request = _request(answers, no_promote, present(options), bool(interactions))
+    interactions.check_format(labels)
     if labels and interactions:
         raise click.UsageError("Examples and interactions teach different things; train for each.")
     if labels.delete_stored and not labels and not interactions:
@@ -117,11 +97,6 @@ def _request(
         raise click.UsageError(
             "--interactions go with the objectives interactions and ratings alone."
         )
-    if "value" in fields and fields.get("objective") != "answers":
-        raise click.UsageError(
-            "--value names the value that --answers learns from, or a column of --interactions; "
-            "give one of them."
-        )
     if no_promote:
         fields["promote"] = False
     checked(TrainRequest, fields)
@@ -140,7 +115,7 @@ def _train_ratings(collection: Collection, request: Mapping[str, Any]) -> Mappin
     values = collection.store.interactions().values
     if len(np.unique(values[np.isfinite(values)])) < 2:
         return None
-    shared = {name: value for name, value in request.items() if name in ("seed", "promote")}
+    shared = {name: value for name, value in request.items() if name not in FOR_OBJECTIVES}
     return _train(collection, {**shared, "objective": "ratings"})
 
 
@@ -156,20 +131,24 @@ def _interrupted(collection: Collection, before: State) -> NoReturn:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """Format a report for a person: the decision, its reason and the figures."""
-    before, after = report["before"], report["after"]
-    rows = [
-        _row(name, {"before": before[name], "after": after[name]})
-        for name in before
-        if name in after
-    ]
-    settings = report.get("chosen") or {}
-    names = SPLITS.get(settings.get("objective", "ranking"), {})
-    rows += [_row(names.get(name, name), split) for name, split in report["views"].items() if split]
+    views = [split for split in report["views"].values() if split]
+    means = [(split["before"], split["after"]) for split in views]
+    rows = [_row(split["label"], split) for split in views]
+    # A measure that has the means of a split is named in the corner; others have a row.
+    corner = []
+    for name in [name for name in report["before"] if name not in report["views"]]:
+        before, after = report["before"][name], report["after"].get(name)
+        if (before, after) in means:
+            corner.append(name)
+        elif after is not None:
+            rows.append(_row(name, {"before": before, "after": after}))
     lines = [_verdict(report), ""]
     if rows:  # a training that could not begin measured nothing
-        lines += [table([HEADER, *rows], right=True), ""]
-    if settings:
-        listed = ", ".join(f"{name} {_short(value)}" for name, value in settings.items())
+        lines += [table([(", ".join(corner), *HEADER), *rows], right=True), ""]
+        before = f"version {report['previous']}" if report["previous"] else "the untrained version"
+        lines.append(f"test {report['tests']} against {before}, level {report['level']:.4f}")
+    if report.get("chosen"):
+        listed = ", ".join(f"{name} {_short(value)}" for name, value in report["chosen"].items())
         lines.append(f"chosen: {listed}")
     return "\n".join([*lines, f"{report['seconds']:.1f} s"])
 
@@ -178,8 +157,11 @@ def _verdict(report: Mapping[str, Any]) -> str:
     version = report["version"]
     if report["promoted"]:
         return f"Version {version} answers from now on. {report['reason']}"
-    stored = "" if version is None else f" 'projections activate {version}' makes it answer."
-    return f"Nothing was promoted. {report['reason']}{stored}"
+    if version is not None:
+        kept = f" 'projections activate {version}' makes it answer."
+    else:  # a training that measured nothing has nothing to store either
+        kept = " --no-promote stores it, to look at or activate." if report["views"] else ""
+    return f"Nothing was promoted. {report['reason']}{kept}"
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from attend.api.base import ABSENT, MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
+from attend.feedback.reading import is_earlier
 from attend.ingest import check_id
+from attend.liking import Liking
 from attend.own_vectors import as_embedding
 from attend.store import Interaction, NewExample, Question, moved
 from attend.stored import StoredCollection
@@ -83,15 +85,19 @@ def add_interactions(
     delete_stored: bool = False,
     liked_from: float | None = ABSENT,
 ) -> InteractionsAdded:
-    """Store interactions, all or none; of several for one user and document the last counts.
+    """Store interactions, all or none; of several for one user and document the latest counts.
+
+    Of equal times, or where one has none, that is the last one sent.
 
     Args:
         delete_stored: delete the interactions stored before, in the same transaction.
-        liked_from: from now on, numbers from here up are likes; None chooses it from the data.
+        liked_from: from now on, numbers from here up are likes; None chooses it from the data. In
+            the same transaction.
 
     Raises:
         UnknownDocument: no document has an item's id.
-        InvalidRequest: another fault of an item; the details name all.
+        InvalidRequest: another fault of an item, of which the details name all; or liked_from is
+            no finite number.
 
     >>> add_interactions(collection, [{"user": "ann", "id": "dune"}])  # doctest: +SKIP
     InteractionsAdded(added=1, replaced=0, interactions=1, users=1, liked_from=None)
@@ -102,13 +108,17 @@ def add_interactions(
         else _parse_item(InteractionItem, position, item).interaction()
         for position, item in enumerate(items)
     ]
-    last = {(entry.user, entry.document): entry for entry in interactions}
+    latest: dict[tuple[str, str], Interaction] = {}
+    for entry in interactions:
+        pair = entry.user, entry.document
+        if not is_earlier(entry, latest.get(pair, entry)):
+            latest[pair] = entry
+    liking = None if liked_from is ABSENT else Liking(liked_from, "set")
     added, replaced = 0, 0
-    if last or delete_stored:
-        latest = list(last.values())
-        added, replaced = collection.store.add_interactions(latest, forget=delete_stored)
-    if liked_from is not ABSENT:
-        collection.store.set_liked_from(liked_from)
+    if latest or delete_stored or liking is not None:
+        added, replaced = collection.store.add_interactions(
+            list(latest.values()), forget=delete_stored, liking=liking
+        )
     counts = collection.store.interaction_counts()
     return InteractionsAdded(added, replaced, *counts, collection.store.liking().liked_from)
 

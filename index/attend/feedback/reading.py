@@ -12,8 +12,9 @@ Each reader yields a `RowItem` item for every row, or a `RowProblem` that says w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,9 @@ from attend.source.cells import as_vector, document_id, is_unicode, number_of, s
 from attend.source.columns import Columns, Layout, guess_columns, matching
 from attend.source.rows import Unusable, column_names, read_rows
 from attend.store import Interaction
-from attend.types import MAX_WEIGHT, Example, Json, QueryInput
+from attend.types import MAX_WEIGHT, Example, Json, QueryInput, same_question
+
+Entry = TypeVar("Entry", Example, Interaction)
 
 QUERY_NAMES = (
     *("query", "query_text", "question", "question_text", "search", "search_query"),
@@ -79,6 +82,10 @@ INTERACTIONS = Layout(
     },
     required=("user", "item"),
 )
+
+EARLIEST = 1e8
+"""Seconds since 1970 from which on a number is taken for a time, where its column's name is none of
+a time's."""
 
 _TRUTH = {"true": 1.0, "false": 0.0}
 
@@ -245,6 +252,23 @@ def time_of(cell: Json, column: str) -> float | None:
         raise Unusable(f"The time in {column!r}: {error}.") from None
 
 
+def are_times(cells: Sequence[Json]) -> bool:
+    """Return whether cells are dates, or numbers that are no rating: seconds later than 1973.
+
+    >>> are_times(["2024-05-17", "2024-05-18T09:30"]), are_times(["1715904000"]), are_times([5, 3])
+    (True, True, False)
+    """
+    for cell in cells:
+        number = number_of(cell)
+        try:
+            seconds = seconds_of(cell)
+        except ValueError:
+            return False
+        if number is not None and not (seconds or 0) > EARLIEST:
+            return False
+    return True
+
+
 def _truth_or_number(cell: Json) -> float | None:
     word = str(cell).strip().lower() if isinstance(cell, str | bool) else ""
     return _TRUTH[word] if word in _TRUTH else number_of(cell)
@@ -259,3 +283,99 @@ def _is_numeric(rows: Sequence[Row], column: str) -> bool:
 def file_of(place: str) -> str:
     """Return the file of a row's place, which its example stores."""
     return place.rpartition(":")[0]
+
+
+# -- collecting -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[Entry]):
+    """The usable rows of a file.
+
+    Attributes:
+        entries: one for each query and document, or user and document.
+        skipped: rows that could not be used, contradicted labels included.
+        repeated: rows that another replaces without a contradiction.
+    """
+
+    entries: Sequence[Entry]
+    skipped: int
+    repeated: int
+
+
+def gather(
+    items: Iterable[RowItem[Entry] | RowProblem],
+    unfit: Callable[[Sequence[Entry]], Mapping[int, Exception]],
+    *,
+    strict: bool = False,
+    on_problem: Callable[[RowProblem], None] = lambda problem: None,
+) -> Gathered[Entry]:
+    """Collect the entries that a collection takes, one for each pair that they are about.
+
+    Of several labels for one query and document the last counts, of several interactions of one
+    user and document the latest.
+
+    Args:
+        unfit: the collection's errors about entries, by their positions.
+        strict: stop at the first row that cannot be used.
+        on_problem: called with every row that cannot be used, and with every notice.
+
+    Raises:
+        SourceError: a row could not be used, and `strict` was set.
+    """
+    skipped = repeated = 0
+
+    def report(problem: RowProblem) -> None:
+        nonlocal skipped
+        on_problem(problem)
+        skipped += problem.rejects
+        if strict and problem.rejects:
+            raise SourceError(f"Stopped at {problem} Nothing was stored, because of --strict.")
+
+    rows: list[RowItem[Entry]] = []
+    for item in items:
+        report(item) if isinstance(item, RowProblem) else rows.append(item)
+    errors = unfit([row.item for row in rows])
+    last: dict[tuple[str | bytes, str], RowItem[Entry]] = {}
+    for position, row in enumerate(rows):
+        if position in errors:
+            report(RowProblem(row.place, str(errors[position])))
+            continue
+        identity = _identity(row.item)
+        earlier = last.pop(identity, row)
+        last[identity] = earlier if is_earlier(row.item, earlier.item) else row
+        contradiction = _contradiction(earlier, row)
+        if contradiction:
+            report(contradiction)
+        elif earlier is not row:
+            repeated += 1
+    return Gathered([row.item for row in last.values()], skipped, repeated)
+
+
+def _identity(entry: Example | Interaction) -> tuple[str | bytes, str]:
+    if isinstance(entry, Example):
+        return same_question(entry.query), entry.document
+    return entry.user, entry.document
+
+
+def is_earlier(entry: Example | Interaction, other: Example | Interaction) -> bool:
+    """Return whether both are interactions with a time, and the first is the earlier one.
+
+    Of a user and document the latest interaction counts, of equal times or without one the last
+    sent; `StoredInteractions.add_interactions` has the same rule against what is stored.
+    """
+    if not (isinstance(entry, Interaction) and isinstance(other, Interaction)):
+        return False
+    return entry.time is not None and other.time is not None and entry.time < other.time
+
+
+def _contradiction(earlier: RowItem[Entry], row: RowItem[Entry]) -> RowProblem | None:
+    """Return the problem of a label that a later row of the same pair changes."""
+    one, other = earlier.item, row.item
+    if not (isinstance(one, Example) and isinstance(other, Example)) or one.weight == other.weight:
+        return None
+    return RowProblem(
+        earlier.place,
+        f"The label {one.weight:g} of {one.document!r} is contradicted by {other.weight:g} at "
+        f"{row.place}, for the same query. The later one counts.",
+    )

@@ -49,7 +49,7 @@ class Held(NamedTuple):
         documents: (q, a), scores: (q, a): what is attended to, best first; -inf where padded.
         right: (q, a), the share of each one's value that answers the query.
         hidden: (q, a), the scores of what is attended to once all that is right is taken out.
-        known: (q,) whether anything in the memory answers the query.
+        answered: (q,) whether anything in the memory answers the query.
     """
 
     queries: Int64

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -139,7 +139,8 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
 
     There is a worker for each core, each with one thread of torch: the products of a fit are small,
     and two threads that wait for each other at every one of them take longer than one, and three
-    times as long beside other work. An exception of a job, or of `watch`, stops the others.
+    times as long beside other work. An exception of a job, or of `watch`, stops the others at their
+    next report, and those that wait do not begin.
     """
     lock, done, stopped = threading.Lock(), [0.0] * len(jobs), threading.Event()
 
@@ -158,9 +159,13 @@ def run_parallel(jobs: Sequence[Callable[[Watch], Result]], watch: Watch) -> lis
         with ThreadPoolExecutor(cores, initializer=partial(torch.set_num_threads, 1)) as pool:
             running = [pool.submit(job, partial(report, place)) for place, job in enumerate(jobs)]
             try:
+                # In the order in which they end: the last one may fail first.
+                for ended in wait(running, return_when=FIRST_EXCEPTION).done:
+                    ended.result()
                 return [future.result() for future in running]
             except BaseException:
                 stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
                 raise
     finally:
         # Threads that are there keep their number; those begun later take the last one set.

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +30,14 @@ from attend.types import Float64, Int64, Json
 
 SIGNIFICANCE = 0.05
 """The chance of a promotion without a gain, and of one with a larger loss than is tolerated, over
-all trainings between two promotions."""
+all trainings against one active version."""
 
 MOST_TESTS = 30
 """Trainings after which the share of each next one no longer shrinks: a p-value of 10,000 draws
 could not get below it."""
+
+POWER = 0.8
+"""The chance that the number of units in a sentence shows a true difference (Cohen 1988)."""
 
 TOLERANCE = 0.01
 """The loss, in units of the measure, that has to be ruled out."""
@@ -52,8 +56,8 @@ QUESTION_LABELS = {
 
 
 def significance_of(tests: int) -> float:
-    """Return the significance level of a training by the number of those since the last promotion,
-    itself included.
+    """Return the significance level of a training by the number of those that were tested against
+    the same active version, itself included.
 
     Levels fall with the square of the number, so that all of them together have one budget of
     errors (alpha spending; Foster and Stine 2008, "α-investing").
@@ -101,7 +105,7 @@ class Criterion:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Both means, their difference with its interval, and the p-value."""
+        """The label, both means, their difference with its interval, and the p-value."""
         before, after = self._observations
         interval, _ = self._intervals
         means = [float(side.mean()) for side in (self.before, self.after)]
@@ -109,6 +113,7 @@ class Criterion:
             means = [float(np.sqrt(mean)) for mean in means]
         bounds = [float(bound) / self._unit for bound in (interval.low, interval.high)]
         return {
+            "label": self.label,
             "before": means[0],
             "after": means[1],
             "difference": means[1] - means[0] if self.squares else float(interval.mean),
@@ -169,25 +174,39 @@ class Criterion:
 
     @property
     def lost(self) -> bool:
-        """True where it is likelier than not that more than the limit is lost, or any of it for
-        certain."""
-        certain = self.change < 0 and self.figures["p"] < SIGNIFICANCE
-        return not self.safe and (self.change <= -self.limit or certain)
+        """True where a loss leaves no doubt, and more than the limit is not ruled out."""
+        return not self.safe and self.change < 0 and self.figures["p"] < SIGNIFICANCE
+
+    def units_for(self, difference: float) -> int | None:
+        """Return about how many units show a true mean difference with a power of 0.8; None where
+        the measured ones cannot tell (topic set size design: Webber, Moffat and Zobel 2008; Sakai
+        2016).
+
+        Args:
+            difference: for a gain from zero, two-sided; else from the limit, one-sided.
+        """
+        error = self.detectable
+        if difference <= 0 or not error > 0:
+            return None
+        return int(float(f"{math.ceil(len(self.before) * (error / difference) ** 2):.2g}"))
 
     @property
-    def missing(self) -> int | None:
-        """About how many more units would rule the loss out, if the change stays; None where one
-        cannot tell: the error falls with the root of their number."""
-        room = self.change + self.limit
-        if room <= 0 or np.isnan(self.worst):
-            return None
-        count = len(self.before)
-        return max(1, math.ceil(count * ((self.change - self.worst) / room) ** 2) - count)
+    def detectable(self) -> float:
+        """The true difference that as many units as there are show with a power of 0.8."""
+        before, after = self._observations
+        if len(before) < 2:
+            return math.nan
+        level = NormalDist().inv_cdf(1 - self.significance / (2 if self.gain else 1))
+        spread = float((after - before).std(ddof=1)) / self._unit
+        return (level + NormalDist().inv_cdf(POWER)) * spread / math.sqrt(len(before))
 
     def sentence(self) -> str:
-        """Name both means and the p-value."""
+        """Name both means, and what the test looks at: the p-value, or the loss ruled out."""
         before, after, p = (self.figures[name] for name in ("before", "after", "p"))
-        return f"{self.label} {before:.4f} → {after:.4f} (p = {p:.4f})"
+        tested = f"p = {p:.4f}"
+        if not self.gain and not np.isnan(self.worst):
+            tested = "no loss" if self.worst >= 0 else f"loss at most {-self.worst:.4f}"
+        return f"{self.label} {before:.4f} → {after:.4f} ({tested})"
 
 
 def decide(
@@ -196,7 +215,7 @@ def decide(
     """Promote by a significant gain where one is needed, and a loss that is ruled out elsewhere.
 
     Args:
-        measure: the name of what is measured; units: of what was held out, in the plural.
+        measure: the name of what has to gain; units: of what was held out, in the plural.
         note: what could not be measured, for the reason of a promotion.
     """
     needed = [criterion for criterion in criteria if criterion.gain]
@@ -204,38 +223,56 @@ def decide(
     unsafe = [criterion for criterion in criteria if not criterion.safe]
     gained = all(criterion.gained for criterion in needed)
     small = [criterion for criterion in needed if criterion.change < criterion.least]
+    significant = f"The gain in {measure} is significant at the level {needed[0].significance:.4f}"
     if lost:
         why = f"It loses on {' and '.join(lost)}"
     elif gained and small:
         least = small[0].least
-        why = f"The gain is significant, but below {least:g}: labels without meaning can do that"
+        why = f"{significant}, but below {least:g}: labels without meaning can do that"
     elif gained and unsafe:
-        why = _untold(unsafe, units)
+        why = f"{significant}, but {_untold(unsafe, units)}"
     elif gained:
         guarded = [criterion.label for criterion in criteria if criterion.tolerance is not None]
-        why = (
-            f"The gain is significant, and a loss is ruled out on {' and '.join(guarded)}{note}"
-            if guarded
-            else f"The gain is significant{note}"
-        )
-    elif needed[0].change > 0:
-        why = f"The gain may be chance; more {units} may show it"
+        safe = f", and a loss is ruled out on {' and '.join(guarded)}" if guarded else ""
+        why = f"{significant}{safe}{note}"
     else:
-        why = f"Nothing was found that is better on held-out {units}"
+        unproved = next(criterion for criterion in needed if not criterion.gained)
+        why = _unproved(unproved, measure, units)
+        why += f". Besides, {_untold(unsafe, units)}" if unsafe else ""
     summary = "; ".join(criterion.sentence() for criterion in criteria)
+    if measure not in [criterion.label for criterion in criteria]:
+        summary = f"{measure}: {summary}"
     views = {criterion.name: criterion.figures for criterion in criteria}
     promote = gained and not (lost or unsafe or small)
-    return PromotionVerdict(promote, f"{why} ({measure}: {summary}).", views)
+    return PromotionVerdict(promote, f"{why} ({summary}).", views)
+
+
+def _unproved(criterion: Criterion, measure: str, units: str) -> str:
+    """Return a sentence on a gain that is not shown, and on how many units would show it."""
+    count = f"{len(criterion.before):,} held-out {units}"
+    if criterion.change <= criterion.least:
+        least = f" by more than {criterion.least:g}" if criterion.least else ""
+        detectable = criterion.detectable
+        shown = f", which would show a gain of about {detectable:.2g}" if detectable > 0 else ""
+        return f"Nothing was found that is better{least} on {count}{shown}"
+    p, level = criterion.figures["p"], criterion.significance
+    enough = criterion.units_for(criterion.change)
+    more = "more" if enough is None else f"about {enough:,}"
+    return (
+        f"The gain in {measure} may be chance: p is {p:.4f} on {count}, and has to be below "
+        f"{level:.4f}; {more} would show such a gain"
+    )
 
 
 def _untold(unsafe: Sequence[Criterion], units: str) -> str:
-    """Return a sentence on the losses that held-out units do not rule out yet."""
+    """Return a clause on the losses that held-out units do not rule out yet."""
     label, limit = " and ".join(item.label for item in unsafe), unsafe[0].limit
-    more = [item.missing for item in unsafe]
-    number = "many more" if None in more else f"about {max(n for n in more if n):,} more"
+    fewest = min(len(item.before) for item in unsafe)
+    enough = [item.units_for(item.limit + max(item.change, 0.0)) for item in unsafe]
+    number = "many more" if None in enough else f"about {max(n for n in enough if n):,}"
     return (
-        f"The gain is significant, but it cannot be told yet that no more than {limit:.3g} is "
-        f"lost on {label}: {number} {units} would tell"
+        f"a loss of more than {limit:.3g} is not ruled out on {label}: that takes {number} "
+        f"held-out {units} if nothing is lost, and there are {fewest:,}"
     )
 
 

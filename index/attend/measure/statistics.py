@@ -144,11 +144,6 @@ def mean_interval(values: ArrayLike) -> Interval:
     return mean_intervals(_checked(values)[:, None])[0]
 
 
-def difference_interval(a: ArrayLike, b: ArrayLike) -> Interval:
-    """Return the mean of a - b over pairs (n), with its bootstrap interval."""
-    return difference_intervals(a, b, [LEVEL])[0]
-
-
 def difference_intervals(a: ArrayLike, b: ArrayLike, levels: Sequence[float]) -> list[Interval]:
     """Return the mean of a - b over pairs (n), with an interval for each level."""
     return [columns[0] for columns in _intervals(np.subtract(*_paired(a, b))[:, None], levels)]

@@ -237,7 +237,8 @@ def _merged(
     rows: Mapping[str, int],
     liked_from: float | None,
 ) -> list[HistoryPart]:
-    """Return each document of the history once: the sent entry counts, of several the last."""
+    """Return each document of the history once: the sent entry counts, of several the latest, and
+    of equal times the last."""
     merged = {part.row: part for part in stored}
     for item in request.history:
         row = rows.get(item.id)
@@ -246,7 +247,10 @@ def _merged(
         sent = "weight" in item.model_fields_set
         weight = item.weight if sent else _default_weight(item.value, request, liked_from)
         time = np.nan if item.time is None else float(item.time)
-        merged.pop(row, None)
+        before = merged.pop(row, None)
+        if before is not None and not before.stored and time < before.time:
+            merged[row] = before
+            continue
         merged[row] = HistoryPart({"id": item.id}, row, weight, item.value, time)
     return list(merged.values())
 

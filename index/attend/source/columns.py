@@ -1,7 +1,7 @@
 """Columns: which one of a table has which role, as the caller names it or guessed by its name.
 
-`guess` chooses the fields of documents, also by what the columns hold; `guess_columns` the
-columns of a table with a fixed layout, such as a click log, by their names alone.
+`guess` chooses the fields of documents, `guess_columns` the columns of a table with a fixed layout,
+such as a click log; both by names first, and by what the columns hold.
 """
 
 from __future__ import annotations
@@ -308,12 +308,15 @@ class Layout:
         required: the roles that every such table has.
         option: how the command line names a role's option.
         absent: role → the description of a table without such a column.
+        holds: role → a test of the cells of its column. Where the column that has a role by its
+            name fails, or none has, the first free column that passes has it.
     """
 
     names: Mapping[str, Sequence[str]]
     required: tuple[str, ...]
     option: str = "--{}"
     absent: Mapping[str, str] = field(default_factory=dict)
+    holds: Mapping[str, Callable[[Sequence[Json]], bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +346,7 @@ class Columns:
 
 
 def guess_columns(source: Source, layout: Layout, **named: str | None) -> Columns:
-    """Take the columns that are named and guess the rest by their names.
+    """Take the columns that are named and guess the rest, by their names and by what they hold.
 
     Args:
         named: the columns of roles; None leaves a role to be guessed.
@@ -352,13 +355,24 @@ def guess_columns(source: Source, layout: Layout, **named: str | None) -> Column
         SourceError: a column that is named or required does not exist.
     """
     taken = {role: column for role, column in named.items() if column is not None}
-    present = all_columns(list(taken.values()), sample(source), source)
+    rows = sample(source)
+    present = all_columns(list(taken.values()), rows, source)
     guessed = []
     for role, names in layout.names.items():
         free = [column for column in present if column not in taken.values()]
         if role not in taken and (columns := matching(free, names)):
             taken[role] = columns[0]
             guessed.append(role)
+    for role, holds in layout.holds.items():
+        if role in taken and role not in guessed:
+            continue
+        free = [column for column in present if column not in taken.values()]
+        for column in [*([taken[role]] if role in taken else []), *free]:
+            cells = [cell for row in rows if (cell := row.cells.get(column)) not in (None, "")]
+            if cells and holds(cells):
+                guessed += [role] * (role not in taken)
+                taken[role] = column
+                break
     for role in layout.required:
         if role not in taken:
             raise SourceError(

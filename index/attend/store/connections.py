@@ -394,13 +394,14 @@ def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
     count_up(db, "settings_change")
 
 
-def count_up(db: Database, name: str) -> None:
-    """Add one to a number among the settings, which is 0 where it is absent."""
-    db.execute(
+def count_up(db: Database, name: str) -> int:
+    """Add one to a number among the settings, which is 0 where it is absent, and return it."""
+    counted = db.execute(
         "INSERT INTO settings (name, value) VALUES (?, '1') "
-        "ON CONFLICT (name) DO UPDATE SET value = value + 1",
+        "ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
         [name],
     )
+    return int(counted.fetchall()[0][0])
 
 
 def dimension(db: Database) -> int:

@@ -13,7 +13,13 @@ from sqlite_utils import Database
 
 from attend.deadline import NO_DEADLINE, checked, until
 from attend.store import words
-from attend.store.connections import Connections, change_settings, put_settings, read_state
+from attend.store.connections import (
+    Connections,
+    change_settings,
+    count_up,
+    put_settings,
+    read_state,
+)
 from attend.store.documents import StoredDocuments
 from attend.store.feedback import StoredExamples, StoredInteractions
 from attend.store.fewer_words import FewerWords
@@ -93,6 +99,10 @@ class Store(
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         with self.connections.writing() as db:
             change_settings(db, changes)
+
+    def count_up(self, name: str) -> int:
+        with self.connections.writing() as db:
+            return count_up(db, name)
 
     def record(self, name: str, value: Json) -> None:
         with self.connections.writing() as db:

@@ -18,7 +18,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.errors import InvalidRequest
-from attend.liking import liked_mask
+from attend.liking import Liking, liked_mask
 from attend.store.connections import (
     DatabasePart,
     columns_of,
@@ -176,9 +176,14 @@ class StoredInteractions(StoredLikes):
     """Reads and writes interactions: one of each user and document, the latest."""
 
     def add_interactions(
-        self, interactions: Sequence[Interaction], *, forget: bool = False
+        self,
+        interactions: Sequence[Interaction],
+        *,
+        forget: bool = False,
+        liking: Liking | None = None,
     ) -> tuple[int, int]:
         with self._changing() as db:
+            self._set_liking(db, liking)
             for place, interaction in enumerate(interactions):
                 reason = _wrong_interaction(interaction)
                 if reason:
@@ -190,16 +195,20 @@ class StoredInteractions(StoredLikes):
             users = _user_ids(db, [interaction.user for interaction in interactions])
             before = 0 if forget else row_count(db, "interactions")
             # Replaced and not deleted first: a training knows by the id what it has learned from.
-            db.conn.executemany(
+            written = db.conn.executemany(
                 "INSERT INTO interactions (user, document, value, time) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT (user, document) DO UPDATE SET "
-                "value = excluded.value, time = excluded.time",
-                [(users[i.user], rows[i.document], _stored(i.value), i.time) for i in interactions],
+                "value = excluded.value, time = excluded.time "
+                "WHERE ? OR NOT coalesce(excluded.time < interactions.time, 0)",
+                [
+                    (users[i.user], rows[i.document], _stored(i.value), i.time, forget)
+                    for i in interactions
+                ],
             )
             if forget:  # afterwards: a user goes with their last interaction
                 _delete_all_but(db, {(users[i.user], rows[i.document]) for i in interactions})
             added = row_count(db, "interactions") - before
-            return added, len(interactions) - added
+            return added, max(written.rowcount, 0) - added
 
     def delete_interactions(
         self, user: str | None = None, documents: Sequence[str] | None = None

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
+from sqlite_utils import Database
 
 from attend.errors import InvalidRequest
 from attend.liking import Liking, chosen_liking
-from attend.store.connections import DatabasePart, count_change, put_settings, read_state
+from attend.store.connections import DatabasePart, put_settings, read_state
 
 SAMPLE = 1000
 """Interactions that the threshold is chosen from."""
@@ -29,12 +30,18 @@ class StoredLikes(DatabasePart):
             self._chosen = change, self._liking(db)
         return self._chosen[1]
 
-    def set_liked_from(self, liked_from: float | None) -> None:
+    def _set_liking(self, db: Database, liking: Liking | None) -> None:
+        """Store a threshold, if one is given."""
+        if liking is None:
+            return
+        liked_from = liking.liked_from
         if liked_from is not None and not np.isfinite(liked_from):
-            raise InvalidRequest("liked_from is no finite number; send one.", field=LIKED_FROM)
-        with self.connections.writing() as db:
-            put_settings(db, {LIKED_FROM: liked_from})
-            count_change(db)
+            raise InvalidRequest(
+                f"liked_from is {liked_from}; send a finite number, or null to choose it from the "
+                f"data.",
+                field=LIKED_FROM,
+            )
+        put_settings(db, {LIKED_FROM: liked_from})
 
     def _liking(self, db: Any) -> Liking:
         row = db.execute("SELECT value FROM settings WHERE name = ?", [LIKED_FROM]).fetchone()

@@ -52,6 +52,9 @@ class CollectionStore(Protocol):
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         """Change settings that may change while the collection holds documents."""
 
+    def count_up(self, name: str) -> int:
+        """Add one to a number among the settings, 0 where it is absent, and return it."""
+
     def record(self, name: str, value: Json) -> None:
         """Store a value beside the settings, which other processes need not look at soon."""
         raise self.unsupported("foreign")
@@ -231,18 +234,27 @@ class CollectionStore(Protocol):
     # -- interactions -----------------------------------------------------------------------
 
     def add_interactions(
-        self, interactions: Sequence[Interaction], *, forget: bool = False
+        self,
+        interactions: Sequence[Interaction],
+        *,
+        forget: bool = False,
+        liking: Liking | None = None,
     ) -> tuple[int, int]:
         """Store interactions, all or none; the latest of a user and document counts.
 
+        One that is earlier than the stored one is left out; of equal times, or where one has none,
+        the last one sent counts.
+
         Args:
             forget: delete the interactions stored before, in the same step.
+            liking: set the threshold of likes in the same step; one of None is chosen from the data
+                again.
 
         Returns: (added, replaced).
 
         Raises:
             UnknownDocument: names the ids that no document has.
-            InvalidRequest: a wrong user, value or time.
+            InvalidRequest: a wrong user, value, time or threshold.
         """
         raise self.unsupported("recommend")
 
@@ -276,10 +288,6 @@ class CollectionStore(Protocol):
         """Return the threshold of likes: as it was set, or as the stored numbers suggest."""
         return Liking()
 
-    def set_liked_from(self, liked_from: float | None) -> None:
-        """Set the threshold of likes; None chooses it from the data again."""
-        raise self.unsupported("recommend")
-
     def popularity(self) -> tuple[Int64, Int64]:
         """Return the rows of documents with interactions, ascending, and their users."""
         raise self.unsupported("recommend")
@@ -300,11 +308,17 @@ class CollectionStore(Protocol):
         are left out.
         """
 
-    def activate_projection(self, version: int, expected: int | None = None) -> None:
+    def activate_projection(
+        self,
+        version: int,
+        expected: int | None = None,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
         """Let a version answer in its role; `rollback` undoes it.
 
         Args:
             expected: activate only while this one is active in that role; 0 is the untrained.
+            report: takes the place of the version's own, in the same step.
 
         Raises:
             Conflict: another version is active by now; nothing was changed.

@@ -63,9 +63,19 @@ class StoredVersions(DatabasePart):
                 count_change(db)
             return version
 
-    def activate_projection(self, version: int, expected: int | None = None) -> None:
+    def activate_projection(
+        self,
+        version: int,
+        expected: int | None = None,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
         with self._changing() as db:
             _activate(db, version, expected)
+            if report is not None:
+                db.execute(
+                    "UPDATE projections SET report = ? WHERE version = ?",
+                    [to_json(report), version],
+                )
 
     def rollback(self, role: Role = "search") -> int:
         with self._changing() as db:

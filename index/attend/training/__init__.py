@@ -54,7 +54,8 @@ def train(
         fields: those of `TrainRequest`.
 
     Returns: promoted, reason, version, previous (the version that was active), before, after,
-        views, chosen, calibration, figures of what was learned from, seconds.
+        views, chosen, tests (those against the previous version) and level (of this one),
+        calibration, figures of what was learned from, seconds.
 
     Raises:
         InvalidRequest: a field out of range, or a collection that cannot be learned.
@@ -77,9 +78,9 @@ def train(
         return report(task, outcome, nothing.figures)
     objective.cross_validate(lambda done: watch("trying", done))
     watch("judging", 0.0)
-    outcome = objective.judge()
     if request.promote:
-        task.count_test(outcome.verdict.promote)
+        task.count_test()
+    outcome = objective.judge()
     if not outcome.verdict.promote and request.promote:
         return report(task, outcome, objective.figures)
     watch("fitting", 0.0)

@@ -137,7 +137,7 @@ class AnswersObjective(ObjectiveRun):
             criterion(gain, Blends.gains, gain=True, tolerance=None),
             criterion(guard, Blends.guards, tolerance=self.request.tolerance),
         ]
-        verdict = decide(criteria, measure="held-out answers", units="documents with values")
+        verdict = decide(criteria, measure=gain, units="documents with values")
         self.best = self._select(range(FOLDS))
         choice, request = self.best.choice, self.request
         before, after = (

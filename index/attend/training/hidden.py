@@ -17,8 +17,7 @@ from attend.learn.held_out import QuestionFold
 from attend.learn.ranking import find_candidates
 from attend.search.memory import FeedbackMemory, Labels
 from attend.stored import StoredCollection
-from attend.training.material import RankingMaterial
-from attend.training.question_words import room_of, word_shares
+from attend.training.material import RankingMaterial, room_of, word_shares
 from attend.types import Bool, Float32, Float64, Int64
 
 

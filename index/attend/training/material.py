@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +16,8 @@ from attend.learn.closed_form import MOST_ITEMS
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
-from attend.store.words import TOKENIZER
+from attend.store.words import TOKENIZER, Lexical
 from attend.stored import StoredCollection
-from attend.training.question_words import shared_words_of
 from attend.types import Bool, Float32, Float64, Int64, Json
 
 MOST_QUESTIONS = 10_000
@@ -37,6 +36,11 @@ SEPARATORS = re.compile(r"[,;|\n]")
 MOST_IN_NAME = 4
 """Words of what is a term by itself between separators, such as an author or a tag. (nDCG@10 of
 withheld books on a validation part of goodbooks: .285 with stems alone, .287 with names.)"""
+
+MOST_MATCHES = 50_000_000
+FEWEST_MATCHES = 1000
+"""Documents that share words with questions, of all together and of one: 400 MB and no less than
+ten times as many as can come into an answer."""
 
 READ_DOCUMENTS = 1000
 """Documents whose texts are read at once."""
@@ -160,6 +164,41 @@ def _debiased(learned: ExampleSet) -> Float64:
     weights = learned.weights.copy()
     weights[shown] /= [propensity(int(place)) for place in learned.positions[shown]]
     return weights
+
+
+def shared_words_of(
+    collection: StoredCollection, texts: Sequence[str | None], memory: Memory
+) -> tuple[Sparse, Float32]:
+    """Return BM25 over each question's maximum (q, n), and its coverage (q,).
+
+    Of each question the best documents by words, as many as there is room for.
+    """
+    room, able = room_of(len(texts)), collection.capabilities.lexical
+    matches = (collection.store.lexical(text, room) if text and able else None for text in texts)
+    return word_shares(matches, len(texts), memory)
+
+
+def room_of(questions: int) -> int:
+    """Return the number of documents that are read for the words of each of some questions."""
+    return max(FEWEST_MATCHES, MOST_MATCHES // max(1, questions))
+
+
+def word_shares(
+    matches: Iterable[Lexical | None], count: int, memory: Memory
+) -> tuple[Sparse, Float32]:
+    """Return BM25 over the maximum of each of `count` questions (q, n), and its coverage (q,)."""
+    columns, shares = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    counts, coverage = np.zeros(count, np.int64), np.zeros(count, np.float32)
+    for question, match in enumerate(matches):
+        if match is not None and match.maximum > 0:
+            index, there = locate(memory.rows, match.rows)
+            columns.append(index[there].astype(np.int32))
+            shares.append((match.scores[there] / match.maximum).astype(np.float32))
+            counts[question] = there.sum()
+            coverage[question] = min(1.0, match.maximum / match.ideal)
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)  # as the columns are
+    entries = np.concatenate(shares), np.concatenate(columns), pointers
+    return sparse.csr_array(entries, shape=(count, len(memory))), coverage
 
 
 # -- interactions ----------------------------------------------------------------------------------
@@ -297,13 +336,14 @@ class RatingMaterial(NamedTuple):
 
 def read_ratings(collection: StoredCollection, seed: int) -> RatingMaterial:
     """Read the interactions that have a number, and the texts they are about."""
-    stored = collection.store.interactions()
-    rated = np.flatnonzero(np.isfinite(stored.values))
-    users, items, values = stored.user_indices[rated], stored.rows[rated], stored.values[rated]
-    members = _of_some_users(users, seed)
-    keys = collection.store.own_keys(np.unique(items[members]))
+    with collection.store.reading():  # all of one moment
+        stored = collection.store.interactions()
+        rated = np.flatnonzero(np.isfinite(stored.values))
+        users, items, values = stored.user_indices[rated], stored.rows[rated], stored.values[rated]
+        members = _of_some_users(users, seed)
+        keys = collection.store.own_keys(np.unique(items[members]))
     rows, embeddings = keys.rows, np.asarray(keys.means(), dtype=np.float32)
-    members = members[np.isin(items[members], rows)]  # a document may have gone meanwhile
+    members = members[np.isin(items[members], rows)]  # of documents without keys nothing is said
     places = np.searchsorted(rows, items[members])
     ratings = Ratings(users[members], places, values[members], len(stored.users), len(rows))
     figures: dict[str, Json] = {

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attend.learn.calibration import Calibration
-from attend.learn.calibration_check import calibrate_checked
+from attend.learn.calibration import Calibration, calibrate_checked
 from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
 from attend.learn.held_out import QuestionFold, Split, question_folds

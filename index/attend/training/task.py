@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
 from attend.errors import InvalidRequest
@@ -29,8 +28,8 @@ STAGES: Mapping[str, tuple[float, float]] = {
 }
 """About which part of the whole each stage takes."""
 
-TESTS = "promotion_tests"
-"""The setting with the number of promotion tests since the last promotion, by role."""
+TESTS = "promotion_tests/{}/{}"
+"""The setting with the number of promotion tests against a role's active version, by its number."""
 
 Progress = OnStage
 
@@ -76,7 +75,7 @@ class Task:
         role: in which the new version will answer.
         active: the version that answers in that role as the training begins: what the new one has
             to be better than. The untrained one has the number 0.
-        tests: the promotion tests of the role since the last promotion, with this one.
+        tests: the promotion tests against that version, with this one.
 
     Raises InvalidRequest for a collection whose scorer has no W_Q and W_K to learn.
     """
@@ -95,15 +94,14 @@ class Task:
         self.collection, self.request, self.watch = collection, request, watch
         self.role: Role = OBJECTIVE_ROLES[request.objective]
         self.active = collection.store.active(self.role) or untrained(self.role)
-        self.tests = 1 + int(self._tests().get(self.role, 0))
+        self._counter = TESTS.format(self.role, self.active.version)
+        self.tests = 1 + int(collection.store.settings().get(self._counter, 0))
 
-    def count_test(self, promoted: bool) -> None:
-        """Store that the promotion test was made: all tests have one budget of errors."""
-        tests = {**self._tests(), self.role: 0 if promoted else self.tests}
-        self.collection.store.put_settings({TESTS: tests})
-
-    def _tests(self) -> dict[str, Any]:
-        return dict(self.collection.store.settings().get(TESTS) or {})
+    def count_test(self) -> None:
+        """Count the promotion test, before it is made: all tests against one version share a budget
+        of errors, also those of trainings that run at once, are stopped, or fail after their test.
+        """
+        self.tests = self.collection.store.count_up(self._counter)
 
     @property
     def seconds(self) -> float:

@@ -144,6 +144,7 @@ def report(task: Task, outcome: TrainingOutcome, figures: Mapping[str, Json]) ->
         "views": dict(outcome.verdict.views),
         "chosen": dict(outcome.choices),
         "tests": task.tests,
+        "level": significance_of(task.tests),
         "calibration": {},
         **figures,
         "seconds": task.seconds,
@@ -155,16 +156,12 @@ def publish(
 ) -> dict[str, Json]:
     """Store a version, and activate it if it is to be promoted.
 
-    Returns: its report, as it is stored but for `version` and `seconds`, known afterwards.
+    Returns: its report, with the `version`.
     """
-    store, projection = task.collection.store, learned.projection
+    projection = learned.projection
     task.watch("storing", 0.0)
-    promote = task.request.promote and outcome.verdict.promote
-    result = report(task, outcome, figures)
-    result |= {"calibration": dict(learned.calibration), "promoted": promote}
-    if promote:
-        result["reason"] = outcome.verdict.reason + _replaced(task.active, task.request.objective)
-    version = store.add_projection(
+    result = report(task, outcome, figures) | {"calibration": dict(learned.calibration)}
+    version = task.collection.store.add_projection(
         projection.kind,
         projection.to_bytes(),
         projection.fingerprint,
@@ -177,12 +174,15 @@ def publish(
         role=task.role,
     )
     # From here on a stop comes too late: the version is stored.
-    if promote:
+    if task.request.promote and outcome.verdict.promote:
         task.watch.tell("activating", 0.0)
+        reason = outcome.verdict.reason + _replaced(task.active, task.request.objective)
+        promoted = result | {"promoted": True, "reason": reason}
         try:
-            task.collection.activate(version, expected=task.active.version)
+            task.collection.activate(version, task.active.version, report=promoted)
+            result = promoted
         except Conflict as error:
-            result |= {"promoted": False, "reason": f"{result['reason']} But: {error}"}
+            result["reason"] = f"{reason} But: {error}"
     task.watch.tell("done", 1.0)
     return result | {"version": version, "seconds": task.seconds}
 

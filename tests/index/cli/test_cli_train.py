@@ -35,6 +35,7 @@ REPORT = {
     "after": {"ndcg@10": 0.831, "mrr@10": 0.75},
     "views": {
         "random": {
+            "label": "random questions",
             "before": 0.645,
             "after": 0.831,
             "difference": 0.186,
@@ -44,10 +45,16 @@ REPORT = {
         },
         "unseen": None,
     },
+    "previous": 1,
+    "tests": 3,
+    "level": 0.00338,
     "seconds": 12.34,
     "chosen": {"rate": 0.001, "heads": 2, "objective": "ranking"},
     "examples": {"examples": 4},
 }
+
+
+PAIR = ["--queries", __file__, "--qrels", __file__]
 
 
 class StandIn(types.ModuleType):
@@ -198,11 +205,22 @@ def test_strict_stops_and_stores_nothing(library, judged, training):
         (["teach", "--qrels", __file__], "--queries and --qrels belong together"),
         (["train", "--queries", __file__], "--queries and --qrels belong together"),
         (["train", "--forget"], "--delete-stored would leave nothing to learn from"),
-        (["train", "--value", "price"], "--value names the value that --answers learns from"),
+        (["train", "--value", "price"], "value is for the objective answers, and ranking"),
         (["train", "--answers", "--objective", "ranking"], "--answers is --objective answers"),
         (["train", "--objective", "fame"], "'fame' is not one of 'ranking', 'answers'"),
         (["train", "--error-rate", "1"], "error_rate: Input should be less than 1"),
         (["train", "--share-seen", "2"], "share_seen: Input should be less"),
+        (["train", "--answers", "--share-seen", "0.3"], "Leave share_seen out"),
+        (["train", "--objective", "ratings", "--error-rate", "0.1"], "Leave error_rate out"),
+        (["train", "--delimiter", ";"], "--delimiter: about tables"),
+        (["train", "--encoding", "cp1252"], "--encoding: about tables"),
+        (["teach", *PAIR, "--no-header"], "--no-header: about tables"),
+        (["teach", *PAIR, "--query-column", "q"], "--query-column: about --examples or --clicks"),
+        (["teach", "--clicks", "x", "--label-column", "q"], "--label-column: about --examples"),
+        (["teach", *PAIR, "--eta", "2"], "--eta: about --clicks"),
+        (["evaluate", *PAIR, "--delimiter", ";"], "--delimiter and --no-header are about"),
+        (["export", "--projection", "1", "--jsonl", "-"], "--projection selects a version"),
+        (["import", "--snapshot", __file__, "--activate"], "--activate is about SOURCE"),
         (["teach", "--clicks", "x.csv", "--clip", "0"], "0.0 is not in the range"),
     ],
 )
@@ -246,13 +264,24 @@ def test_train_without_files_learns_from_what_is_stored(library, judged, trainin
 
 
 def test_train_passes_on_what_was_asked(library, training):
-    options = ["--share-seen", 0.25, "--seed", 7, "--dimensions", 3, "--no-promote"]
+    options = ["--tolerance", 0.25, "--seed", 7, "--dimensions", 3, "--no-promote"]
     options += ["--error-rate", 0.1]
     result = invoke("train", "--data", library, *options, "--answers", "--value", "price")
     assert result.exit_code == 0, result.output
     assert training.fields == {
-        **{"share_seen": 0.25, "seed": 7, "dimensions": 3, "promote": False, "error_rate": 0.1},
+        **{"tolerance": 0.25, "seed": 7, "dimensions": 3, "promote": False, "error_rate": 0.1},
         **{"objective": "answers", "value": "price"},
+    }
+
+
+def test_the_ratings_of_interactions_are_trained_with_what_was_asked(library, training, tmp_path):
+    path = tmp_path / "met.csv"
+    path.write_text("user,item,value\nu,d0,5\nv,d1,1\n")
+    options = ["--tolerance", 0.2, "--seed", 3, "--share-seen", 0.4, "--no-promote"]
+    result = invoke("train", "--data", library, "--interactions", path, *options)
+    assert result.exit_code == 0, result.output
+    assert training.fields == {
+        **{"objective": "ratings", "tolerance": 0.2, "seed": 3, "promote": False},
     }
 
 
@@ -270,11 +299,11 @@ def test_the_report_for_people(library, training):
         """\
         Version 2 answers from now on. The gain of 0.186 is significant.
 
-                        before  after    gain     95 % interval       p  queries
-        ndcg@10          0.645  0.831  +0.186
-        mrr@10           0.500  0.750  +0.250
-        random queries   0.645  0.831  +0.186  [+0.150, +0.220]  0.0001      162
+        ndcg@10           before  after    gain     95 % interval       p  queries
+        random questions   0.645  0.831  +0.186  [+0.150, +0.220]  0.0001      162
+        mrr@10             0.500  0.750  +0.250
 
+        test 3 against version 1, level 0.0034
         chosen: rate 0.001, heads 2, objective "ranking"
         12.3 s
         """
@@ -285,7 +314,10 @@ def test_what_is_not_promoted_exits_with_0_and_says_why(library, training):
     training.report |= {"promoted": False, "reason": "The gain could be chance.", "version": None}
     result = invoke("train", "--data", library)
     assert result.exit_code == 0
-    assert result.stdout.startswith("Nothing was promoted. The gain could be chance.\n")
+    assert result.stdout.startswith(
+        "Nothing was promoted. The gain could be chance. --no-promote stores it, to look at or "
+        "activate.\n"
+    )
     training.report["version"] = 4
     said = invoke("train", "--data", library).stdout
     assert "chance. 'projections activate 4' makes it answer.\n" in said

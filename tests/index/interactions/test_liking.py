@@ -89,8 +89,16 @@ def test_the_threshold_can_be_set_and_chosen_again(collection: Collection) -> No
     assert collection.store.interactions().liked.sum() == 2
     assert add_interactions(collection, []).liked_from == 5
     assert add_interactions(collection, [], liked_from=None).liked_from == 4
-    with pytest.raises(InvalidRequest, match="finite"):
-        add_interactions(collection, [], liked_from=float("nan"))
+    counts = collection.store.interaction_counts()
+    with pytest.raises(InvalidRequest, match="liked_from is nan; send a finite number"):
+        add_interactions(
+            collection,
+            [{"user": "new", "id": "d0"}],
+            liked_from=float("nan"),
+            delete_stored=True,
+        )
+    assert collection.store.interaction_counts() == counts
+    assert collection.store.liking().liked_from == 4
 
 
 def test_it_stays_after_a_restart_and_is_seen_by_others(tmp_path: Path) -> None:

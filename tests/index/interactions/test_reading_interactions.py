@@ -16,8 +16,7 @@ from attend.cli import main
 from attend.cli.output import REJECTED
 from attend.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import add_interactions
-from attend.feedback.gathering import gather
-from attend.feedback.reading import INTERACTIONS, read_interactions
+from attend.feedback.reading import INTERACTIONS, gather, read_interactions
 from attend.source import RowItem, open_source
 from attend.source.columns import guess_columns
 from attend.store import Interaction
@@ -175,6 +174,53 @@ def test_items_are_recorded_and_the_last_of_a_pair_counts(collection):
     assert add_interactions(collection, [], delete_stored=True) == InteractionsAdded(0, 0, 0, 0)
 
 
+TIMED = [(5, 300.0), (1, 100.0), (2, 200.0), (3, 300.0), (4, None), (6, 50.0), (7, 40.0)]
+"""Values and times of one user and document, in the order in which they are sent."""
+
+
+def test_every_way_in_has_one_rule_for_the_latest_interaction(collection, tmp_path):
+    """The latest by time, of equal times the last sent; one without a time was sent last."""
+    items = [{"user": "u", "id": "a", "value": value, "time": time} for value, time in TIMED]
+    path = tmp_path / "met.csv"
+    teach = ["teach", "--data", str(tmp_path / "data"), "--interactions", str(path)]
+    cells = [f"u,a,{value},{'' if time is None else time}" for value, time in TIMED]
+
+    def stored() -> tuple[list, list]:
+        met = collection.store.interactions_of("u")
+        return met.values, met.times.tolist()
+
+    for count, value, time in [(2, 5, 300.0), (4, 3, 300.0), (7, 6, 50.0)]:
+        path.write_text("\n".join(["user,item,value,time", *cells[:count]]))
+        for add in (
+            lambda n: CliRunner().invoke(main, teach, catch_exceptions=False),
+            lambda n: add_interactions(collection, items[:n]),
+            lambda n: [add_interactions(collection, [item]) for item in items[:n]],
+        ):
+            collection.store.delete_interactions()
+            add(count)
+            assert stored() == ([value], [time])
+
+
+def test_a_history_that_is_sent_has_the_same_rule(collection):
+    def predicted(*history: tuple[int, float | None]) -> float:
+        items = [{"id": "a", "value": value, "time": time} for value, time in history]
+        others = [{"id": "b", "value": 1}]
+        answer = collection.recommend(history=[*items, *others], target="c")
+        return answer.predictions[0]["mean"]
+
+    assert predicted(*TIMED[:2]) == predicted(TIMED[0]) != predicted(TIMED[1])
+    assert predicted(*TIMED) == predicted(TIMED[5])
+
+
+def test_an_interaction_that_is_older_than_the_stored_one_is_left_out(collection):
+    add_interactions(collection, [{"user": "u", "id": "a", "value": 5, "time": 300}])
+    older = [{"user": "u", "id": "a", "value": 1, "time": 100}]
+    assert add_interactions(collection, older) == InteractionsAdded(0, 0, 1, 1, 5.0)
+    assert collection.store.interactions_of("u").values == [5]
+    assert add_interactions(collection, older, delete_stored=True).added == 1
+    assert collection.store.interactions_of("u").values == [1]
+
+
 @pytest.mark.parametrize(
     ("item", "error", "said"),
     [
@@ -190,6 +236,30 @@ def test_items_that_cannot_be_recorded_leave_nothing(collection, item, error, sa
     with pytest.raises(error, match=said):
         add_interactions(collection, [{"user": "u", "id": "a"}, item])
     assert collection.store.interaction_counts() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "said"),
+    [
+        ("user,package,when", "u,{},2024-05-17", "user: user · item: package · time: when"),
+        ("user,package,seen_on", "u,{},2024-05-17", "user: user · item: package · time: seen_on"),
+        ("user,package,epoch", "u,{},1715904000", "user: user · item: package · time: epoch"),
+        ("id,user,pkg,stars", "7,u,{},5", "user: user · item: pkg · value: stars"),
+        ("user,package,count", "u,{},3", "user: user · item: package"),
+        ("user,date,day,package", "u,spring,2024-05-17,{}", "item: package · time: day"),
+    ],
+)
+def test_columns_are_told_by_what_they_hold(collection, tmp_path, header, row, said):
+    path = tmp_path / "met.csv"
+    path.write_text("\n".join([header, *(row.format(id) for id in ("a", "b", "gone"))]))
+    teach = ["teach", "--data", str(tmp_path / "data"), "--interactions", str(path), "--json"]
+    run = CliRunner().invoke(main, teach)
+    assert f"{said}\n" in run.stderr
+    assert run.exit_code == REJECTED
+    assert json.loads(run.stdout)["added"] == 2
+    # A column that the caller names stays, whatever it holds.
+    named = CliRunner().invoke(main, [*teach, "--user", "user", "--item", header.split(",")[1]])
+    assert f"item: {header.split(',')[1]}" in named.stderr
 
 
 def test_the_command_stores_a_file(collection, tmp_path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learn.calibration import as_is_and_hidden, calibrate
-from attend.learn.calibration_check import FEWEST, calibrate_checked
+from attend.learn.calibration import FEWEST, as_is_and_hidden, calibrate, calibrate_checked
 from attend.learn.no_answer import confidence, threshold_at
 from tests.index.learn.test_calibration import drawn
 

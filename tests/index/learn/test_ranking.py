@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from dataclasses import replace
@@ -293,6 +294,30 @@ def test_what_one_of_several_jobs_raises_stops_the_others():
     with pytest.raises(Conflict, match="no"):
         run_parallel([fails, goes_on], told.append)
     assert told == sorted(told)
+
+
+def test_a_job_that_fails_as_the_last_one_stops_the_first(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    began: list[str] = []
+    running = threading.Event()
+
+    def goes_on(watch):
+        running.set()
+        for step in range(3000):
+            watch(step / 3000)
+            time.sleep(0.001)
+        raise AssertionError("nobody stopped it")
+
+    def fails(watch):
+        running.wait(10)
+        raise Conflict("no")
+
+    def waits(watch):
+        began.append("one that waited")
+
+    with pytest.raises(Conflict, match="no"):
+        run_parallel([goes_on, fails, *[waits] * 50], lambda done: None)
+    assert len(began) < 50
 
 
 def test_threads_begun_after_a_training_are_not_held_to_one_core():

@@ -20,8 +20,8 @@ from attend.measure.compare import compare, compare_rankings
 from attend.measure.plots import gain_histogram, reliability_diagram
 from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate
 from attend.measure.statistics import (
+    LEVEL,
     count_gains,
-    difference_interval,
     difference_intervals,
     mean_interval,
     mean_intervals,
@@ -111,7 +111,7 @@ def test_an_interval_of_differences_keeps_pairs_together():
     b = random.random(100)
     a = b + 0.1 + random.normal(0, 0.01, 100)  # far from each other, but close in pairs
     wanted = stats.bootstrap((a, b), mean_gain, paired=True, vectorized=True, rng=1)
-    found = difference_interval(a, b)
+    found = difference_intervals(a, b, [LEVEL])[0]
     assert found.high - found.low < 0.006
     assert (found.low, found.high) == pytest.approx(tuple(wanted.confidence_interval), abs=3e-4)
 
@@ -122,7 +122,7 @@ def test_intervals_of_several_levels_are_those_of_each():
     levels = [0.5, 0.95, 0.99]
     nested = difference_intervals(a, b, levels)
     assert nested == [difference_intervals(a, b, [level])[0] for level in levels]
-    assert nested[1] == difference_interval(a, b)
+    assert nested[1] == difference_intervals(a, b, [LEVEL])[0]
     assert nested[2].low < nested[1].low < nested[0].low
 
 
@@ -178,7 +178,7 @@ def test_reliability_by_a_plain_loop(pairs, bins):
     ("call", "said"),
     [
         (lambda: paired_randomisation([1, 2], [1]), "2 values stand against 1"),
-        (lambda: difference_interval([1.0, math.nan], [1, 2]), "finite"),
+        (lambda: difference_intervals([1.0, math.nan], [1, 2], [LEVEL]), "finite"),
         (lambda: mean_interval([]), "finite number"),
         (lambda: reliability([0.5, 1.5], [0, 1]), "outside 0 to 1"),
         (lambda: reliability([0.5], [0, 1]), "1 values stand against 2"),

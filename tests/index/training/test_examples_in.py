@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from attend.errors import SourceError
 from attend.feedback.files import propensity, read_clicks, read_judgements
-from attend.feedback.gathering import gather
-from attend.feedback.reading import CLICKS, label_columns, read_labels
+from attend.feedback.reading import CLICKS, gather, label_columns, read_labels
 from attend.source import RowItem, RowProblem, open_source
 from attend.source.decoding import SAVE_AS
 from attend.types import Example

@@ -330,9 +330,9 @@ def test_stopped_anywhere_nothing_is_changed(planted, stage):
 
 def test_fields_of_other_objectives_are_refused(planted):
     collection, _ = planted
-    with pytest.raises(InvalidRequest, match="parts are chosen for the objective ranking"):
+    with pytest.raises(InvalidRequest, match="parts is for the objective ranking"):
         train(collection, objective="interactions", parts=["matrices"])
-    with pytest.raises(InvalidRequest, match="dimensions are chosen for searches"):
+    with pytest.raises(InvalidRequest, match="dimensions is for the objective ranking or answers"):
         train(collection, objective="interactions", dimensions=4)
 
 

@@ -15,8 +15,9 @@ from attend.exchange import export_weights
 from attend.learn.rating_net import RECIPES, Shape
 from attend.recommend.predict import PredictionTargets, ValuedHistory, predict_values
 from attend.recommend.predictor import RatingModels
-from attend.store import Interaction
+from attend.store import Interaction, InteractionSet
 from attend.training import Cancelled, train
+from attend.training.material import read_ratings
 from attend.verify import verify
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
@@ -52,6 +53,20 @@ def _with(collection: Collection, taste: float, users: int = 80) -> Collection:
         ]
     )
     return collection
+
+
+def test_ratings_and_keys_are_read_at_one_moment(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, documents = collection.store.interactions, len(read_ratings(collection, 0).rows)
+
+    def interactions() -> InteractionSet:
+        stored = read()
+        assert vector_data(collection.folder.parent.parent).collection("films").delete(["m0"]) == 1
+        return stored
+
+    monkeypatch.setattr(collection.store, "interactions", interactions)
+    assert len(read_ratings(collection, 0).rows) == documents
 
 
 def asked(collection: Collection, ids: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from attend.errors import Conflict, InvalidRequest
 from attend.feedback import add_feedback
 from attend.learn.data import answerable
 from attend.learn.fit import run_parallel, unlearned
-from attend.learn.promotion import PromotionVerdict
+from attend.learn.promotion import PromotionVerdict, significance_of
 from attend.learn.ranking import RECIPE, find_candidates, fit_ranking
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
@@ -407,6 +407,48 @@ def test_who_switches_versions_meanwhile_is_not_overruled(small):
     assert not report["promoted"]
     assert f"Projection {other} is active by now" in report["reason"]
     assert versions(collection) == [(1, False), (other, True), (report["version"], False)]
+    stored = collection.projections()[-1].report
+    assert stored["promoted"] is False
+    assert stored["reason"] in report["reason"]
+
+
+def test_a_training_that_stops_after_its_test_has_used_its_share_of_the_budget(small):
+    _, collection = small
+    stages: list[str] = []
+    with pytest.raises(Cancelled):
+        train(
+            collection,
+            progress=lambda stage, done: stages.append(stage),
+            cancelled=lambda: "fitting" in stages,
+        )
+    again = train(collection)
+    assert (again["tests"], again["level"]) == (2, significance_of(2))
+    assert again["promoted"], again["reason"]
+    # Against the new version nothing was tested yet; and it is the old one's second test still.
+    assert train(collection)["tests"] == 1
+    assert train(collection)["tests"] == 2
+    collection.activate(1)
+    assert train(collection)["tests"] == 3
+
+
+def test_two_trainings_at_once_have_two_tests(tmp_path, quick):
+    planted = Planted(3, 60, 0.0, 0.2)
+    collection = planted.collection(tmp_path)
+    planted.teach(collection, 30, shuffled=True)
+    inner: list[int] = []
+
+    def train_another(stage: str, done: float) -> None:
+        if stage == "reading" and not inner:
+            inner.append(train(vector_data(tmp_path).collection())["tests"])
+
+    assert train(collection, progress=train_another)["tests"] == 2
+    assert inner == [1]
+
+
+def test_who_only_looks_makes_no_test(small):
+    _, collection = small
+    for _ in range(2):
+        assert train(collection, promote=False)["tests"] == 1
 
 
 def test_a_document_that_goes_while_a_training_reads_takes_its_labels_along(small, monkeypatch):
@@ -574,6 +616,7 @@ def test_a_killed_training_loses_nothing(small, stage):
     assert reopened.store.integrity() == []
     assert [version for version, active in versions(reopened) if active] == [1]
     assert stage == "activating" or versions(reopened) == [(1, True)]
+    assert not any(version.report.get("promoted") for version in reopened.projections())
     assert reopened.store.example_count() == examples
     assert answers(reopened, queries) == answers(collection, queries) == before
     assert train(reopened)["promoted"]

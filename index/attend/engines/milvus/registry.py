@@ -145,6 +145,11 @@ class Registry:
         )
         self._put({f"version/{uuid}/{number}": json.dumps({**details, "parts": len(starts)})})
 
+    def put_report(self, uuid: str, number: int, report: Mapping[str, Any]) -> None:
+        """Replace a version's report."""
+        details, _ = self.version(uuid, number)
+        self._put({f"version/{uuid}/{number}": json.dumps({**details, "report": dict(report)})})
+
     def version(self, uuid: str, number: int) -> tuple[dict[str, Any], bytes]:
         """Return the record of a version, and its matrices.
 

@@ -82,6 +82,13 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
     def put_settings(self, changes: Mapping[str, Json]) -> None:
         self._tables.change(lambda record: replace(record, settings={**record.settings, **changes}))
 
+    def count_up(self, name: str) -> int:
+        def counted(record: Known) -> Known:
+            count = 1 + int(record.settings.get(name, 0))
+            return replace(record, settings={**record.settings, name: count})
+
+        return int(self._tables.change(counted).settings[name])
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Let the reads within the block be strong, though not of one moment."""

@@ -93,11 +93,13 @@ class Tables:
             raise Conflict(f"The collection {self.name!r} was dropped meanwhile; open it again.")
         return record
 
-    def change(self, change: Callable[[Known], Known]) -> None:
+    def change(self, change: Callable[[Known], Known]) -> Known:
         """Change the record for every process. Of two changes by different processes at the same
         moment one may be lost."""
         with self.registry.changing:
-            self.registry.put_record(change(self.known(fresh=True)))
+            record = change(self.known(fresh=True))
+            self.registry.put_record(record)
+            return record
 
     # -- documents --------------------------------------------------------------------------
 

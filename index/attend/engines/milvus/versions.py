@@ -86,10 +86,17 @@ class RemoteVersions:
             self.activate_projection(number)
         return number
 
-    def activate_projection(self, version: int, expected: int | None = None) -> None:
+    def activate_projection(
+        self,
+        version: int,
+        expected: int | None = None,
+        report: Mapping[str, Json] | None = None,
+    ) -> None:
         self.prepare(version)
         self.graphs.attempt(self.version_of(version))
         self._tables.change(partial(_activated, number=version, expected=expected))
+        if report is not None:  # afterwards: no report says of a version that it was not activated
+            self._tables.registry.put_report(self._tables.uuid, version, report)
 
     def rollback(self, role: Role = "search") -> int:
         before = _rolled_back(self._tables.known(fresh=True)).version
