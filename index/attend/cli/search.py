@@ -15,6 +15,7 @@ from attend.cli.options import JsonType, Target, model_options, on_collection, p
 from attend.cli.output import rounded, shortened
 from attend.collection import Collection
 from attend.errors import InvalidRequest
+from attend.search.foreign import FEW
 from attend.source.cells import as_vector
 from attend.store import StoredDocument
 from attend.types import Json
@@ -135,7 +136,8 @@ def _text(answer: Answer, mode: str) -> str:
     elif not answer.answered:
         confidence = "" if answer.confidence is None else f" (confidence {answer.confidence:.3f})"
         lines.append(f"No answer: nothing here answers that{confidence}.")
-    lines += answer.hints or ()
+    # That a small collection has no test is no news at every search; `info` says it.
+    lines += [hint for hint in answer.hints or () if hint != FEW]
     if mode == "soft":
         parts = {name: part for name, part in answer.answer.items() if part is not None}
         lines.append(f"answer: {json.dumps(rounded(parts), ensure_ascii=False)}")

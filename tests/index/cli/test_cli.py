@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -123,6 +125,25 @@ def test_each_command_gives_one_json_object(library, tmp_path, tiny_encoder_fold
     )
     assert one_object(measured)["recall@100"] == 0.5
     assert "1 relevant documents are not in the collection" in measured.stderr
+
+
+@pytest.mark.parametrize(("count", "told"), [(120, "a build or publish makes it"), (20, None)])
+def test_a_search_tells_that_the_test_of_foreign_queries_is_missing(
+    tmp_path, tiny_encoder_folder, count, told
+):
+    model = shutil.copytree(tiny_encoder_folder, tmp_path / "model")
+    rows = [{"id": str(number), "text": f"words of number {number}"} for number in range(count)]
+    data = tmp_path / "d"
+    invoke("build", write_jsonl(tmp_path / "rows.jsonl", rows), "--data", data, "--encoder", model)
+    assert ("foreign.passages" in invoke("info", "--data", data).stdout) == (count == 120)
+    with sqlite3.connect(data / "collections/default/documents.db") as db:
+        db.execute("DELETE FROM settings WHERE name = 'foreign'")
+    width = one_object(invoke("info", "--data", data, "--json"))["dimension"]
+    shutil.rmtree(model)  # no search can make the test meanwhile
+    searched = invoke("search", "--vector", json.dumps([1.0] * width), "--data", data)
+    assert "is unknown" in invoke("info", "--data", data).stdout
+    assert ("is unknown" in searched.stdout) == (told is not None)
+    assert told is None or told in invoke("verify", "--data", data).stdout
 
 
 def test_results_go_to_stdout_and_the_rest_to_stderr(tmp_path, tiny_encoder_folder):
