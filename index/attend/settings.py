@@ -62,7 +62,10 @@ class Settings:
         return self.encoder is not None or bool(self.normalize)
 
     def stored(self) -> dict[str, Json]:
-        return asdict(self)
+        """Return what the store keeps: `value_name` is read from the fields of the sources."""
+        settings = asdict(self)
+        del settings["value_name"]
+        return settings
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Settings:

@@ -13,18 +13,20 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from attend.aliases import check_name
 from attend.api.base import NAME_PATTERN, invalid, parse
 from attend.api.documents import CollectionSettings
 from attend.data import Data
+from attend.engines.engine import MAX_ALIASES
 from attend.engines.local_checks import version_problems
-from attend.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest
+from attend.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest, LimitExceeded
 from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_of, read_figures
 from attend.exchange.plain_tar import PlainFile, plain_files
 from attend.keys.files import sync_file, sync_folder
@@ -92,16 +94,20 @@ def restore_backup(
         deadline.extend(contents.size)
         targets = _targets(contents, names, into)
         aliases = contents.aliases if names is None and into is None else {}
-        _check_free(data, [*targets.values(), *aliases])
-        making.mkdir(parents=True, mode=0o700)
-        _unpack(files, contents, set(map(database_of, targets)), making, on_progress)
+        _check_free(data, targets.values(), aliases)
+        # Of their owner alone: whoever reads them reads every text.
+        data.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (making, making / "collections"):
+            folder.mkdir(mode=0o700)
+        places = {database_of(name): making / database_of(new) for name, new in targets.items()}
+        _unpack(files, contents, places, making, on_progress)
         for name in targets:
             on_progress(f"check {name}", 0.0)
             figures = contents.collections[name]
-            check_settings(_adopted(making / database_of(name), figures, deadline))
-        _move(making, data, targets)
+            check_settings(_adopted(places[database_of(name)], figures, deadline))
         for alias, collection in aliases.items():
-            data.set_alias(alias, collection)
+            (making / "collections" / alias).symlink_to(collection)
+        _move(making / "collections", data.folder / "collections")
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return contents
@@ -173,6 +179,7 @@ def _targets(
             raise InvalidRequest(f"The backup has no collection {name!r}; it has {present}.")
     if into is None:
         return {name: name for name in selected}
+    check_name(into)
     if len(selected) != 1:
         raise InvalidRequest(
             f"The backup has {len(selected)} collections, but one was expected; name one."
@@ -180,15 +187,24 @@ def _targets(
     return {selected[0]: into}
 
 
-def _check_free(data: Data, names: Iterable[str]) -> None:
-    taken = {*data.names(), *data.aliases()}
-    clashes = sorted(taken.intersection(names))
+def _check_free(data: Data, names: Iterable[str], aliases: Collection[str]) -> None:
+    stored = data.aliases()
+    clashes = sorted({*data.names(), *stored}.intersection([*names, *aliases]))
     if clashes:
-        raise CollectionExists(
-            f"A collection or an alias {clashes[0]!r} exists already, and nothing was restored. "
-            f"Delete it, or restore into another folder.",
-            field="collection",
+        raise _taken(clashes[0])
+    if len(stored) + len(aliases) > MAX_ALIASES:
+        raise LimitExceeded(
+            f"The backup has {len(aliases)} aliases, and with the {len(stored)} that exist they "
+            f"are more than {MAX_ALIASES}. Delete some, or restore into another folder."
         )
+
+
+def _taken(name: str) -> CollectionExists:
+    return CollectionExists(
+        f"A collection or an alias {name!r} exists already, and nothing was restored. "
+        f"Delete it, or restore into another folder.",
+        field="collection",
+    )
 
 
 # -- the files ------------------------------------------------------------------------------
@@ -197,7 +213,7 @@ def _check_free(data: Data, names: Iterable[str]) -> None:
 def _unpack(
     files: Iterator[PlainFile],
     contents: BackupContents,
-    selected: set[str],
+    places: Mapping[str, Path],
     making: Path,
     on_progress: OnStage,
 ) -> None:
@@ -211,8 +227,8 @@ def _unpack(
             raise Damaged(
                 f"{file.name} has {file.size} bytes in the backup, but its manifest says {size}."
             )
-        if file.name in selected:
-            _extract(file, making / file.name, digest)
+        if file.name in places:
+            _extract(file, places[file.name], digest)
             os.utime(making)  # it is in use: nothing removes it as left over
         read += size
         on_progress("read", read / max(contents.size, 1))
@@ -223,8 +239,9 @@ def _unpack(
 def _extract(file: PlainFile, target: Path, digest: str) -> None:
     computed = hashlib.sha256()
     try:
-        target.parent.mkdir(parents=True)
-        with open(target, "xb") as written:
+        target.parent.mkdir(mode=0o700)
+        target.touch(mode=0o600, exist_ok=False)
+        with open(target, "wb") as written:
             for chunk in file.content:
                 computed.update(chunk)
                 written.write(chunk)
@@ -270,14 +287,38 @@ def _check_as_request(settings: Settings) -> None:
         parse_type(settings.values, field="values")
 
 
-def _move(making: Path, data: Data, targets: Mapping[str, str]) -> None:
-    (data.folder / "collections").mkdir(exist_ok=True)
-    for name, target in targets.items():
+def _move(making: Path, collections: Path) -> None:
+    """Move all collections and aliases of one folder into another, or none.
+
+    Raises:
+        CollectionExists: a name was taken meanwhile.
+        CannotWrite: the disk does not take them.
+    """
+    try:
+        making.rename(collections)
+    except OSError:  # there are collections already
+        _move_each(making, collections)
+    sync_folder(collections)
+    sync_folder(collections.parent)
+
+
+def _move_each(making: Path, collections: Path) -> None:
+    moved: list[Path] = []
+    # An alias after the collection that it leads to.
+    for path in sorted(making.iterdir(), key=Path.is_symlink):
+        target = collections / path.name
         try:
-            (making / "collections" / name).rename(data.folder / "collections" / target)
-        except OSError as error:
-            raise CollectionExists(
-                f"The collection {target!r} was created meanwhile and stays as it is ({error}).",
-                field="collection",
-            ) from None
-    sync_folder(data.folder / "collections")
+            if path.is_symlink():  # renamed, it would replace another one
+                target.symlink_to(path.readlink())
+            else:
+                path.rename(target)
+        except BaseException as error:
+            is_taken = os.path.lexists(target)
+            for done in reversed(moved):
+                done.unlink() if done.is_symlink() else done.rename(making / done.name)
+            if not isinstance(error, OSError):
+                raise
+            if not is_taken:
+                raise CannotWrite(f"{target} cannot be written ({error}).") from error
+            raise _taken(target.name) from None
+        moved.append(target)

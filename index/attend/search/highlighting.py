@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import threading
 from collections.abc import Collection, Sequence
@@ -10,7 +9,7 @@ from collections.abc import Collection, Sequence
 from attend.api.answers import Highlight
 from attend.search.listing import Match
 from attend.store import CollectionStore
-from attend.store.tokens import SPLIT, is_letter, quoted, readable, traced_text
+from attend.store.tokens import SPLIT, is_letter, letter_spans, quoted, readable, traced_text
 from attend.store.words import TOKENIZER
 
 BEGIN, END = "\ufdd0", "\ufdd1"
@@ -71,7 +70,7 @@ def word_spans(
     traced = [traced_text(readable(text.translate(_BLANK))) for text in texts]
     marked = _marked(pattern, [text for text, _ in traced])
     return [
-        _merged([*_spans(with_marks), *_occurrences(letters, text)], places)
+        _merged([*_spans(with_marks), *letter_spans(text, letters)], places)
         for with_marks, (text, places) in zip(marked, traced, strict=True)
     ]
 
@@ -107,12 +106,6 @@ def _spans(marked: str) -> list[Span]:
         spans.append((length, length + len(inside)))
         length += len(inside) + len(after)
     return spans
-
-
-def _occurrences(letters: Sequence[str], text: str) -> list[Span]:
-    if not letters:
-        return []
-    return [match.span() for match in re.finditer("|".join(map(re.escape, letters)), text)]
 
 
 def _merged(spans: Sequence[Span], places: Sequence[Span] | None) -> list[Span]:

@@ -8,14 +8,17 @@ markitdown reads no .eml: Python's e-mail parser does, and needs the converter f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from email import message_from_bytes
 from email.message import EmailMessage
-from email.policy import default
+from email.policy import EmailPolicy
 from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from attend.source.rows import SAMPLE_ROWS, Unusable
 from attend.types import Json
@@ -28,6 +31,12 @@ CONVERTERS = {
     ".msg": "OutlookMsgConverter",
 }
 """Ending → the class of `markitdown.converters`."""
+
+MAX_HEADER = 2000
+"""Characters of an e-mail's header that are read: Python's parser takes quadratic time for it."""
+
+SECONDS, SECONDS_PER_MIB = 60.0, 10.0
+"""The time for one file: its parsers have regular expressions that take quadratic time, too."""
 
 EMAIL = ".eml"
 CONVERTIBLE = frozenset({*CONVERTERS, EMAIL})
@@ -60,8 +69,10 @@ def convert(path: Path) -> Converted:
 def _converted(path: Path, _modified: int) -> Converted:
     ending = path.suffix.lower()
     reader: Callable[[bytes, str], Converted] = _email if ending == EMAIL else _markdown
+    data = path.read_bytes()
     try:
-        document = reader(path.read_bytes(), ending)
+        with _limited(SECONDS + SECONDS_PER_MIB * len(data) / 2**20):
+            document = reader(data, ending)
     except Unusable:
         raise
     except Exception as error:  # of any of the parsers, for a broken file
@@ -76,15 +87,43 @@ def _converted(path: Path, _modified: int) -> Converted:
     return document
 
 
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise Unusable after some time; only in the main thread, where alone Python can do that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise Unusable(
+            f"The file was not read within {seconds:.0f} s. Open it in a program for such files "
+            f"and save it as text."
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    # Again and again, as a parser may catch it.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _markdown(data: bytes, ending: str) -> Converted:
     result = _converter(ending).convert(BytesIO(data), _stream_info()(extension=ending))
     title = result.title.strip() if result.title else None
     return Converted(_tidy(result.markdown), title)
 
 
+class _BriefHeaders(EmailPolicy):
+    def header_fetch_parse(self, name: str, value: str) -> Any:
+        return super().header_fetch_parse(name, value[:MAX_HEADER])
+
+
 def _email(data: bytes, _ending: str) -> Converted:
     """Read an e-mail; a body of HTML alone is converted."""
-    message = message_from_bytes(data, policy=default)
+    message = message_from_bytes(data, policy=_BriefHeaders())
     assert isinstance(message, EmailMessage)
     body = message.get_body(("plain", "html"))
     content = "" if body is None else body.get_content()

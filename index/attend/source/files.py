@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import zip_longest
@@ -291,7 +292,7 @@ class TabDelimited(Delimited):
 
 def check_names(source: str, names: list[str]) -> None:
     """Raise SourceError if several columns have one name."""
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise SourceError(
             f"{source} has several columns named {listed(repeated)}. Give each its own name."
             f"{headless(names)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -20,12 +19,11 @@ MARKDOWN = frozenset({".md", ".markdown"})
 TEXT_SUFFIXES = MARKDOWN | {".txt", ".rst"}
 DOCUMENT_SUFFIXES = TEXT_SUFFIXES | CONVERTIBLE
 
-_FRONT_MATTER = re.compile(
-    r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
-)
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#*)?$")
-_UNDERLINE = re.compile(r"={3,}[ \t]*$")
-_FENCE = re.compile(r" {0,3}(?:```|~~~)")
+MAX_FRONT_MATTER = 1 << 16
+"""Characters of front matter; a longer text between two rules is text. PyYAML reads 0.1 MB/s."""
+
+MAX_DEPTH = 50
+"""Lists and mappings within one another in front matter: PyYAML takes quadratic time for them."""
 
 
 class TextFolder(FileSource):
@@ -119,19 +117,21 @@ def _text_rows(path: Path, name: str, encoding: str | None) -> Iterator[Row | Ro
         yield RowProblem(f"{name}:{line}", f"The line is not {kind}. {SAVE_AS}", skips=True)
         return
     fields: Mapping[str, Json] = {}
-    if path.suffix.lower() in MARKDOWN:
+    if path.suffix.lower() in MARKDOWN and (parts := _divided(text)) is not None:
         try:
             fields, text = front_matter(text)
-        except yaml.YAMLError as error:
+        # For some texts, its constructors raise what int, date or a dict raises.
+        except Exception as error:
             mark = getattr(error, "problem_mark", None)
             line = 2 if mark is None else mark.line + 2  # the first line is ---
-            fault = getattr(error, "problem", None) or str(error)
+            fault = getattr(error, "problem", None) or str(error).partition("\n")[0]
             yield RowProblem(
                 f"{name}:{line}",
-                f"The front matter is no valid YAML ({fault}), and is left out. Quote its texts.",
+                f"The front matter is no valid YAML ({fault:.200}), and is left out. Quote its "
+                f"texts.",
                 rejects=False,
             )
-            text = text[_FRONT_MATTER.match(text).end() :]  # type: ignore[union-attr]
+            text = parts[1]
     title = fields.get("title")
     if not text.strip():
         raise Unusable("The file is empty. Write a text into it, or remove it.")
@@ -158,15 +158,36 @@ def front_matter(text: str) -> tuple[Mapping[str, Json], str]:
     >>> front_matter("---\\ntitle: Ships\\ntags: [sea, sail]\\n---\\nA ship sails.")
     ({'title': 'Ships', 'tags': ['sea', 'sail']}, 'A ship sails.')
     """
-    match = _FRONT_MATTER.match(text)
-    if match is None:
+    parts = _divided(text)
+    if parts is None:
         return {}, text
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(match[1])):
-        raise yaml.YAMLError("it has an alias, which can expand to gigabytes")
-    fields = yaml.safe_load(match[1])
+    depth = 0
+    for event in yaml.parse(parts[0]):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, which can expand to gigabytes")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"it is nested more than {MAX_DEPTH} deep")
+    fields = yaml.safe_load(parts[0])
     if not isinstance(fields, Mapping):  # a rule and some text, and no fields
         return {}, text
-    return {str(name): to_json(cell) for name, cell in fields.items()}, text[match.end() :]
+    return {str(name): to_json(cell) for name, cell in fields.items()}, parts[1]
+
+
+def _divided(text: str) -> tuple[str, str] | None:
+    """Return the lines of front matter and the text after it, or None without front matter."""
+    first, _, rest = text.removeprefix("\ufeff").partition("\n")
+    if first.rstrip(" \t\r") != "---":
+        return None
+    start = 0
+    while start < min(len(rest), MAX_FRONT_MATTER):
+        stop = rest.find("\n", start)
+        stop = len(rest) if stop < 0 else stop
+        if rest[start:stop].rstrip(" \t\r") in ("---", "..."):
+            return rest[:start], rest[stop + 1 :]
+        start = stop + 1
+    return None
 
 
 def heading(text: str) -> str | None:
@@ -179,12 +200,24 @@ def heading(text: str) -> str | None:
     """
     fenced, previous = False, ""
     for line in text.splitlines():
-        if _FENCE.match(line):
+        is_code = line[:4].expandtabs(4).startswith("    ")
+        bare = "" if is_code else line.strip(" \t")
+        if bare.startswith(("```", "~~~")):
             fenced = not fenced
         elif not fenced:
-            if (match := _HEADING.match(line)) and match[1]:
-                return match[1]
-            if _UNDERLINE.match(line) and previous.strip():
+            if title := _heading(bare):
+                return title
+            if bare.startswith("===") and not bare.strip("=") and previous.strip():
                 return previous.strip()
         previous = line
     return None
+
+
+def _heading(line: str) -> str:
+    """Return the text of a line such as `## Setup ##`, "" for any other line."""
+    text = line.lstrip("#")
+    if not 1 <= len(line) - len(text) <= 6 or not text.startswith((" ", "\t")):
+        return ""
+    text = text.strip(" \t")
+    open_end = text.rstrip("#")
+    return open_end.rstrip(" \t") if open_end.endswith((" ", "\t")) else text

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +120,10 @@ def open_table(path: Path, table: str) -> SqliteTable:
             vector, width, faults = _vectors(database, table, columns)
     except sqlite3.Error as error:
         raise unreadable(path, error, NO_DATABASE) from error
+    except UnicodeDecodeError:  # Python reads the names of columns as UTF-8
+        raise SourceError(
+            f"{path} has a column in {table!r} whose name is not UTF-8. Give it another name."
+        ) from None
     if key == ROWID and ROWID not in columns:
         columns = (ROWID, *columns)
     name = f"{path.name}:{table}"
@@ -277,15 +280,38 @@ def _columns(name: str, schema: pa.Schema) -> tuple[dict[str, Convert], list[str
 
 def _rows(
     name: str, batches: Iterable[pa.RecordBatch], columns: Mapping[str, Convert]
-) -> Iterator[Row]:
-    numbers = count(1)
+) -> Iterator[Row | RowProblem]:
+    start = 1
     for batch in batches:
-        lists = [
-            [convert(cell) for cell in whole_microseconds(batch.column(column)).to_pylist()]
-            for column, convert in columns.items()
-        ]
-        for cells in zip(*lists, strict=True):
-            yield Row(f"{name}:{next(numbers)}", dict(zip(columns, cells, strict=True)))
+        try:
+            rows = _row_cells(batch, columns)
+        except (ValueError, OverflowError):  # Python has no such time: find its row
+            rows = [_one_row(batch.slice(row, 1), columns) for row in range(batch.num_rows)]
+        for number, cells in enumerate(rows, start):
+            place = f"{name}:{number}"
+            yield RowProblem(place, cells) if isinstance(cells, str) else Row(place, cells)
+        start += batch.num_rows
+
+
+def _row_cells(
+    batch: pa.RecordBatch, columns: Mapping[str, Convert]
+) -> list[Mapping[str, Json] | str]:
+    lists = [
+        [convert(cell) for cell in whole_microseconds(batch.column(column)).to_pylist()]
+        for column, convert in columns.items()
+    ]
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*lists, strict=True)]
+
+
+def _one_row(batch: pa.RecordBatch, columns: Mapping[str, Convert]) -> Mapping[str, Json] | str:
+    """Return the cells of a batch of one row, or the reason why it cannot be used."""
+    try:
+        return _row_cells(batch, columns)[0]
+    except (ValueError, OverflowError) as error:
+        return (
+            f"The row cannot be read: {str(error).rstrip('.')}. Write times between the years 1 "
+            f"and 9999, in a zone that exists."
+        )
 
 
 def holds_bytes(kind: pa.DataType) -> bool:

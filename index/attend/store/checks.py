@@ -119,6 +119,7 @@ _JSON = [
         f"{{}} rows of {table} have no JSON as {column}.",
     )
     for table, column in (
+        ("settings", "value"),
         ("documents", "fields"),
         ("documents", "value"),
         ("documents", "payload"),

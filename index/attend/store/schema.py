@@ -10,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate
 from typing import NamedTuple
 
 from sqlite_utils import Database
@@ -42,8 +41,8 @@ MAX_DEPTH = 200
 """Objects and lists within one another, in JSON that strangers stored: writers of JSON end at 254,
 and what walks such a tree in Python not far beyond."""
 
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-_BRACKET = re.compile(r"[\[\]{}]")
+_SIGN = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
+"""What JSON is nested by: quotes and brackets; `\\"` within a text is none."""
 
 _DEEP = {
     "documents": ("fields", "value", "payload"),
@@ -201,5 +200,12 @@ def depth_problems(db: Database) -> Iterator[str]:
 def _is_deep(text: str) -> bool:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
-    brackets = _BRACKET.findall(_TEXT.sub("", text))
-    return max(accumulate(1 if sign in "[{" else -1 for sign in brackets), default=0) > MAX_DEPTH
+    depth, is_text = 0, False
+    for match in _SIGN.finditer(text):
+        if (sign := match[0]) == '"':
+            is_text = not is_text
+        elif not is_text:
+            depth += (sign in "[{") - (sign in "]}")
+            if depth > MAX_DEPTH:
+                return True
+    return False

@@ -13,7 +13,7 @@ import json
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -128,6 +128,22 @@ def phrases(text: str) -> tuple[str, list[str]]:
 def is_letter(word: str) -> bool:
     """Return whether a word is one letter of an unspaced script, which begins longer tokens."""
     return _LETTER.fullmatch(word) is not None
+
+
+def letter_spans(text: str, letters: Collection[str]) -> list[tuple[int, int]]:
+    """Return where such letters stand in a text, also as the beginning of one with more marks.
+
+    >>> letter_spans("กั ข", ["ก", "ข"])
+    [(0, 1), (3, 4)]
+    """
+    # By a set: thousands of alternatives would be tried at each place.
+    wanted, lengths = set(letters), sorted(set(map(len, letters)))
+    return [
+        (match.start(), match.start() + length)
+        for match in (_LETTER.finditer(text) if wanted else ())
+        for length in lengths
+        if length <= len(match[0]) and match[0][:length] in wanted
+    ]
 
 
 def quoted(word: str) -> str:

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import io
 import json
+import os
 import sqlite3
 import tarfile
 import tempfile
@@ -20,7 +21,14 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.errors import CollectionExists, Conflict, Damaged, InvalidRequest, UnknownCollection
+from attend.errors import (
+    CollectionExists,
+    Conflict,
+    Damaged,
+    InvalidRequest,
+    LimitExceeded,
+    UnknownCollection,
+)
 from attend.exchange import backup, restore_backup, save_backup
 from attend.keys.files import scratch_beside
 from attend.verify import verify
@@ -146,6 +154,79 @@ def test_nothing_is_overwritten(data, tmp_path):
         save_backup(data, tmp_path / "none.tar", ["nothing"])
     assert not (tmp_path / "none.tar").exists()
     save_backup(data, target, force=True)
+
+
+@pytest.mark.parametrize("taken", ["films", "novels"])
+def test_all_of_a_backup_is_restored_or_nothing(data, tmp_path, taken):
+    """A name that is taken while the backup is read, after others could have been moved."""
+    save_backup(data, tmp_path / "all.tar")
+    other = vector_data(tmp_path / "other")
+    other.create("here", dimension=4)
+
+    def take(stage, share):
+        if stage.startswith("check") and taken not in {*other.names(), *other.aliases()}:
+            if taken == "films":
+                other.create("films", dimension=2)
+            else:
+                other.set_alias("novels", "here")
+
+    for on_progress in (take, lambda stage, share: None):
+        with (
+            open(tmp_path / "all.tar", "rb") as file,
+            pytest.raises(CollectionExists, match=f"'{taken}' exists already, and nothing was"),
+        ):
+            restore_backup(file, other, on_progress=on_progress)
+        assert set(other.names()) == {"here"} | ({taken} & {"films"})
+        assert other.aliases() == ({"novels": "here"} if taken == "novels" else {})
+        assert [path.name for path in other.folder.iterdir()] == ["collections"]
+    other.drop_alias("novels") if taken == "novels" else other.drop("films")
+    with open(tmp_path / "all.tar", "rb") as file:
+        restore_backup(file, other)
+    assert other.names() == ["books", "films", "here"]
+    assert other.aliases() == {"novels": "books"}
+    assert other.collection("novels").info().documents == 59
+    other.close()
+
+
+def test_more_aliases_than_are_allowed_restore_nothing(data, tmp_path, monkeypatch):
+    save_backup(data, tmp_path / "all.tar")
+    monkeypatch.setattr("attend.exchange.restore.MAX_ALIASES", 1)
+    other = vector_data(tmp_path / "other")
+    other.set_alias("here", other.create("mine", dimension=2).name)
+    with (
+        open(tmp_path / "all.tar", "rb") as file,
+        pytest.raises(LimitExceeded, match="1 aliases, and with the 1 that exist"),
+    ):
+        restore_backup(file, other)
+    assert other.names() == ["mine"]
+    other.close()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_only_the_owner_reads_what_was_restored(data, tmp_path, exists):
+    save_backup(data, tmp_path / "all.tar")
+    folder = tmp_path / "other"
+    before = os.umask(0o022)
+    try:
+        if exists:
+            folder.mkdir()
+        other, _ = restored(tmp_path / "all.tar", folder)
+        other.close()
+    finally:
+        os.umask(before)
+    modes = {path: path.lstat().st_mode & 0o077 for path in folder.rglob("*")}
+    assert not any(mode for path, mode in modes.items() if not path.is_symlink()), modes
+    assert exists or folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("into", ["../books", "", "a/b"])
+def test_a_collection_is_restored_under_a_valid_name(data, tmp_path, into):
+    save_backup(data, tmp_path / "all.tar", ["books"])
+    with (
+        open(tmp_path / "all.tar", "rb") as file,
+        pytest.raises(InvalidRequest, match="is no collection name"),
+    ):
+        restore_backup(file, data, into=into)
 
 
 @pytest.mark.parametrize(

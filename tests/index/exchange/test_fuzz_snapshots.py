@@ -9,7 +9,9 @@ import io
 import json
 import random
 import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ BATCHES = 8
 NASTY = (
     None, 0, -1, 1, 2**31, 2**53, 2**63 - 1, -(2**63), 1e308, 9e999, 0.5, "", "x", "-1", "[]", "{}",
     "null", "true", "1e999", "[" * 5000, '{"a":' * 3000, "NaN", "\x00", "é" * 99, b"", b"\xff" * 16,
-    b"\x00" * 15, '{"a":1}', "9" * 400, "a/../../b",
+    b"\x00" * 15, '{"a":1}', "9" * 400, "a/../../b", "[" * 300 + '"' + '\\"' * 9000,
+    '{"a": "' * 300, '["\\', "[" * 300 + "\\" * 9001,
 )  # fmt: skip
 NASTY_BYTES = (
     b"", b"0", b"-1", b"00000000000", b"77777777777", b"\x80" + b"\xff" * 11, b"\xff" * 12,
@@ -291,6 +294,51 @@ def test_mutated_snapshots_are_refused_or_equal(
         assert files_in(data.folder) == [], number
     data.close()
     assert min(outcomes.values()) > 5, outcomes
+
+
+@pytest.mark.parametrize("table", ["settings", "documents", "interactions", "projections"])
+def test_texts_without_an_end_hold_nobody_up(snapshot: bytes, tmp_path: Path, table: str) -> None:
+    """Texts in JSON that never end, and look as if they might at each of 60,000 quotes."""
+    data = vector_data(tmp_path / "data")
+    data.folder.mkdir()
+    evil = "[" * 300 + '"' + '\\"' * 60_000
+    sql = {
+        "settings": "INSERT INTO settings VALUES ('any', ?)",
+        "documents": "UPDATE documents SET payload = ?",
+        "interactions": "UPDATE interactions SET value = ?",
+        "projections": "UPDATE projections SET note = ?",
+    }[table]
+    content = changed(snapshot, tmp_path, lambda db: db.execute(sql, [evil]))
+    sent = repacked(snapshot, content)
+    begun = time.monotonic()
+    with pytest.raises(Damaged, match=f"rows of {table} have no JSON"):
+        restore_backup(io.BytesIO(sent), data, into="copy")
+    assert time.monotonic() - begun < 20  # quadratic, it would take a minute and more
+    assert files_in(data.folder) == []
+    data.close()
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_deep"),
+    [
+        ('{"a":' + "[" * 199 + "]" * 199 + "}", False),
+        ('{"a":' + "[" * 200 + "]" * 200 + "}", True),
+        ('{"a": "' + "[" * 500 + '\\"' + "[" * 500 + '\\\\"}', False),
+        ('{"a": "\\\\", "b":' + "[" * 200 + "]" * 200 + "}", True),
+        ('{"a": [' + "[1, {}], " * 500 + "0]}", False),
+    ],
+)
+def test_brackets_are_deep_outside_texts_only(
+    snapshot: bytes, tmp_path: Path, payload: str, is_deep: bool
+) -> None:
+    data = vector_data(tmp_path / "data")
+    content = changed(
+        snapshot, tmp_path, lambda db: db.execute("UPDATE documents SET payload = ?", [payload])
+    )
+    problem = pytest.raises(Damaged, match="nested more than 200 deep")
+    with problem if is_deep else nullcontext():
+        restore_backup(io.BytesIO(repacked(snapshot, content)), data, into="copy")
+    data.close()
 
 
 def test_the_snapshot_itself_is_restored(snapshot: bytes, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
 from email.message import EmailMessage
 from io import BytesIO
 from pathlib import Path
@@ -157,6 +159,22 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
     assert "pip install 'attend-retrieval[documents]'" in problem.reason
     # The document may be indexed already: a build with --sync must not take it for deleted.
     assert (problem.rejects, problem.skips) == (True, True)
+
+
+def test_a_document_that_takes_too_long_is_named(tmp_path, monkeypatch):
+    """An HTML file of 60 kB, which Python's parser reads in quadratic time: within minutes."""
+    monkeypatch.setattr(converting, "SECONDS", 0.3)
+    (tmp_path / "a.html").write_bytes(b"<p>whale" + b'<a b="' * 10_000)
+    (tmp_path / "b.html").write_bytes(html("A ship sails."))
+    before = signal.getsignal(signal.SIGALRM)
+    begun = time.monotonic()
+    rows = rows_of(tmp_path)
+    assert time.monotonic() - begun < 20
+    assert "was not read within 1 s" in rows["a.html"].reason
+    assert (rows["a.html"].rejects, rows["a.html"].skips) == (True, True)
+    assert "A ship sails." in rows["b.html"].cells["text"]
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_front_matter_becomes_payload_and_is_no_text(tmp_path):
