@@ -27,7 +27,8 @@ from attend import AttendError, Collection, Data, Document
 from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
-from attend.projection import Projection, given, identity, split_heads
+from attend.projection import Projection, given, identity
+from tests.index.helpers import split_heads
 
 NAMES = (f"collection-{number}" for number in itertools.count())
 

@@ -19,7 +19,8 @@ from scipy.special import softmax
 from attend import Answer, Collection, Data
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.projection import given, lsi, spectrum, split_heads, tensors
+from attend.projection import given, lsi, spectrum, tensors
+from tests.index.helpers import split_heads
 
 Vectors = Mapping[str, ArrayLike]
 New = Callable[..., Collection]

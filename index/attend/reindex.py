@@ -12,17 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from attend.api.documents import CollectionSettings
 from attend.build import WINDOW
 from attend.collection import Collection
 from attend.data import Data
 from attend.encoder import canonical_name
 from attend.errors import CollectionExists, Conflict, InvalidRequest
-from attend.store import Store, StoredDocument
-from attend.store.connections import put_settings
+from attend.item_weights import ItemWeights
+from attend.store import ROLES, Store, StoredDocument, StoredProjection
 from attend.store.copying import FeedbackCopier, count_own_vectors, digests
 from attend.training.encoders import compare_encoders
+from attend.training.interactions import ITEMS
 from attend.training.task import NothingToLearn, StageWatch
+from attend.training.version import objective_of
 from attend.types import Document, Json, OnStage
+from attend.versions import Version
 
 SPARE = "-spare"
 """The end of a spare collection's name."""
@@ -42,6 +48,8 @@ class Reindexed:
         spare: the name of the other collection: the one before, or the one that did not switch.
         switched: whether the collection answers with another encoder now.
         encoded: the texts that were encoded.
+        left: a sentence for each version that answered before the switch and does not now: it
+            was learned in the embeddings of the encoder before.
         comparison: the figures of the promotion test by split; empty if nothing was compared.
     """
 
@@ -55,6 +63,7 @@ class Reindexed:
     encoded: int
     examples: int
     interactions: int
+    left: Sequence[str]
     comparison: Mapping[str, Mapping[str, Json]]
     seconds: float
 
@@ -136,10 +145,13 @@ class _Move:
         self._stores = _local(source), _local(target)
         self._on_stage = on_stage
         self._copied: Mapping[str, bytes] = {}
-        self._revision = -1
+        self._revision = -1, -1
         self._encoded = 0
-        self._stores[1].put_settings({"replaced": None})
+        self._left: list[str] = []
         self._feedback = FeedbackCopier(*self._stores, target.encoder().encode_queries)
+        if self._stores[1].settings().get("replaced") is not None:
+            # It takes writes again, and stays one that has answered: a rollback can be repeated.
+            self._stores[1].put_settings({"replaced": False})
 
     def follow(self) -> None:
         """Write what the source has, and what it gets meanwhile."""
@@ -150,12 +162,19 @@ class _Move:
     def switch(self) -> None:
         """Let the target take the source's name, with every write that the source took."""
         self.follow()
-        source = self._stores[0]
+        self._left = [
+            _left_sentence(version, self._source.settings.encoder)
+            for role in ROLES
+            if (version := self._stores[0].active(role)) is not None
+            and _is_learned(version)
+            and not (role == "recommend" and self._carry(version))
+        ]
+        # First: they count from the moment that the folder has this name.
+        self._stores[0].record("spare_of", self._source.name)
+        self._stores[0].record("replaced", self._target.name)
         # Writers wait from here on, and then find that the collection was replaced.
-        with source.connections.writing() as db:
+        with self._stores[0].connections.writing():
             self._catch_up()
-            marks: dict[str, Json] = {"spare_of": self._source.name}
-            put_settings(db, {**marks, "replaced": self._target.settings.encoder})
             self._data._exchange(self._source.name, self._target.name)
         self._on_stage("switching", 1.0)
 
@@ -175,6 +194,7 @@ class _Move:
             encoded=self._encoded,
             examples=store.example_count(),
             interactions=store.interaction_counts()[0],
+            left=self._left,
             comparison=decision.comparison,
             seconds=round(time.perf_counter() - started, 3),
         )
@@ -195,10 +215,61 @@ class _Move:
         self._copied, self._revision = documents, revision
         return True
 
+    def _carry(self, version: StoredProjection) -> bool:
+        """Let the target recommend by the same weights between documents, if it has no version.
+
+        Returns: whether it does. Only a closed form without attention holds for any encoder.
+        """
+        before, after = self._stores
+        origin, present = f"{version.version} {version.fingerprint}", after.active("recommend")
+        carried = None if present is None else present.note.get("carried")
+        if carried == origin:
+            return True
+        terms = before.version(version.version).terms.get(ITEMS)
+        plain = (version.report.get("chosen") or {}).get("recipe") == "none"
+        if terms is None or not plain or (present is not None and carried is None):
+            return False
+        documents = before.documents(terms.rows, texts=False)
+        ids = {row: document.id for row, document in documents.items()}
+        rows = after.rows_of(list(ids.values()))
+        sources = np.array([row for row in ids if ids[row] in rows], dtype=np.int64)
+        targets = np.array([rows[ids[row]] for row in sources.tolist()], dtype=np.int64)
+        order = np.argsort(targets)
+        weights = ItemWeights.unpacked(terms).matrix(sources)[order][:, order]
+        settings, mean = self._target.settings, self._target.views.mean()
+        unit, scorer = settings.unit_embeddings, settings.scorer
+        projection = Version.centred(mean, unit=unit, scorer=scorer).projection.materialised()
+        number = after.add_projection(
+            projection.kind,
+            projection.to_bytes(),
+            projection.fingerprint,
+            {**version.note, "carried": origin},
+            tuning=version.tuning,
+            # Without the last interaction that it knows, whose number is another here.
+            report={**version.report, "last_interaction": -1},
+            terms={ITEMS: ItemWeights.of(targets[order], weights).packed()},
+            role="recommend",
+        )
+        self._target.activate(number)
+        return True
+
     def _write(self, ids: Sequence[str]) -> None:
         documents = sorted(self._source.store.find(ids).values(), key=lambda one: one.row)
         written = self._target.write([_as_new(document) for document in documents])
         self._encoded += written.encoded
+
+
+def _is_learned(version: StoredProjection) -> bool:
+    return version.kind != "identity" or bool(version.tuning) or bool(version.report)
+
+
+def _left_sentence(version: StoredProjection, encoder: str | None) -> str:
+    objective = objective_of(version)
+    again = "learn it" if objective is None else f"'attend train --objective {objective}' learns it"
+    return (
+        f"Version {version.version} ({version.role}) is for embeddings of {encoder} and was left "
+        f"there; {again} again."
+    )
 
 
 def _as_new(stored: StoredDocument) -> Document:
@@ -228,21 +299,23 @@ def _spare_with(data: Data, source: Collection, encoder: str) -> Collection:
     data.capabilities.check("reindex")
     _check_texts(source, encoder)
     name = _spare_name(source.name)
-    settings: dict[str, Any] = {**source.settings.stored(), "encoder": encoder}
-    del settings["dimension"]
-    if name in data.names():
-        spare = data.collection(name)
+    spare = data.collection(name) if name in data.names() else None
+    if spare is not None:
         if spare.store.settings().get("spare_of") != source.name and spare.store.counts()[0]:
             raise CollectionExists(
                 f"The collection {name!r} exists, and its name is needed for the new index; give "
                 f"it another name or drop it.",
                 field="collection",
             )
-        if spare.settings.encoder == canonical_name(encoder):
-            return spare
-        data.drop(name)
-    spare = data.create(name, **settings)
-    spare.store.put_settings({"spare_of": source.name})
+        if spare.settings.encoder != canonical_name(encoder):
+            data.drop(name)
+            spare = None
+    if spare is None:
+        stored: dict[str, Any] = {**source.settings.stored(), "encoder": encoder}
+        fields = CollectionSettings.model_fields.keys() - {"dimension"}
+        settings = {field: stored[field] for field in fields}  # all others are copied
+        spare = data.create(name, **settings)
+    spare.store.put_settings({"spare_of": source.name})  # before any document is in it
     return spare
 
 

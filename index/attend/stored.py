@@ -24,6 +24,7 @@ from attend.search.values import facets_by_name, filter_hints
 from attend.settings import Settings
 from attend.store import Role, StoredDocument, compile_filter
 from attend.store.filters import by_value
+from attend.store.selection import whole_number
 from attend.types import Document, Json, OnStage
 from attend.values import merged, parse_type
 from attend.versioned import VersionedCollection
@@ -177,11 +178,13 @@ class StoredCollection(VersionedCollection):
         predicate = compile_filter(filter or {})
         listing = fingerprint("documents", predicate.key)
         after = 0 if cursor is None else int(place(cursor, listing, 1)[0])
-        total = self.store.count(predicate) if filter else self.store.counts()[0]
-        documents = self.store.scroll(after, limit + 1, predicate)
+        limit = whole_number(limit, "limit", 0, 2**31)
+        with self.store.reading():
+            total = self.store.count(predicate) if filter else self.store.counts()[0]
+            documents = self.store.scroll(after, limit + 1, predicate)
+            hints = None if total else filter_hints(self.store, filter)
         more = len(documents) > limit > 0
         end = cursor_of(listing, [documents[limit - 1].row]) if more else None
-        hints = None if total else filter_hints(self.store, filter)
         return Page(documents[:limit], end, total, hints)
 
     def facets(
@@ -351,13 +354,15 @@ class StoredCollection(VersionedCollection):
         """
         self._refresh()
         store, view, now = self.store, self.views.current(), self.settings
-        (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
+        with store.reading():
+            (documents, keys), (interactions, users) = store.counts(), store.interaction_counts()
+            examples, questions = store.example_count(), store.question_count()
         return CollectionInfo(
             name=self.name,
             documents=documents,
             keys=keys,
-            examples=store.example_count(),
-            questions=store.question_count(),
+            examples=examples,
+            questions=questions,
             interactions=interactions,
             users=users,
             dimension=now.dimension,

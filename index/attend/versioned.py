@@ -9,6 +9,7 @@ from attend.engines.engine import OpenedCollection
 from attend.errors import InvalidRequest
 from attend.projection import Projection, lsi, pca
 from attend.store import Role, StoredProjection
+from attend.store.selection import whole_number
 from attend.types import Json
 
 
@@ -85,6 +86,7 @@ class VersionedCollection:
         >>> books.info().projection
         2
         """
+        version = whole_number(version, "version", 0, 2**53)
         if self.store.version(version).role != "predict":
             self.views.current(version)  # its keys are ready before anyone asks for them
         self.store.activate_projection(version, expected, report)

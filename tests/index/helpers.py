@@ -15,8 +15,14 @@ from scipy.special import logsumexp, softmax
 from attend.collection import Collection
 from attend.data import Data
 from attend.keys.files import Manifest, checksum
+from attend.projection import Projection, given
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, field_index
 from attend.types import Document
+
+
+def split_heads(d_in: int, heads: int, *, gates: Any = None) -> Projection:
+    """Return the identity cut into heads of d_in / heads dimensions each."""
+    return given(np.eye(d_in), np.eye(d_in), heads=heads, gates=gates, kind="identity")
 
 
 def no_encoder(name: str) -> Any:
@@ -82,6 +88,13 @@ def drop_indexes(store: Store, names: Sequence[str]) -> None:
     """Drop the indexes of fields; filters build them again."""
     with store.connections.writing() as db:
         field_index.drop(db, names)
+
+
+def integrity(store: Store) -> list[str]:
+    """Return SQLite's complaints about the file of a store."""
+    with store.connections.reading() as db:
+        lines = [str(row[0]) for row in db.execute("PRAGMA integrity_check")]
+    return [] if lines == ["ok"] else lines
 
 
 def embeddings_of(store: CollectionStore, row: int) -> np.ndarray:

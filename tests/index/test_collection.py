@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import sqlite3
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -513,6 +515,64 @@ def test_settings_that_no_search_could_use_are_refused_at_once(tmp_path, setting
     with pytest.raises(InvalidRequest, match=says):
         vector_data(tmp_path).create(**settings)
     assert vector_data(tmp_path).names() == []
+
+
+def test_a_page_and_its_total_are_of_one_moment(tmp_path, monkeypatch):
+    data = vector_data(tmp_path)
+    books = data.create("books", dimension=2)
+    books.upsert([{"id": id, "vector": [1.0, 0.0]} for id in "abc"])
+    other, scroll = vector_data(tmp_path), books.store.scroll
+
+    def later(*arguments):
+        other.collection("books").delete(["a"])
+        return scroll(*arguments)
+
+    monkeypatch.setattr(books.store, "scroll", later)
+    page = books.page()
+    assert len(page.documents) == page.total == 3
+    assert books.page().total == 2
+    other.close()
+    data.close()
+
+
+def test_numbers_of_numpy_are_numbers_and_other_values_are_refused_by_name(tmp_path):
+    data = vector_data(tmp_path)
+    books = data.create("books", dimension=2)
+    documents = [{"id": str(n), "vector": [1.0, n], "payload": {"n": n}} for n in range(4)]
+    books.upsert(documents)
+    one = np.int64(1)
+    assert books.page({"n": {"gte": one}}, limit=one).total == 3
+    assert books.page({"n": {"in": np.arange(3)}}).total == 3
+    assert books.page(types.MappingProxyType({"n": np.float32(2)})).total == 1
+    assert books.facets(["n"], {"n": one}, limit=one)["n"].distinct == 1
+    assert books.delete_matching({"n": np.int64(3)}) == 1
+    assert books.delete(id for id in ["2"]) == 1
+    books.activate(one)
+    assert books.info().projection == 1
+    day = datetime.date(2020, 1, 1)
+    refused = [
+        lambda: books.page({"n": day}),
+        lambda: books.page({"n": {1, 2}}),
+        lambda: books.page(limit=1.5),
+        lambda: books.page(limit=-1),
+        lambda: books.page(cursor=3),
+        lambda: books.facets("n"),
+        lambda: books.facets([1]),
+        lambda: books.facets(["n"], limit="1"),
+        lambda: books.delete_matching({"n": b"1"}),
+        lambda: books.delete("1"),
+        lambda: books.delete([1]),
+        lambda: books.document(1),
+        lambda: books.revise(1, {"value": 1}),
+        lambda: books.activate("1"),
+        lambda: books.add_projection(books.fit_projection("pca", 1), {"day": day}),
+    ]
+    for call in refused:
+        with pytest.raises(InvalidRequest):
+            call()
+    assert books.ids() == {"0", "1"}
+    assert books.info().projection == 1
+    data.close()
 
 
 def test_many_short_threads_leave_no_connections_behind(tmp_path):

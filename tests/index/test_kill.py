@@ -20,7 +20,7 @@ import pytest
 
 from attend.build import WINDOW
 from attend.cli import main
-from tests.index.helpers import run_index, vector_data, write_jsonl
+from tests.index.helpers import integrity, run_index, vector_data, write_jsonl
 
 KILLS = 20
 DOCUMENTS = 120 * WINDOW
@@ -128,7 +128,7 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, source, tiny_enc
 
 def check_whole(folder: Path) -> None:
     collection = vector_data(folder).collection()
-    assert collection.store.integrity() == []
+    assert integrity(collection.store) == []
     assert sorted(collection.store.all_ids()) == sorted(f"d{n}" for n in range(DOCUMENTS))
     stored = collection.store.scroll(0, DOCUMENTS)
     assert all(document.value == int(document.id[1:]) for document in stored)

@@ -23,8 +23,9 @@ def reindex_command(target: Target, encoder: str | None, rollback: bool, force: 
     Encodes all texts beside the index in use, with all values, payloads, examples and interactions,
     and what is written meanwhile. Then both are compared on the stored examples: the new encoder
     answers if its gain is significant and a loss is ruled out, or with --force; with fewer than 20
-    questions, which are too few to tell, it answers. Learned versions stay with the encoder before,
-    which is kept for --rollback. If a run is interrupted, rerun the command to resume it.
+    questions, which are too few to tell, it answers. The encoder before is kept for --rollback,
+    with the versions that were learned for it, which are named. If a run is interrupted, rerun the
+    command to resume it.
 
     Exit status: 0 if the collection switched, 1 if it did not.
 
@@ -47,7 +48,8 @@ def reindex_command(target: Target, encoder: str | None, rollback: bool, force: 
             else:
                 result = reindex.reindex(library, target.name, encoder, force=force, on_stage=bar)
     except KeyboardInterrupt:
-        interrupted("the collection is unchanged. Run the same command to go on.")
+        now = library.collection(target.name).settings.encoder
+        interrupted(f"the collection answers with {now}. To go on, run the same command again.")
     target.show(asdict(result), _as_text(asdict(result)))
     if not result.switched:
         raise SystemExit(1)
@@ -68,6 +70,7 @@ def _as_text(result: Mapping[str, Any]) -> str:
         )
     else:
         lines.append(f"{result['spare']} keeps {result['previous']}; --force switches to it.")
+    lines += result["left"]
     lines.append(
         f"{result['documents']} documents, {result['examples']} examples, "
         f"{result['interactions']} interactions; {result['encoded']} texts encoded in "

@@ -63,13 +63,13 @@ class Folder:
             _sweep(folder)
 
     def names(self) -> list[str]:
-        """The collections, without aliases, in alphabetical order."""
+        """Return the collections, without aliases, in alphabetical order."""
         results = (self.folder / "collections").glob("*/documents.db")
         names = (path.parent.name for path in results)
         return sorted(name for name in names if self.aliases.target(name) is None)
 
     def identity(self, name: str) -> object | None:
-        """The database's inode: another process may have dropped it and made one of the name."""
+        """Return the database's inode: another process may have made one of the same name."""
         try:
             # As each search asks.
             return os.stat(os.path.join(self._of(name), "documents.db")).st_ino
@@ -122,7 +122,7 @@ class Folder:
             shutil.rmtree(making, ignore_errors=True)
 
     def drop(self, name: str) -> None:
-        """The folder is renamed first: a killed deletion leaves no half a collection."""
+        """Rename the folder first: a killed deletion leaves no half a collection."""
         doomed = self.folder / f"dropped-{secrets.token_hex(8)}"
         self._of(name).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)

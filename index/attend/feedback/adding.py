@@ -243,13 +243,7 @@ def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> di
     """Return the embeddings of texts that are stored; none if the encoder has changed since."""
     if len(texts) <= FEW:
         return {}
-    learned = collection.store.examples()
-    wanted_texts = set(texts)
-    stored = {
-        text: embedding
-        for text, embedding in zip(learned.texts, learned.embeddings, strict=True)
-        if text is not None and text in wanted_texts
-    }
+    stored = collection.store.question_embeddings(texts)
     probes = list(stored)[:: max(1, len(stored) // PROBES)][:PROBES]
     encoded = _encode(collection, probes, None)
     changed = [moved(stored[text], now) for text, now in zip(probes, encoded, strict=True)]

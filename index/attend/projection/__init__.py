@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attend.projection.kinds import given, identity, lsi, mean_gates, pca, spectrum, split_heads
+from attend.projection.kinds import given, identity, lsi, mean_gates, pca, spectrum
 from attend.projection.projection import RAW_KEYS, Projection
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "mean_gates",
     "pca",
     "spectrum",
-    "split_heads",
 ]

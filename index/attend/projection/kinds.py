@@ -32,15 +32,6 @@ def identity(d_in: int, *, normalize: bool = False) -> Projection:
     )
 
 
-def split_heads(d_in: int, heads: int, *, gates: ArrayLike | None = None) -> Projection:
-    """The identity cut into `heads` blocks of d_in / heads dimensions each.
-
-    Raises InvalidRequest for heads that do not divide d_in.
-    """
-    check_heads_divide(d_in, heads, "an embedding")
-    return given(np.eye(d_in), np.eye(d_in), heads=heads, gates=gates, kind="identity")
-
-
 def given(
     w_q: ArrayLike | None,
     w_k: ArrayLike | None,

@@ -142,6 +142,7 @@ def place(cursor: str, request: str, length: int) -> list[float]:
         InvalidRequest: it is not a cursor, or one of another request.
     """
     try:
+        cursor = str(cursor)
         data = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
         belongs_to, *numbers = json.loads(data)
     except (ValueError, TypeError, RecursionError):

@@ -23,6 +23,7 @@ from attend.errors import (
     CannotWrite,
     Conflict,
     Damaged,
+    InvalidRequest,
     ReadOnly,
     Replaced,
     UnknownCollection,
@@ -166,10 +167,9 @@ class Connections:
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and FUNCTION_STOPPED in str(error):
                 raise KeyboardInterrupt from error
-            named = database_error(error, self.path)
-            if named is None:
-                raise
-            raise named from error
+            if named := database_error(error, self.path):
+                raise named from error
+            raise
         finally:
             self._write_lock.release()
 
@@ -187,10 +187,9 @@ class Connections:
             self._write_lock.release()
             if isinstance(error, sqlite3.Error) and is_over():
                 raise over_time() from error
-            named = database_error(error, self.path)
-            if named is None:
-                raise
-            raise named from error
+            if named := database_error(error, self.path):
+                raise named from error
+            raise
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -336,10 +335,12 @@ class DatabasePart:
 
     @contextmanager
     def _changing(self) -> Iterator[Database]:
-        """Open a write transaction that changes answers: readers look at the database again."""
+        """Open a write transaction that may change answers: then readers look at them again."""
         with self.connections.writing() as db:
+            before = db.conn.total_changes
             yield db
-            count_change(db)
+            if db.conn.total_changes != before:
+                count_change(db)
 
 
 def count_change(db: Database | sqlite3.Connection) -> None:
@@ -348,23 +349,26 @@ def count_change(db: Database | sqlite3.Connection) -> None:
     Raises:
         Replaced: it was; the transaction must not be committed.
     """
-    counted = db.execute(
-        "UPDATE settings SET value = value + 1 WHERE name = 'change' AND NOT EXISTS "
-        "(SELECT 1 FROM settings WHERE name = 'replaced' AND value <> 'null')"
-    )
-    if counted.rowcount:
-        return
-    replaced = "SELECT 1 FROM settings WHERE name = 'replaced' AND value <> 'null'"
-    if db.execute(replaced).fetchone():
+    # The mark names the folder that the collection has once it is replaced, and counts there alone:
+    # it is written before the folders change their names.
+    mark = db.execute(
+        "SELECT settings.value, main.file FROM settings, pragma_database_list AS main "
+        "WHERE settings.name = 'replaced' AND main.name = 'main'"
+    ).fetchone()
+    if mark is not None and json.loads(mark[0]) == Path(mark[1]).parent.name:
         raise Replaced(
             "The collection was replaced by one with another encoder, and nothing was written; "
             "open it again by its name, and write again. ('attend reindex --rollback' goes back.)"
         )
+    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
 
 
 def to_json(value: Json) -> str:
     """Return compact JSON, in ASCII: a lone surrogate is legal in JSON but not in UTF-8."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=plain)
+    except TypeError as error:
+        raise InvalidRequest(f"{value!r:.80} is no JSON ({error}); send what JSON has.") from error
 
 
 def value_json(value: Json) -> str | None:
@@ -373,8 +377,28 @@ def value_json(value: Json) -> str | None:
 
 
 def id_list(ids: Sequence[str]) -> str:
-    """Return ids for SQLite's `json_each`, which cuts a text at NUL and finds another document."""
-    return json.dumps([id for id in ids if "\x00" not in id])
+    """Return ids for SQLite's `json_each`, which cuts a text at NUL and finds another document.
+
+    Raises:
+        InvalidRequest: one text in the place of a list, or an id that is no text.
+    """
+    texts = [ids] if isinstance(ids, str) else list(ids)
+    wrong = [id for id in texts if isinstance(ids, str) or not isinstance(id, str)]
+    if wrong:
+        raise InvalidRequest(
+            f"A list of ids was expected, each a text, but {wrong[0]!r:.80} was given.", field="ids"
+        )
+    return json.dumps([id for id in texts if "\x00" not in id])
+
+
+def plain(value: Any) -> Json:
+    """Return numpy's numbers and arrays, and any mapping, as JSON has them; raise TypeError."""
+    if isinstance(value, np.generic | np.ndarray):
+        number: Json = value.tolist()
+        return number
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds {value!r:.80}")
 
 
 def stacked(blobs: Sequence[bytes]) -> Float32:
@@ -394,7 +418,7 @@ def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
     count_up(db, "settings_change")
 
 
-def count_up(db: Database, name: str) -> int:
+def count_up(db: Database | sqlite3.Connection, name: str) -> int:
     """Add one to a number among the settings, which is 0 where it is absent, and return it."""
     counted = db.execute(
         "INSERT INTO settings (name, value) VALUES (?, '1') "

@@ -1,4 +1,4 @@
-"""Copying between two databases of one library: what changed, and the feedback."""
+"""Copying between two databases of one library: what changed, the feedback and the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 
 import numpy as np
 
-from attend.store.connections import BUSY_SECONDS, count_change
+from attend.store.connections import BUSY_SECONDS, count_change, count_up
 from attend.store.database import Store
 from attend.store.tokens import register
 from attend.types import Float32
@@ -17,11 +17,23 @@ Encode = Callable[[Sequence[str]], Float32]
 """Texts of queries -> embeddings (n, d)."""
 
 
-def digests(store: Store) -> tuple[int, dict[str, bytes]]:
+OWN_SETTINGS = (
+    "encoder", "dimension", "uuid", "change", "settings_change", "projection", "recommend",
+    "predict", "foreign", "published", "texts", "forgotten",
+    "examples_replaced", "replaced", "spare_of",
+)  # fmt: skip
+"""Settings that hold for one database or one encoder alone; so do the counts of tests of its
+versions (`attend.training.task`)."""
+
+_SHARED = f"name NOT IN {OWN_SETTINGS!r} AND name NOT LIKE 'promotion_tests/%'"
+
+
+def digests(store: Store) -> tuple[tuple[int, int], dict[str, bytes]]:
     """Return the revision of a collection, and a hash of each document, in their order."""
     with store.reading() as db:
         rows = db.execute("SELECT id, key_hash, value_hash FROM documents ORDER BY row")
-        return store.state().change, {id: key + value for id, key, value in rows}
+        state = store.state()
+        return (state.change, state.settings), {id: key + value for id, key, value in rows}
 
 
 def count_own_vectors(store: Store) -> int:
@@ -34,7 +46,7 @@ def count_own_vectors(store: Store) -> int:
 
 
 class FeedbackCopier:
-    """Copies examples and interactions, and encodes the questions that have a text.
+    """Copies examples, interactions and settings, and encodes the questions that have a text.
 
     The target then has those of the source, but for examples of questions without text.
     """
@@ -45,12 +57,13 @@ class FeedbackCopier:
         self._encode = encode
 
     def copy(self) -> None:
-        """Copy the feedback; the documents that it is about are there already."""
+        """Copy feedback and settings; the documents that it is about are there already."""
         with closing(self._connect()) as db:
             self._encode_questions(db)
             db.execute("BEGIN IMMEDIATE")
             for statement in _COPY:
                 db.execute(statement)
+            count_up(db, "settings_change")
             count_change(db)
             db.execute("COMMIT")
 
@@ -63,6 +76,7 @@ class FeedbackCopier:
         )
         register(db)
         db.execute("PRAGMA foreign_keys = ON")
+        # To be read only: a transaction would lock it as well, which its own writer has locked.
         db.execute("ATTACH ? AS source", [f"{self._source.path.absolute().as_uri()}?mode=ro"])
         db.execute("CREATE TEMP TABLE encoded (hash BLOB PRIMARY KEY, text TEXT, embedding BLOB)")
         return db
@@ -126,4 +140,6 @@ _COPY = (
     "JOIN main.documents AS document ON document.id = theirs.id "
     "WHERE true ORDER BY old.id ON CONFLICT (user, document) DO NOTHING",
     "DELETE FROM main.users WHERE id NOT IN (SELECT user FROM main.interactions)",
+    f"DELETE FROM main.settings WHERE {_SHARED}",
+    f"INSERT INTO main.settings SELECT name, value FROM source.settings WHERE {_SHARED}",
 )

@@ -22,7 +22,6 @@ from attend.store.connections import (
 )
 from attend.store.documents import StoredDocuments
 from attend.store.feedback import StoredExamples, StoredInteractions
-from attend.store.fewer_words import FewerWords
 from attend.store.field_index import FieldIndexes
 from attend.store.keys import StoredKeys
 from attend.store.migrations import migrations
@@ -115,11 +114,6 @@ class Store(
             nonces = [*json.loads(row[0]), nonce][-REMEMBERED_PUBLICATIONS:]
             put_settings(db, {"published": nonces})
 
-    def integrity(self) -> list[str]:
-        """Return SQLite's complaints about the file; empty for a sound file."""
-        lines = [str(row[0]) for row in self._read().execute("PRAGMA integrity_check")]
-        return [] if lines == ["ok"] else lines
-
     def lexical_many(self, texts: Sequence[str], limit: int | None = None) -> list[Lexical]:
         with self.connections.reading() as db:
             reader = WordReader(db, self._words)
@@ -127,7 +121,7 @@ class Store(
 
     def lexical_without(self, text: str, rows: Int64, limit: int | None = None) -> Lexical:
         with self.connections.reading() as db:
-            reader = FewerWords(WordReader(db, self._words), rows)
+            reader = words.FewerWords(WordReader(db, self._words), rows)
             return words.search(reader, TOKENIZER.words(text), limit)
 
     def common_words(self, texts: Sequence[str]) -> set[str]:

@@ -14,7 +14,6 @@ from attend.errors import UnknownDocument
 from attend.store.connections import (
     DatabasePart,
     change_settings,
-    count_change,
     id_list,
     to_json,
     value_json,
@@ -22,7 +21,7 @@ from attend.store.connections import (
 from attend.store.filters import Predicate
 from attend.store.keys import replace_keys
 from attend.store.records import Entry, Hashes, StaleEntries, StoredDocument
-from attend.store.selection import Selection, check_facets
+from attend.store.selection import MAX_VALUES, Selection, check_facets, whole_number
 from attend.types import Int64, Json
 
 NAMED = 10
@@ -116,7 +115,8 @@ class StoredDocuments(DatabasePart):
     def facets(
         self, fields: Sequence[str], predicate: Predicate | None = None, limit: int = 10
     ) -> dict[str, Facet]:
-        check_facets(fields, limit)
+        check_facets(fields)
+        limit = whole_number(limit, "limit", 1, MAX_VALUES)
         with self.connections.reading() as db:
             rows = None if predicate is None else self._selection.rows(db, predicate)
             return self._selection.facets(db, fields, rows, limit)
@@ -139,7 +139,8 @@ class StoredDocuments(DatabasePart):
         change: Callable[[StoredDocument], StoredDocument],
         hash: Callable[[Json, Mapping[str, Json]], bytes],
     ) -> StoredDocument | None:
-        with self.connections.writing() as db:
+        id_list([id])  # refuses what is no text
+        with self._changing() as db:
             # As bytes: a text ends at NUL for json_each, and half a surrogate pair is no UTF-8.
             name = id.encode("utf-8", "surrogatepass")
             row = db.execute(f"{_DOCUMENT} WHERE id = CAST(? AS TEXT)", [name]).fetchone()
@@ -149,10 +150,10 @@ class StoredDocuments(DatabasePart):
             value, payload = revised.value, revised.payload
             value_hash = hash(value, payload)  # first: it refuses values that are no JSON
             db.execute(
-                "UPDATE documents SET value = ?, payload = ?, value_hash = ? WHERE row = ?",
+                "UPDATE documents SET value = ?1, payload = ?2, value_hash = ?3 "
+                "WHERE row = ?4 AND value_hash <> ?3",
                 [value_json(value), to_json(payload), value_hash, revised.row],
             )
-            count_change(db)
             return revised
 
     def delete(self, ids: Sequence[str]) -> int:

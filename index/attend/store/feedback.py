@@ -18,18 +18,19 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.errors import InvalidRequest
-from attend.liking import Liking, liked_mask
+from attend.liking import Liking, chosen_liking, liked_mask
 from attend.store.connections import (
     DatabasePart,
     columns_of,
     count_up,
     id_list,
+    put_settings,
+    read_state,
     row_count,
     stacked,
     value_json,
 )
 from attend.store.documents import known_rows
-from attend.store.likes import StoredLikes
 from attend.store.records import (
     ExampleSet,
     Interaction,
@@ -76,7 +77,8 @@ class StoredExamples(DatabasePart):
                 ],
             )
             added = row_count(db, "examples") - before
-            count_up(db, "examples_replaced")
+            if examples:
+                count_up(db, "examples_replaced")
             return added, len(examples) - added
 
     def examples(self) -> ExampleSet:
@@ -101,6 +103,17 @@ class StoredExamples(DatabasePart):
 
     def example_count(self) -> int:
         return row_count(self._read(), "examples")
+
+    def question_embeddings(self, texts: Sequence[str]) -> dict[str, Float32]:
+        embeddings, none = {}, np.empty(0, dtype=np.float32)
+        with self.connections.reading() as db:
+            for text in texts:
+                row = db.execute(
+                    "SELECT embedding FROM questions WHERE hash = ?", [question_hash(text, none)]
+                ).fetchone()
+                if row is not None:
+                    embeddings[text] = np.frombuffer(row[0], dtype=np.float32)
+        return embeddings
 
     def question_count(self) -> int:
         return row_count(self._read(), "questions")
@@ -169,11 +182,19 @@ def moved(stored: Float32, new: Float32) -> bool:
 READ_BLOCK = 8192
 """Interactions read at a time."""
 
+SAMPLE = 1000
+"""Interactions that the threshold is chosen from."""
+
+LIKED_FROM = "liked_from"
+
 _USER_ID = "(SELECT id FROM users WHERE name = CAST(? AS TEXT))"
 
 
-class StoredInteractions(StoredLikes):
-    """Reads and writes interactions: one of each user and document, the latest."""
+class StoredInteractions(DatabasePart):
+    """Reads and writes interactions: one of each user and document, the latest; and the threshold
+    of likes, which is a setting or chosen from a sample of them."""
+
+    _chosen: tuple[int, Liking] = (-1, Liking())
 
     def add_interactions(
         self,
@@ -239,6 +260,7 @@ class StoredInteractions(StoredLikes):
                 np.array(block, dtype=np.float64)
                 for block in iter(lambda: rows.fetchmany(READ_BLOCK), [])
             ]
+            liked_from = self.liking().liked_from
         columns = np.concatenate([np.empty((0, 6)), *blocks]).T
         user_ids, values = np.array([id for id, _ in users], dtype=np.int64), columns[3]
         return InteractionSet(
@@ -248,7 +270,7 @@ class StoredInteractions(StoredLikes):
             rows=columns[2].astype(np.int64),
             values=values.copy(),
             times=columns[4].copy(),
-            liked=liked_mask(values, columns[5] > 0, self.liking().liked_from),
+            liked=liked_mask(values, columns[5] > 0, liked_from),
         )
 
     def interactions_of(self, user: str) -> UserHistory:
@@ -300,6 +322,41 @@ class StoredInteractions(StoredLikes):
         )
         rows, users = np.array(counts.fetchall(), dtype=np.int64).reshape(-1, 2).T
         return rows, users
+
+    def liking(self) -> Liking:
+        db = self._read()
+        change = read_state(db).change
+        if self._chosen[0] != change:
+            self._chosen = change, self._liking(db)
+        return self._chosen[1]
+
+    def _set_liking(self, db: Database, liking: Liking | None) -> None:
+        """Store a threshold, if one is given."""
+        if liking is None:
+            return
+        liked_from = liking.liked_from
+        if liked_from is not None and not np.isfinite(liked_from):
+            raise InvalidRequest(
+                f"liked_from is {liked_from}; send a finite number, or null to choose it from the "
+                f"data.",
+                field=LIKED_FROM,
+            )
+        put_settings(db, {LIKED_FROM: liked_from})
+
+    def _liking(self, db: Any) -> Liking:
+        row = db.execute("SELECT value FROM settings WHERE name = ?", [LIKED_FROM]).fetchone()
+        if row is not None and json.loads(row[0]) is not None:
+            return Liking(float(json.loads(row[0])), "set")
+        last = db.execute("SELECT coalesce(max(id), 0) FROM interactions").fetchone()[0]
+        points = np.unique(np.linspace(1, max(last, 1), SAMPLE, dtype=np.int64))
+        # By key, one by one, as documents are sampled.
+        rows = db.execute(
+            "SELECT value FROM interactions WHERE typeof(value) IN ('integer', 'real') AND id IN "
+            "(SELECT (SELECT id FROM interactions WHERE id >= point.value ORDER BY id LIMIT 1) "
+            "FROM json_each(?) AS point)",
+            [json.dumps(points.tolist())],
+        )
+        return chosen_liking([float(value) for (value,) in rows])
 
 
 def _delete_all_but(db: Database, pairs: Set[tuple[int, int]]) -> None:

@@ -94,7 +94,9 @@ def choose(db: Database, name: str) -> bool:
         _set_state(db, indexed[0], "dropping")
     key, dotted = ("$", "$") if name == "@value" else paths(name)
     db.execute(
-        "INSERT OR IGNORE INTO indexed_fields (name, whole, dotted, used) VALUES (?, ?, ?, ?)",
+        # Of one that is being dropped the entries that are left are right.
+        "INSERT INTO indexed_fields (name, whole, dotted, used) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET state = 'building', built = 0, used = excluded.used",
         [name, key, dotted, day()],
     )
     return True
@@ -142,7 +144,11 @@ def drop(db: Database, names: Collection[str]) -> None:
 
 
 def _set_state(db: Database, field: Field, state: str) -> None:
-    db.execute("UPDATE indexed_fields SET state = ?, built = 0 WHERE id = ?", [state, field.id])
+    """Begin a state, unless it has begun: what is done of it counts."""
+    db.execute(
+        "UPDATE indexed_fields SET state = ?1, built = 0 WHERE id = ?2 AND state <> ?1",
+        [state, field.id],
+    )
 
 
 def _next_rows(db: Database, field: Field) -> tuple[int, int] | None:
@@ -271,7 +277,8 @@ class FieldIndexes:
             touch(db, used)
             begun = [name for name in short if choose(db, name)]
         with self._lock:
-            self._rejected = {name: day() for name in due if name not in begun}
+            still = {name for name in self._rejected if self._rejected[name] == day()}
+            self._rejected = dict.fromkeys(still | set(due) - set(begun), day())
             self._scanned.clear()
         if due:
             log.info("of the fields %s, %s get an index", due, begun)

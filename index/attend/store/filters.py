@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from attend.api.names import OPERATORS, remedy
 from attend.errors import InvalidRequest
+from attend.store.connections import plain
 from attend.store.words import TOKENIZER
 from attend.types import Json
 
@@ -131,6 +132,13 @@ def compile_filter(filter: Mapping[str, Json]) -> Predicate:
         InvalidRequest: an unknown operator, an operand of a wrong type, or a filter that is
             too deep or too long; the sentence names the condition.
     """
+    try:
+        written = json.dumps(filter, sort_keys=True, default=plain)
+    except (TypeError, ValueError) as error:
+        raise _rejected(f"it is no JSON ({error}); send text, numbers, booleans and null") from None
+    except RecursionError:
+        raise _rejected(f"it is nested more than {MAX_DEPTH} deep") from None
+    filter = json.loads(written)
     node = _all_of(filter, 1)
     leaves = leaves_of(node)
     # SQLite refuses an expression of some 1,000 parts, with words that are not about filters.
@@ -144,7 +152,6 @@ def compile_filter(filter: Mapping[str, Json]) -> Predicate:
         raise _rejected(
             f"its lists have {listed:,} values, but at most {MAX_LISTED:,} are taken; split it"
         )
-    written = json.dumps(filter, sort_keys=True)
     return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
 
 
@@ -209,7 +216,7 @@ def _field_condition(name: str, operand: Json) -> Node:
 
 def check_name(name: str) -> None:
     """Raise InvalidRequest for a name that no field can have."""
-    if '"' in name or "\x00" in name or not all(name.split(".")):
+    if not isinstance(name, str) or '"' in name or "\x00" in name or not all(name.split(".")):
         raise _rejected(f"{name!r} is no field name: names have no quotation marks or empty parts")
 
 

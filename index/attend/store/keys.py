@@ -15,7 +15,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.arrays import KeyTable
-from attend.store.connections import DatabasePart, columns_of, read_state, stacked
+from attend.store.connections import DatabasePart, columns_of, put_settings, read_state, stacked
 from attend.store.records import Entry, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
 from attend.types import Float32, Int64
 
@@ -117,9 +117,7 @@ class StoredKeys(DatabasePart):
         with self.connections.writing() as db:
             if until - _forgotten(db) > REMEMBERED_REMOVALS:
                 db.execute("DELETE FROM removals WHERE id <= ?", [until])
-                db.execute(
-                    "INSERT OR REPLACE INTO settings (name, value) VALUES ('forgotten', ?)", [until]
-                )
+                put_settings(db, {"forgotten": until})
 
 
 def replace_keys(db: Database, row: int, entry: Entry) -> None:

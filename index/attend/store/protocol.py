@@ -220,6 +220,12 @@ class CollectionStore(Protocol):
     def example_count(self) -> int: ...
     def question_count(self) -> int: ...
 
+    def question_embeddings(self, texts: Sequence[str]) -> dict[str, Float32]:
+        """Return the embeddings of those texts that are stored questions."""
+        learned = self.examples()
+        stored = dict(zip(learned.texts, learned.embeddings, strict=True))
+        return {text: stored[text] for text in texts if text in stored}
+
     def latest_examples(self, limit: int, before: int | None = None) -> list[StoredExample]:
         """Return the newest examples first, or those older than the one of that id."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
+from typing import SupportsIndex
 
 import numpy as np
 from sqlite_utils import Database
@@ -196,17 +198,27 @@ def _intersection(one: Int64, other: Int64) -> Int64:
 # -- facets ---------------------------------------------------------------------------------
 
 
-def check_facets(fields: Sequence[str], limit: int) -> None:
-    """Raise InvalidRequest for fields or a limit that values cannot be counted by."""
-    if not 1 <= len(fields) <= MAX_FACETS:
+def whole_number(number: SupportsIndex, name: str, least: int, most: int) -> int:
+    """Return a number of any integer type, numpy's too; raise InvalidRequest for another."""
+    try:
+        result = operator.index(number)
+    except TypeError:
+        result = least - 1
+    if not least <= result <= most:
         raise InvalidRequest(
-            f"{len(fields)} fields were given to count values of; send 1 to {MAX_FACETS}.",
-            field="fields",
+            f"{name} is {number!r:.80}, but a whole number from {least} to {most} was expected.",
+            field=name,
         )
-    if not 1 <= limit <= MAX_VALUES:
+    return result
+
+
+def check_facets(fields: Sequence[str]) -> None:
+    """Raise InvalidRequest for fields that have no values to count."""
+    if isinstance(fields, str) or not 1 <= len(fields) <= MAX_FACETS:
         raise InvalidRequest(
-            f"The limit is {limit}, but 1 to {MAX_VALUES} values of a field are listed.",
-            field="limit",
+            f"A list of 1 to {MAX_FACETS} fields was expected to count values of, but "
+            f"{fields!r:.80} was given.",
+            field="fields",
         )
     for name in fields:
         check_name(name)

@@ -155,7 +155,7 @@ class WordCache:
         self.matches = LimitedCache[tuple[int, str], WordMatch](
             CACHED_SCORES, lambda match: len(match.rows) + OVERHEAD
         )
-        self.counts = LimitedCache[tuple[int, str], int](MAX_COUNTS, lambda count: 1)
+        self.counts = LimitedCache[tuple[int, str, int], int](MAX_COUNTS, lambda count: 1)
         self.sizes = LimitedCache[int, int](1, lambda size: 1)
 
 
@@ -183,14 +183,15 @@ class WordReader:
 
     def count(self, stem: str, word: str, most: int) -> int:
         """Return the number of documents that have a word, or `most` + 1 if there are more."""
-        count = self._cache.counts.get((self._texts, stem))
+        key = self._texts, stem, most
+        count = self._cache.counts.get(key)
         if count is not None:
             return count
         row = self._db.execute(
             "SELECT count(*) FROM (SELECT 1 FROM lexical WHERE lexical MATCH ? LIMIT ?)",
             [quoted(word), most + 1],
         ).fetchone()
-        return self._cache.counts.put((self._texts, stem), int(row[0]))
+        return self._cache.counts.put(key, int(row[0]))
 
     def match(self, stem: str, word: str) -> WordMatch:
         """Return the documents that have a word."""
@@ -201,6 +202,54 @@ class WordReader:
             "SELECT rowid, -bm25(lexical) FROM lexical WHERE lexical MATCH ?", [quoted(word)]
         ).fetchall()
         return self._cache.matches.put((self._texts, stem), WordMatch.of(pairs))
+
+
+class FewerWords:
+    """Reads words as if some documents were not there: each word's matches are counted again.
+
+    Scores have the inverse document frequencies of the documents that are left. The mean length of
+    texts, which a few documents hardly change, stays that of the whole collection.
+    """
+
+    def __init__(self, reader: WordReader, rows: Int64) -> None:
+        """
+        Args:
+            rows: of the documents that count as absent, ascending.
+        """
+        self._reader, self._rows = reader, rows
+        # The limit of a search of the whole collection, by which counts are cached.
+        self._most = min(reader.size() // 2, FULL_DOCUMENTS)
+        self._size = reader.size() - reader.having_texts(rows)
+
+    def size(self) -> int:
+        """Return the number of documents that are left and have texts."""
+        return self._size
+
+    def count(self, stem: str, word: str, most: int) -> int:
+        """Return the number of documents left that have a word, or more than `most`.
+
+        A word that more than half of the whole collection has counts as one that half of what is
+        left have.
+        """
+        count = self._whole_count(stem, word)
+        return count - len(self._absent(stem, word)) if 0 < count <= self._most else count
+
+    def match(self, stem: str, word: str) -> WordMatch:
+        """Return the documents left that have a word."""
+        match, absent = self._reader.match(stem, word), self._absent(stem, word)
+        left = WordMatch(np.delete(match.rows, absent), np.delete(match.scores, absent))
+        before = idf(self._whole_count(stem, word), self._reader.size())
+        factor = idf(len(left.rows), self._size) / before
+        return left._replace(scores=left.scores * np.float32(factor))
+
+    def _whole_count(self, stem: str, word: str) -> int:
+        return self._reader.count(stem, word, self._most)
+
+    def _absent(self, stem: str, word: str) -> Int64:
+        """Return the places of absent documents among those that have a word."""
+        rows = self._reader.match(stem, word).rows
+        places = np.minimum(np.searchsorted(rows, self._rows), len(rows) - 1)
+        return np.asarray(places[rows[places] == self._rows], dtype=np.int64)
 
 
 class Reader(Protocol):

@@ -146,8 +146,10 @@ def delete_documents(collection: str, body: DeletionRequest) -> Response:
 def count_values(collection: str, body: FacetsRequest) -> Response:
     """Count the values of fields, over all documents or those that match a filter."""
     opened = collection_of(collection)
-    facets = opened.facets(body.fields, body.filter, limit=body.limit)
-    return reply(FacetsAnswer(facets, opened.page(body.filter, limit=0).total))
+    with opened.store.reading():
+        facets = opened.facets(body.fields, body.filter, limit=body.limit)
+        total = opened.page(body.filter, limit=0).total
+    return reply(FacetsAnswer(facets, total))
 
 
 def _document(stored: StoredDocument) -> DocumentAnswer:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from attend.attention import Softmax
-from attend.projection import given, identity, split_heads
+from attend.projection import given, identity
 from tests.index.attention.single import attend_all, attend_top, mechanism, table
+from tests.index.helpers import split_heads
 
 CAR = np.array(
     [

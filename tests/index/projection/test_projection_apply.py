@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from attend.errors import DimensionMismatch, InvalidRequest
-from attend.projection import Projection, given, identity, split_heads, tensors
+from attend.projection import Projection, given, identity, tensors
+from tests.index.helpers import split_heads
 
 WIDTHS = st.integers(1, 5)
 
@@ -205,7 +206,7 @@ def test_matrices_that_disagree_are_refused_in_a_sentence(parts, sentence: str):
 
 
 def test_split_heads_that_do_not_divide_name_both_numbers():
-    with pytest.raises(InvalidRequest, match="5 heads do not divide an embedding of 384"):
+    with pytest.raises(InvalidRequest, match="5 heads do not divide w_q of 384"):
         split_heads(384, 5)
 
 

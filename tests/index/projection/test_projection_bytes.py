@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import save
 
 from attend.errors import Damaged, InvalidRequest
-from attend.projection import RAW_KEYS, Projection, given, identity, split_heads, tensors
+from attend.projection import RAW_KEYS, Projection, given, identity, tensors
+from tests.index.helpers import split_heads
 
 
 def full() -> Projection:
@@ -49,7 +50,7 @@ def test_what_is_saved_comes_back(p: Projection):
 
 
 def test_the_fingerprint_is_the_same_in_another_process():
-    code = "from attend.projection import split_heads; print(split_heads(6, 3).fingerprint)"
+    code = "from tests.index.helpers import split_heads; print(split_heads(6, 3).fingerprint)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == split_heads(6, 3).fingerprint
 

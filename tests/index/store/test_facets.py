@@ -109,7 +109,7 @@ def test_the_value_of_documents_has_facets(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "limit", "said"),
     [
-        ([], 5, "0 fields"),
+        ([], 5, "1 to 32 fields"),
         ([f"f{at}" for at in range(selection.MAX_FACETS + 1)], 5, "1 to 32"),
         (["a"], 0, "limit is 0"),
         (["a"], 1001, "1 to 1000"),

@@ -175,6 +175,48 @@ def test_an_index_in_use_stays_and_an_idle_one_goes(store):
     assert states(store) == {"n": "ready"}
 
 
+def test_an_index_that_is_being_dropped_can_be_chosen_again(store, monkeypatch):
+    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
+    index_fields(store, ["n"])
+    with store.connections.writing() as db:
+        field_index.drop(db, {"n"})
+        field_index.step(db)
+    store.write([entry("d3", payload={"n": 77}), entry("new", payload={"n": 77})])
+    index_fields(store, ["n"])
+    assert states(store) == {"n": "ready"}
+    assert len(store.matching(compile_filter({"n": 77}))) == 2
+    assert not index_faults(store)
+
+
+def test_dropping_an_index_goes_on_where_it_was(store, monkeypatch):
+    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
+    index_fields(store, ["n"])
+    with store.connections.writing() as db:
+        field_index.drop(db, {"n"})
+        field_index.step(db)
+    age(store)
+    with store.connections.writing() as db:
+        field_index.touch(db, set())
+        field_index.drop(db, {"n"})
+        assert db.execute("SELECT built FROM indexed_fields").fetchone()[0] > 0
+
+
+def test_a_field_that_gets_no_index_is_not_tried_again_that_day(tmp_path, monkeypatch):
+    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
+    tried, is_short = [], field_index.is_short
+    monkeypatch.setattr(
+        field_index, "is_short", lambda db, name: tried.append(name) or is_short(db, name)
+    )
+    store = fresh_store(tmp_path / "documents.db")
+    store.write([entry("a", payload={"one": "x" * 300, "two": "x" * 300})])
+    for number, name in enumerate(["one", "two", "one", "two"]):
+        store.count(compile_filter({name: str(number)}))
+        store._indexes.wait()
+    assert tried == ["one", "two"]
+    store.close()
+
+
 def test_long_texts_get_no_index(tmp_path):
     store = fresh_store(tmp_path / "documents.db")
     store.write([entry("a", payload={"short": "x", "long": "x" * 300})])

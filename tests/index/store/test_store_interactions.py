@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from attend.errors import InvalidRequest, UnknownDocument
-from attend.store import Entry, Interaction
+from attend.liking import Liking
+from attend.store import Entry, Interaction, Store
 from attend.types import Document
-from tests.index.helpers import entry, fresh_store
+from tests.index.helpers import entry, fresh_store, integrity
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_interactions_go_with_their_document_and_outlive_its_text(store):
     store.delete(["c"])
     assert store.interactions_of("u").documents == ["a", "b"]
     assert store.interactions().users == ["u"]
-    assert store.integrity() == []
+    assert integrity(store) == []
 
 
 @pytest.mark.parametrize(
@@ -171,3 +172,19 @@ def test_pages_follow_each_other_whatever_is_deleted_between(store):
     assert store.interaction_page(first.next, 10) == (given[4:], None)
     of_w = store.interaction_page((0, 0), 3, "w")
     assert of_w == (given[6:], None)
+
+
+def test_likes_are_those_of_the_moment_of_the_interactions(store, monkeypatch):
+    store.write([entry("a"), entry("b")])
+    store.add_interactions([Interaction("ann", "a", 3.0), Interaction("ann", "b", 4.0)])
+    store.add_interactions([], liking=Liking(4.0))
+    other, liking = Store(store.path), store.liking
+
+    def later():
+        other.add_interactions([], liking=Liking(5.0))
+        return liking()
+
+    monkeypatch.setattr(store, "liking", later)
+    assert store.interactions().liked.tolist() == [False, True]
+    assert store.interactions().liked.tolist() == [False, False]
+    other.close()

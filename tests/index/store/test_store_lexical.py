@@ -326,11 +326,17 @@ def test_a_large_collection_is_asked_for_its_rarest_words_only(store, monkeypatc
     write(store, {str(n): f"w{n} v{n % 6} u{n % 4} x{n % 3}" for n in range(60)})
     assert set(store.lexical("w1 v1 u1 x1").terms) == {"w1", "v1", "u1", "x1"}
     monkeypatch.setattr(store_words, "FULL_DOCUMENTS", 12)
-    store._words = store_words.WordCache()  # what was counted up to another bound
     answer = store.lexical("x1 u1 v1 w1")
     assert answer.terms == ("w1", "v1")  # 1 + 10 documents; u1 would be 15 more
     assert sum(store.lexical(term).rows.size for term in answer.terms) <= 12
     assert store.lexical("u1").terms == ()
+
+
+def test_a_word_is_common_before_and_after_somebody_searched_it(store, monkeypatch):
+    monkeypatch.setattr(store_words, "FULL_DOCUMENTS", 12)
+    write(store, {str(n): f"the w{n}" for n in range(60)})
+    assert store.lexical("the w1").terms == ("w1",)
+    assert store.common_words(["the w1"]) == {"the"}
 
 
 # -- what is kept --------------------------------------------------------------------------------

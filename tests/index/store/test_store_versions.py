@@ -17,7 +17,7 @@ from attend.settings import Settings
 from attend.store import Entry, NewExample, Question, Store
 from attend.store.migrations import migrations
 from attend.types import Document
-from tests.index.helpers import entry, fresh_store, vector_data
+from tests.index.helpers import entry, fresh_store, integrity, vector_data
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_database_of_before_is_brought_up_to_date(tmp_path):
     assert store.example_count() == 1
     store.activate_projection(add(store))
     assert store.rollback() == 1
-    assert store.integrity() == []
+    assert integrity(store) == []
     store.close()
 
 
@@ -299,7 +299,7 @@ def test_versions_that_knew_one_parent_each_are_rolled_back_as_before(tmp_path, 
     assert [store.rollback() for _ in undone] == undone
     with pytest.raises(Conflict):
         store.rollback()
-    assert store.integrity() == []
+    assert integrity(store) == []
     store.close()
 
 

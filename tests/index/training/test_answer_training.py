@@ -18,11 +18,12 @@ from attend.learn.blends import Blends, attend_fold, fold_scores
 from attend.learn.fit import unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.measure.statistics import calibration_error
-from attend.projection import given, split_heads
+from attend.projection import given
 from attend.settings import UNTRAINED_MEMORY, Tuning
 from attend.training import Cancelled, train
 from attend.training.answer_material import read_answers
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart
+from tests.index.helpers import split_heads
 from tests.places import DATA
 
 BANKING = DATA / "banking77"

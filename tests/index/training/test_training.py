@@ -39,7 +39,7 @@ from attend.training.material import memory_of, read_questions, start_of
 from attend.training.ranking import MEASURE, RankingChoice
 from attend.training.version import scale_now
 from attend.versions import Version
-from tests.index.helpers import several_keys, vector_data
+from tests.index.helpers import integrity, several_keys, vector_data
 from tests.index.learning import unit
 from tests.index.world import WORDS, words
 
@@ -613,7 +613,7 @@ def test_a_killed_training_loses_nothing(small, stage):
     process.join(100)
     assert process.exitcode == -signal.SIGKILL
     reopened = vector_data(folder).collection()
-    assert reopened.store.integrity() == []
+    assert integrity(reopened.store) == []
     assert [version for version, active in versions(reopened) if active] == [1]
     assert stage == "activating" or versions(reopened) == [(1, True)]
     assert not any(version.report.get("promoted") for version in reopened.projections())

@@ -141,8 +141,8 @@ class RemoteKeys:
     def search(
         self, queries: Float32, rows: Int64 | None, attend: int, recall: float | None = None
     ) -> Proposals:
-        """As `attend.keys.Snapshot.search`; rows that filter and mask let pass are the server's to
-        choose."""
+        """Search as `attend.keys.Snapshot.search` does; the server chooses the rows that filter and
+        mask let pass."""
         q, heads, _ = queries.shape
         flat = queries.reshape(q * heads, -1)
         results = self._nearest(flat, attend + EXTRA, recall)
@@ -153,7 +153,7 @@ class RemoteKeys:
         return Proposals(by_query, self.promises(recall))
 
     def lookup(self, rows: Int64) -> KeyTable:
-        """The documents of `rows` that are there, with all of their keys."""
+        """Return the documents of `rows` that are there, with all of their keys."""
         alive = self._settled(rows.tolist())
         reads = [self.documents_read[row] for row in alive]
         ids = [key for read in reads for key in read.key_ids()]
@@ -168,7 +168,7 @@ class RemoteKeys:
         return KeyTable(documents, starts, keys, np.array(ids, dtype=np.int64))
 
     def blocks(self, rows: Int64 | None) -> Iterator[KeyTable]:
-        """The documents of `rows`, in one block."""
+        """Yield the documents of `rows`, in one block."""
         if rows is None:
             raise _reads_all()
         results = self.lookup(rows)
@@ -176,8 +176,8 @@ class RemoteKeys:
             yield results
 
     def _nearest(self, queries: Float32, target: int, recall: float | None) -> list[Int64]:
-        """Rows of the documents of the best keys for each of the queries (n, d): `wanted`
-        different ones or more, or all there are.
+        """Return the rows of the documents of the best keys for each of the queries (n, d):
+        `target` different ones or more, or all there are.
 
         A document that is found by an old key is one of them, since its own may not have been to
         be seen yet; but it takes the place of none that is found by a key of its own.
@@ -199,7 +199,7 @@ class RemoteKeys:
         return [item for item in results if item is not None]
 
     def _hits(self, queries: Float32, fetch: int, recall: float | None) -> Iterator[list[Any]]:
-        """Hits of each query; the keys among them are kept."""
+        """Yield the hits of each query; the keys among them are kept."""
         table, params = self._table(fetch, recall)
         row_bytes = 4 * self.width + 200
         step = max(1, min(64, MESSAGE_BYTES // (row_bytes * fetch)))
@@ -220,7 +220,7 @@ class RemoteKeys:
         return self._tables.keys(self._graph.layout), {"ef": max(point.ef, fetch)}
 
     def _settled(self, rows: Sequence[int]) -> list[int]:
-        """Those of the rows whose documents are there and pass, read with their keys; ascending.
+        """Return those of the rows, ascending, whose documents are there and pass, read with keys.
 
         A key that was found under another version than its document's is not its document's. A
         document whose own keys are not there was read so late that it had others by then, and is
@@ -254,7 +254,7 @@ class RemoteKeys:
         return [row for row in read if row not in complete]
 
     def _read_keys(self, keys: Sequence[int]) -> None:
-        """Those that were not read yet."""
+        """Return those that were not read yet."""
         missing = [key for key in keys if key not in self._vectors]
         if missing:
             self._vectors |= self._tables.vectors(missing, self._layout)

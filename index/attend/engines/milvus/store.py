@@ -109,7 +109,7 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
 
     @property
     def generation(self) -> int:
-        """The time in milliseconds of the last write of this process, or of the last ten seconds.
+        """Return the time in ms of the last write of this process, or of the last ten seconds.
 
         Without transactions there is nothing to count.
         """
@@ -149,7 +149,7 @@ class RemoteStore(RemoteExamples, RemoteVersions, CollectionStore):
         return [item.document for item in self._tables.scroll(after, limit, passing)]
 
     def sample(self, size: int) -> list[StoredDocument]:
-        """Rows are hashes, so that the first of them are from all over. Only ever bounded."""
+        """Return the first rows, which are hashes and so from all over. Only ever bounded."""
         with reading("bounded"):
             return self.scroll(0, size)
 
