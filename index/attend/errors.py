@@ -21,7 +21,8 @@ AttendError
 ├── CannotWrite           the disk does not take it: full, or not to be written to
 ├── Unavailable           a server that it needs does not answer, or not in time
 │   ├── Opening           a collection is being opened, or an encoder loaded
-│   └── OutOfFiles        the process has as many open files as the system allows
+│   ├── OutOfFiles        the process has as many open files as the system allows
+│   └── OutOfMemory       the machine has no memory left for it
 ├── LimitExceeded         larger than a stated limit
 ├── OverTime              the work took longer than its deadline
 ├── SourceError           a source that cannot be read at all
@@ -169,6 +170,10 @@ class Opening(Unavailable):
 
 class OutOfFiles(Unavailable):
     """The process has as many open files as the system allows."""
+
+
+class OutOfMemory(Unavailable):
+    """The machine has no memory left for it."""
 
 
 class LimitExceeded(AttendError):

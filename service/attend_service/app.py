@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import NotFound, SecurityError
 
 from attend import Data
-from attend.errors import OutOfFiles, ReadOnly
+from attend.errors import CannotWrite, OutOfFiles, OutOfMemory, ReadOnly
 from attend.open_files import is_out_of_files, out_of_files
 from attend.store.connections import database_error
 from attend.training import train
@@ -18,13 +19,15 @@ from attend_service.logs import observe
 from attend_service.metrics import EXTENSION as METRICS
 from attend_service.metrics import Metrics
 from attend_service.pages import VIEWS
-from attend_service.problems import respond
+from attend_service.problems import is_disk_full, respond
 from attend_service.readiness import Readiness
 from attend_service.routes import SUBJECTS, all_operations
 from attend_service.security import access, browsers, limits
 from attend_service.security.keys import KeyRing
 from attend_service.settings import ServerSettings
 from attend_service.static_files import PREFIX, static_files
+
+log = logging.getLogger("attend")
 
 
 def create_app(
@@ -108,6 +111,11 @@ def _respond(error: Exception) -> Response:
     if is_out_of_files(error):
         error = out_of_files(request.path)
     error = database_error(error, request.path) or error
+    if is_disk_full(error):
+        error = CannotWrite(str(error))
+    if isinstance(error, MemoryError):
+        log.warning("There is no memory left for a request: %s %r", request.method, request.path)
+        error = OutOfMemory("There is no memory left for the request.")
     if isinstance(error, OutOfFiles):
         context().files.free(error)
     return respond(error, names_all=access.sees_all())
@@ -121,6 +129,8 @@ def _check_read_only() -> None:
 
 
 def _add_headers(response: Response) -> Response:
+    if response.status_code == 204:
+        response.headers.pop("Content-Type", None)
     browsers.harden(response)
     browsers.add_cors(response)
     return response

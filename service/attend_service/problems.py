@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from attend.errors import (
     NotFound,
     Opening,
     OutOfFiles,
+    OutOfMemory,
     OverTime,
     ReadOnly,
     Unavailable,
@@ -96,6 +98,7 @@ NOT_JSON = Kind(415, "unsupported-media-type", "The body is not sent as JSON")
 TOO_MANY = Kind(429, "too-many-jobs", "Too many jobs wait already")
 UNAVAILABLE = Kind(503, "engine-unavailable", "The engine does not answer")
 OVER_TIME = Kind(503, "over-time", "The request takes longer than a limit")
+CANNOT_WRITE = Kind(507, "cannot-write", "The disk cannot be written")
 INTERNAL = Kind(500, "internal-error", "The server failed")
 
 DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
@@ -105,12 +108,19 @@ DOMAIN: tuple[tuple[type[AttendError], Kind], ...] = (
     (NotFound, NO_PATH),
     (ReadOnly, NOT_ALLOWED),
     (Conflict, Kind(409, "conflict", "The state of the data forbids it")),
-    (CannotWrite, Kind(507, "cannot-write", "The disk cannot be written")),
+    (CannotWrite, CANNOT_WRITE),
     (EncoderError, Kind(503, "encoder-unavailable", "The encoder is not available")),
     (Unavailable, UNAVAILABLE),
     (AttendError, INTERNAL),
 )
-OUT_OF_FILES = "The server has too many files open; ask again later."
+OUT_OF_FILES = (
+    "The server has too many files open; ask again later. Where the request writes, look first: it "
+    "may be stored."
+)
+DISK_FULL = "The server cannot write to its disk; nothing was stored. Try again later."
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk, a quota or a limit of files that takes no more."""
+
 HTTP = {
     kind.status: kind
     for kind in (
@@ -132,6 +142,11 @@ ANSWERED = tuple(sorted({kind for _, kind in DOMAIN} | set(HTTP.values())))
 
 KINDS = (*ANSWERED, *UNREAD, INTERRUPTED)
 """Every kind; the last is only ever said of a job."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error comes from a disk that takes no more."""
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def problem_of(
@@ -168,7 +183,9 @@ def respond(error: Exception, *, names_all: bool) -> Response:
     if isinstance(error, HTTPException) and error.code is not None and error.code < 400:
         return Response(status=error.code, headers=error.get_headers())
     problem = problem_of(error, names_all=names_all)
-    if problem.status >= 500 and not isinstance(error, OverTime | OutOfFiles | Opening):
+    if problem.status >= 500 and not isinstance(
+        error, OverTime | OutOfFiles | OutOfMemory | Opening
+    ):
         log.error("request %s: %s %r", g.id, request.method, request.path, exc_info=error)
     response = _rendered(problem)
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
@@ -200,6 +217,8 @@ def _errors(error: AttendError) -> Sequence[Detail]:
 def _failure(error: AttendError) -> str:
     if isinstance(error, EncoderError):
         return "The encoder of this collection cannot be used."
+    if isinstance(error, OutOfMemory):
+        return "The server has no memory left for the request; send or ask for less at once."
     if isinstance(error, OutOfFiles):
         return OUT_OF_FILES
     if isinstance(error, Opening):
@@ -207,7 +226,7 @@ def _failure(error: AttendError) -> str:
     if isinstance(error, Unavailable):
         return "The server that keeps the collections does not answer; ask again later."
     if isinstance(error, CannotWrite):
-        return "The server cannot write to its disk; nothing was stored. Try again later."
+        return DISK_FULL
     return "The data on the server's disk cannot be used."
 
 

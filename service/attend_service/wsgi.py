@@ -12,6 +12,8 @@ from granian.rsgi import HTTPProtocol, Scope
 
 from attend.open_files import is_out_of_files
 from attend_service.problems import (
+    CANNOT_WRITE,
+    DISK_FULL,
     HEADERS_TOO_LARGE,
     NOT_DONE,
     OUT_OF_FILES,
@@ -19,6 +21,7 @@ from attend_service.problems import (
     UNAVAILABLE,
     UNREADABLE,
     Kind,
+    is_disk_full,
 )
 from attend_service.replies import PROBLEM, to_json
 from attend_service.security.browsers import ALWAYS
@@ -58,6 +61,8 @@ def refusal_of(error: Refusal | OSError) -> Refusal:
         return error
     if is_out_of_files(error):
         return Refusal(UNAVAILABLE, OUT_OF_FILES)
+    if is_disk_full(error):
+        return Refusal(CANNOT_WRITE, DISK_FULL)
     raise error
 
 

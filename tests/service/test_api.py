@@ -432,3 +432,9 @@ def test_upserts_take_a_stream_of_arrow(client: FlaskClient) -> None:
     for body in (b"ARROW1", b""):
         assert client.post(path, data=body, content_type=kind).status_code == 422
     assert client.post(SEARCH, data=sink.getvalue(), content_type=kind).status_code in (404, 415)
+
+
+def test_what_has_no_content_has_no_type(books: FlaskClient) -> None:
+    deleted = books.delete("/v1/collections/books/documents/emma")
+    assert (deleted.status_code, deleted.data) == (204, b"")
+    assert "Content-Type" not in deleted.headers

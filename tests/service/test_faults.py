@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,50 @@ def test_a_full_disk_loses_nothing_and_is_told(tmp_path: Path, limit: Any) -> No
             assert finds(client, batch[0])
         with served(tmp_path) as client:
             assert total(client) == len(stored) + len(batch)
+
+
+def test_a_disk_that_is_full_is_told_by_every_write(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as make_room, served(tmp_path) as client:
+        assert client.put(COLLECTION, json={"dimension": WIDTH}).status_code == 201
+        assert client.post(DOCUMENTS, json=documents("old", 10)).status_code == 200
+        with suppress(OSError), (tmp_path / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        names = {path.name for path in tmp_path.iterdir()}
+        snapshot = f"{COLLECTION}/snapshot"
+        label = {"query": documents("new", 1)[0]["vector"], "id": "old-0"}
+        for method, path, body in (
+            ("PUT", "/v1/collections/other", {"dimension": WIDTH}),
+            ("POST", snapshot, None),
+            ("POST", DOCUMENTS, documents("new", 500)),
+            ("POST", f"{COLLECTION}/feedback", [label] * 500),
+            ("POST", f"{COLLECTION}/train", {"objective": "answers"}),
+            ("PUT", "/v1/aliases/name", {"collection": "books"}),
+        ):
+            answer = client.open(path, method=method, json=body)
+            assert answer.status_code in (200, 201, 507), (path, answer.text)
+            if path in (snapshot, "/v1/collections/other"):
+                assert answer.status_code == 507
+                assert str(tmp_path) not in answer.text
+        assert client.get("/v1/collections/other").status_code == 404
+        assert {path.name for path in tmp_path.iterdir()} <= names | {"jobs.db", "jobs.lock"}
+        make_room()
+        assert client.post(DOCUMENTS, json=documents("new", 10)).status_code == 200
+
+
+def test_memory_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    filled(tmp_path)
+    with served(tmp_path) as client:
+        monkeypatch.setattr("attend.Collection.search_many", fail)
+        answer = best(client, documents("old", 1)[0])
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert "no memory left" in answer.get_json()["detail"]
+    assert "Traceback" not in caplog.text
 
 
 def test_a_merge_that_the_disk_does_not_take_fails_no_write(

@@ -249,7 +249,7 @@ HOSTILE = {
             "DELETE FROM documents",
             "UPDATE settings SET value = '1000000000' WHERE name = 'dimension'",
         ),
-        "less than or equal to 65536",
+        "65536 or less",
     ),
     "a dimension that the embeddings do not have": (set_to("dimension", 4), "not 4 finite numbers"),
     "a folder as an encoder": (set_to("encoder", "/etc"), "/etc"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -424,4 +425,18 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_a_training(tmp_path: Pa
     assert found is not None
     assert found.state == "cancelled"
     assert json.dumps(found.problem).count("POST /v1/collections/a/train") == 1
+    store.close()
+
+
+def test_a_commit_that_the_disk_does_not_take_leaves_the_store_in_use(tmp_path: Path) -> None:
+    store, path = JobStore(tmp_path / "jobs.db"), tmp_path / "jobs.db-wal"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+    try:
+        with pytest.raises(sqlite3.OperationalError):
+            store.add("books", {}, 9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.all() == []
+    assert store.add("books", {}, 9).state == "queued"
     store.close()

@@ -101,7 +101,7 @@ MALFORMED = [
     # Requests as a whole.
     Malformed(f"{HOME}/documents/emma", {}, "value", "neither was given", "PATCH"),
     Malformed(HOME, {"recal": 0.9}, "recal", "did you mean 'recall'", "PATCH"),
-    Malformed(HOME, {"recall": 2}, "recall", "less than or equal to 1", "PATCH"),
+    Malformed(HOME, {"recall": 2}, "recall", "1 or less was expected", "PATCH"),
     Malformed(HOME, {"values": "numbr"}, "values", "numbr", "PATCH"),
     Malformed(f"{HOME}/documents/delete", {}, "ids", "send exactly one of ids and filter"),
     search("k", "lower k or raise attend", k=200),

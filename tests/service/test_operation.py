@@ -169,6 +169,13 @@ def test_writes_are_refused_with_a_sentence(
     assert len(data.collection("books").ids()) == 3
 
 
+def test_there_are_no_jobs_where_nothing_is_written(reader: FlaskClient) -> None:
+    assert reader.get("/v1/jobs").get_json() == {"jobs": []}
+    unknown = reader.get("/v1/jobs/1")
+    assert unknown.status_code == 404
+    assert "There is no job 1" in unknown.get_json()["detail"]
+
+
 def test_what_others_write_is_read(reader: FlaskClient, books: FlaskClient) -> None:
     assert len(ids(reader, "books")) == 3
     books.post("/v1/collections/books/documents", json=[{"id": "new", "vector": [1, 0.5, 0.2]}])

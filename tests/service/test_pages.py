@@ -115,3 +115,9 @@ def test_home_of_an_empty_service_says_how_to_begin(client: FlaskClient) -> None
 def test_the_type_of_a_problem_leads_to_its_row(client: FlaskClient) -> None:
     slug = client.get("/nothing").get_json()["type"].split("#")[1]
     assert f'id="{slug}"' in page(client, "/docs").text
+
+
+def test_what_people_search_and_label_is_offered_to_nobody_else(stored: FlaskClient) -> None:
+    label = {"query": "what my doctor said", "id": f"{EVIL}/1", "label": 1}
+    assert stored.post("/v1/collections/default/feedback", json=[label]).status_code == 200
+    assert "my doctor" not in page(stored, "/").text

@@ -35,7 +35,7 @@ def search(status: int, words: str, **body: Any) -> Mistake:
 
 
 MISTAKES = [
-    search(422, "k: Input should be greater than or equal to 1, but 0", k=0),
+    search(422, "k: 1 or more was expected, but 0", k=0),
     search(422, "but 10001 was given", k=10_001),
     search(422, "only 100 documents are attended", k=101),
     search(422, "temperature", temperature=-1),

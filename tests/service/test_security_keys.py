@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import resource
 import stat
 import threading
 from collections.abc import Mapping
@@ -415,3 +416,14 @@ def test_wrong_usage_makes_no_key(tmp_path: Path, arguments: list[str]) -> None:
 @pytest.mark.parametrize("name", ["add", "list", "remove"])
 def test_help_has_an_example(name: str) -> None:
     assert f"Example: attend keys {name}" in run(name, "--help").stdout
+
+
+def test_a_key_that_the_disk_does_not_take_leaves_no_file(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            KeyFile(tmp_path).add()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.glob(f"{FILE}.[0-9a-f]*"))

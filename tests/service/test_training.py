@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,17 @@ def test_feedback_is_deleted_by_document_and_by_its_own_id(books: FlaskClient, d
     for body in ({}, {"ids": [1], "documents": ["emma"]}, {"ids": ["x"]}, {"ids": [0]}):
         delete(books, FEEDBACK, body, 422)
     assert get(books, FEEDBACK)["examples"] == 1
+
+
+def test_feedback_is_deleted_by_its_query(tiny_encoder_folder: Path, client: FlaskClient) -> None:
+    assert client.put("/v1/collections/books", json={"encoder": str(tiny_encoder_folder)})
+    documents = [{"id": "whale", "text": "a white whale"}, {"id": "emma", "text": "a village"}]
+    client.post("/v1/collections/books/documents", json=documents)
+    labels = [{"query": query, "id": id} for query in ("sea", "land") for id in ("whale", "emma")]
+    post(client, FEEDBACK, labels)
+    assert delete(client, FEEDBACK, {"queries": ["sea", "nothing"]}) == {"deleted": 2}
+    assert [kept["query"] for kept in get(client, f"{FEEDBACK}?limit=9")["items"]] == ["land"] * 2
+    delete(client, FEEDBACK, {"queries": ["land"], "documents": ["emma"]}, 422)
 
 
 def test_all_feedback_goes_only_where_that_is_said(books: FlaskClient, data: Data) -> None:

@@ -117,6 +117,25 @@ def test_a_training_that_ignores_its_cancellation_is_killed(
     assert not [each for each in children(os.getpid()) if each not in others and is_running(each)]
 
 
+def test_a_training_that_stands_still_is_killed_after_its_time_and_no_later(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "CANCEL_SECONDS", 4.0)
+    others, stopped = children(os.getpid()), threading.Event()
+
+    def stop(_stage: str, _fraction: float) -> None:
+        for each in set(children(os.getpid())).difference(others):
+            if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes():
+                os.kill(each, signal.SIGSTOP)
+        begun.append(time.monotonic())
+        stopped.set()
+
+    begun: list[float] = []
+    with pytest.raises(Cancelled):
+        train_in_process(collection, progress=stop, cancelled=stopped.is_set)
+    assert 4 <= time.monotonic() - begun[-1] < 7.5, "it is waited for twice"
+
+
 def test_one_that_the_system_ends_is_a_failure(collection: Collection) -> None:
     others = children(os.getpid())
 

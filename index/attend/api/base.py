@@ -293,7 +293,8 @@ def _reason(entry: Any, model: type[BaseModel] | None) -> str:
     if kind == "extra_forbidden":
         names = _names_at(model, entry["loc"][:-1])
         return f"unknown field; {remedy(str(entry['loc'][-1]), names)}"
-    message = EXPECTED.get(kind) or str(entry["msg"]).removeprefix("Value error, ")
+    message = _bound(entry) or EXPECTED.get(kind) or str(entry["msg"])
+    message = message.removeprefix("Value error, ")
     if kind == "string_pattern_mismatch" and entry["ctx"]["pattern"] == NAME_PATTERN:
         message = "a name has up to 63 letters, digits, - and _, and does not begin with -"
     # A missing field's input is the whole object: repeating it back helps nobody.
@@ -306,6 +307,30 @@ def _reason(entry: Any, model: type[BaseModel] | None) -> str:
         return message
     text = repr(value)
     return f"{message}, but {text if len(text) <= 80 else f'{text[:77]}...'} was given"
+
+
+BOUNDS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "string_too_short": "a text of {min_length} or more characters",
+    "string_too_long": "a text of at most {max_length} characters",
+    "too_short": "{min_length} or more items",
+    "too_long": "at most {max_length} items",
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+}
+"""Bounds that a value misses, by the validator's name of the fault."""
+
+
+def _bound(entry: Any) -> str | None:
+    template = BOUNDS.get(entry["type"])
+    bounds = entry.get("ctx", {}).items()
+    whole = {
+        name: int(at) if isinstance(at, float) and at == at // 1 else at for name, at in bounds
+    }
+    return template and f"{template.format(**whole)} was expected"
 
 
 def _names_at(model: type[BaseModel] | None, location: Sequence[int | str]) -> list[str]:

@@ -25,6 +25,7 @@ from attend.api.base import (
     DocumentId,
     Reply,
     Request,
+    Text,
     Time,
     UserId,
     WrongField,
@@ -87,7 +88,7 @@ class FeedbackRequest(Request):
 
 
 class FeedbackDeletion(Request):
-    """The feedback to delete: by its own ids, all about some documents, or all there is."""
+    """The feedback to delete: by its ids, about some documents or queries, or all there is."""
 
     ids: list[Annotated[int, Field(ge=1, le=MAX_ROW)]] | None = Field(
         None, max_length=MAX_DOCUMENTS
@@ -95,16 +96,19 @@ class FeedbackDeletion(Request):
     """Ids of examples."""
     documents: list[DocumentId] | None = Field(None, max_length=MAX_DOCUMENTS)
     """Ids of documents."""
+    queries: list[Text] | None = Field(None, max_length=MAX_DOCUMENTS)
+    """Texts of queries, as they were sent."""
     all: bool = Field(False, strict=True)
     """True: everything, whatever it is about."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> FeedbackDeletion:
-        named = [self.ids is not None, self.documents is not None, self.all]
-        if sum(named) != 1:
+        named = [field is not None for field in (self.ids, self.documents, self.queries)]
+        if sum(named) + self.all != 1:
             raise WrongField(
                 "ids",
-                'send exactly one of ids, documents and all; {"all": true} deletes all feedback',
+                "send exactly one of ids, documents, queries and all; "
+                '{"all": true} deletes all feedback',
             )
         return self
 

@@ -283,8 +283,8 @@ def database_error(error: BaseException, path: Path | str) -> AttendError | None
         )
     if code & 0xFF in BUSY:
         return Conflict(
-            f"{path} could not be locked for writing within {BUSY_SECONDS:g} s ({error}); another "
-            f"process is writing: try again."
+            f"{Path(path).name} could not be locked for writing within {BUSY_SECONDS:g} s "
+            f"({error}); another process is writing: try again."
         )
     return None
 

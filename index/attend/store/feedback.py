@@ -136,15 +136,21 @@ class StoredExamples(DatabasePart):
         return stacked([row[0] for row in rows])
 
     def delete_examples(
-        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+        self,
+        ids: Sequence[int] | None = None,
+        documents: Sequence[str] | None = None,
+        queries: Sequence[str] | None = None,
     ) -> int:
         with self._changing() as db:
-            if ids is None and documents is None:
+            if ids is None and documents is None and queries is None:
                 return int(db.execute("DELETE FROM examples").rowcount)
+            hashes = [question_hash(text, np.empty(0, np.float32)) for text in queries or ()]
+            marks = ", ".join("?" * len(hashes)) or "NULL"
             cursor = db.execute(
                 "DELETE FROM examples WHERE id IN (SELECT value FROM json_each(?)) OR document IN "
-                "(SELECT row FROM documents WHERE id IN (SELECT value FROM json_each(?)))",
-                [json.dumps([int(id) for id in ids or ()]), id_list(documents or ())],
+                "(SELECT row FROM documents WHERE id IN (SELECT value FROM json_each(?))) OR "
+                f"question IN (SELECT id FROM questions WHERE hash IN ({marks}))",
+                [json.dumps([int(id) for id in ids or ()]), id_list(documents or ()), *hashes],
             )
             return int(cursor.rowcount)
 

@@ -230,9 +230,12 @@ class CollectionStore(Protocol):
         """Return the newest examples first, or those older than the one of that id."""
 
     def delete_examples(
-        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+        self,
+        ids: Sequence[int] | None = None,
+        documents: Sequence[str] | None = None,
+        queries: Sequence[str] | None = None,
     ) -> int:
-        """Delete examples by their ids, and those of documents; all of them without either.
+        """Delete examples by ids, and those of documents and of texts; all of them without any.
 
         Returns: the number of deletions.
         """

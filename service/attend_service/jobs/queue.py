@@ -137,12 +137,13 @@ class Jobs:
         return job
 
     def all(self) -> list[Job]:
-        """Return every job in the store, the newest first."""
-        return self._open().all()
+        """Return every job in the store, the newest first; none where nothing may be written."""
+        return [] if self._data.read_only else self._open().all()
 
     def find(self, id: int) -> Job:
         """Return a job. Raises UnknownJob."""
-        job = self._open().find(id) if id <= MAX_ID else None
+        known = id <= MAX_ID and not self._data.read_only
+        job = self._open().find(id) if known else None
         if job is None:
             raise UnknownJob(id)
         return job

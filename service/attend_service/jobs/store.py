@@ -15,7 +15,8 @@ import orjson
 from sqlite_utils import Database, Migrations
 
 from attend.api.base import Reply
-from attend.errors import Conflict, Damaged
+from attend.errors import CannotWrite, Conflict, Damaged
+from attend.store.connections import database_error
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -116,6 +117,9 @@ class JobStore:
                 migrations.apply(db)
         except sqlite3.DatabaseError as error:
             connection.close()
+            full = database_error(error, path)
+            if isinstance(full, CannotWrite):
+                raise full from error
             raise Damaged(
                 f"{path} cannot be opened as the job store ({error}). It holds nothing but past "
                 f"and waiting jobs: move it away, or check the folder's permissions."
@@ -249,10 +253,10 @@ class JobStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._db.conn.commit()  # one that fails leaves the transaction open
             except BaseException:
                 self._db.conn.rollback()
                 raise
-            self._db.conn.commit()
 
 
 def _rows(db: Database, where: str, *values: Any) -> list[Job]:

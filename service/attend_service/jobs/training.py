@@ -97,10 +97,14 @@ def train_in_process(
 def _running(process: SpawnProcess) -> Iterator[None]:
     """Start a process; kill it if it does not end after the block."""
     process.start()
+    seconds = CANCEL_SECONDS
     try:
         yield
+    except Cancelled:
+        seconds = 0.0  # it has had its time
+        raise
     finally:
-        process.join(CANCEL_SECONDS)
+        process.join(seconds)
         if process.is_alive():
             process.kill()
             process.join()

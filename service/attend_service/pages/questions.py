@@ -19,9 +19,9 @@ SETTING = "questions"
 """The setting of a collection that holds its questions."""
 
 MOST = 8
-TAUGHT = 4
+TITLES = 4
 LONGEST = 80
-"""Characters of a title or a taught query that is a question to click."""
+"""Characters of a title that is a question to click."""
 
 FOREIGN = "who won the world cup in 1998"
 """A question that few collections answer."""
@@ -77,13 +77,15 @@ def _questions(collection: Collection) -> list[StartQuestion]:
 
 
 def _suggested(collection: Collection) -> list[StartQuestion]:
-    """Suggest queries that were taught, titles, and a question that nothing answers."""
+    """Suggest titles, and a question that nothing answers.
+
+    Queries of feedback are their users', and are shown to nobody else.
+    """
     if collection.settings.encoder is None:
         return []
-    taught = [example.query for example in collection.store.latest_examples(TAUGHT * 8)]
-    titles = [display_title(*document[1:]) for document in collection.store.sample(TAUGHT)]
-    texts = dict.fromkeys(text for text in [*taught, *titles] if text and len(text) <= LONGEST)
-    questions = [StartQuestion(query=text) for text in list(texts)[:TAUGHT]]
+    titles = [display_title(*document[1:]) for document in collection.store.sample(TITLES)]
+    texts = dict.fromkeys(text for text in titles if text and len(text) <= LONGEST)
+    questions = [StartQuestion(query=text) for text in texts]
     active = collection.store.active("search")
     if questions and active is not None and active.tuning.get("null"):
         questions.append(StartQuestion(query=FOREIGN, remark="one that nothing here answers"))

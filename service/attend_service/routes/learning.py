@@ -111,14 +111,14 @@ def show_feedback(collection: str, query: FeedbackListing) -> Response:
     scope="write",
 )
 def delete_feedback(collection: str, body: FeedbackDeletion) -> Response:
-    """Delete feedback, by its ids or all about some documents; unknown ids are passed over.
+    """Delete feedback, by its ids, its documents or its queries; unknown ones are passed over.
 
     All of it goes with `{"all": true}`, and never for want of a word.
     """
     store = collection_of(collection).store
     if body.all:
         return reply(Deleted(store.delete_examples()))
-    return reply(Deleted(store.delete_examples(ids=body.ids, documents=body.documents)))
+    return reply(Deleted(store.delete_examples(body.ids, body.documents, body.queries)))
 
 
 @operations.add(

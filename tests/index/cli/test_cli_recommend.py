@@ -79,5 +79,5 @@ def test_what_is_wrong_is_a_sentence(folder):
         "is not valid JSON, and no file that holds it"
         in run(folder, "--request", "nowhere", status=2).stderr
     )
-    assert "k: Input should be greater" in run(folder, "d1", "-k", "0", status=1).stderr
+    assert "k: 1 or more was expected" in run(folder, "d1", "-k", "0", status=1).stderr
     assert "'x' is not valid JSON" in run(folder, "d1", "--filter", "x", status=2).stderr

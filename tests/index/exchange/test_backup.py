@@ -324,7 +324,7 @@ HOSTILE = {
         lambda m: manifest(m, collections=lambda c: c | {"x": {}}),
         "lacks the database",
     ),
-    "another format": (lambda m: manifest(m, format=lambda f: 9), "format: Input should be 1"),
+    "another format": (lambda m: manifest(m, format=lambda f: 9), "format: 1 was expected"),
     "an unknown word": (lambda m: m[0].__setitem__(1, b'{"format": 1, "x": 2}'), "cannot be read"),
     "no JSON": (lambda m: m[0].__setitem__(1, b"{"), "cannot be read"),
     "no manifest": (lambda m: m.pop(0), "does not begin with"),

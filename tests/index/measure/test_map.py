@@ -115,7 +115,7 @@ def test_what_cannot_be_mapped_is_told(points: Collection) -> None:
     points.delete([str(at) for at in range(35)])
     with pytest.raises(InvalidRequest, match="5 documents have none; it takes at least 8"):
         charted(points, method="tsne")
-    with pytest.raises(InvalidRequest, match="Input should be 'pca', 'tsne' or 'umap'"):
+    with pytest.raises(InvalidRequest, match="'pca', 'tsne' or 'umap' was expected"):
         charted(points, method="mds")
 
 

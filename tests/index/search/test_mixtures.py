@@ -208,7 +208,7 @@ def test_a_thousand_parts_are_answered(collection):
     [
         ({"mixture": []}, InvalidRequest, "at least 1 item"),
         ({"mixture": [{"id": "d1", "weight": 0}]}, InvalidRequest, "weight of the mixture is zero"),
-        ({"mixture": [{"id": "d1", "weight": -1}]}, InvalidRequest, "greater than or equal to 0"),
+        ({"mixture": [{"id": "d1", "weight": -1}]}, InvalidRequest, "0 or more"),
         ({"mixture": [{"id": "d1"}, {"id": "gone"}]}, UnknownDocument, "'gone'"),
         ({"mixture": [{"id": "d1"}], "id": "d1"}, InvalidRequest, "id and mixture were given"),
         ({"mixture": [{"id": "d1"}] * 1001}, InvalidRequest, "at most 1000"),

@@ -95,7 +95,7 @@ def test_the_scale_of_weights_does_not_matter(weights):
         ({"blend": []}, InvalidRequest, "at least 1 item"),
         ({"blend": [{"id": "a", "weight": 0}]}, InvalidRequest, "every weight of the blend"),
         ({"blend": [{"weight": 1}]}, InvalidRequest, "a part of a blend has exactly one"),
-        ({"blend": [{"id": "a", "weight": 1e9}]}, InvalidRequest, "less than or equal"),
+        ({"blend": [{"id": "a", "weight": 1e9}]}, InvalidRequest, "or less"),
         ({"blend": ["text"]}, InvalidRequest, "made for vectors"),
     ],
 )

@@ -89,13 +89,20 @@ class RemoteExamples:
         return len({row["question"] for row in self._valid()})
 
     def delete_examples(
-        self, ids: Sequence[int] | None = None, documents: Sequence[str] | None = None
+        self,
+        ids: Sequence[int] | None = None,
+        documents: Sequence[str] | None = None,
+        queries: Sequence[str] | None = None,
     ) -> int:
         with reading("strong"):
-            rows = _all_rows(self._tables, ["id", "name"])
-        if ids is not None or documents is not None:
-            named, about = set(ids or ()), set(documents or ())
-            rows = [row for row in rows if row["id"] in named or row["name"] in about]
+            rows = _all_rows(self._tables, ["id", "name", "text"])
+        if ids is not None or documents is not None or queries is not None:
+            named, about, texts = set(ids or ()), set(documents or ()), set(queries or ())
+            rows = [
+                row
+                for row in rows
+                if row["id"] in named or row["name"] in about or json.loads(row["text"]) in texts
+            ]
         self._tables.examples.delete([row["example"] for row in rows])
         return len(rows)
 
