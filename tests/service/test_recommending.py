@@ -121,7 +121,7 @@ def test_what_a_user_would_think_comes_with_its_spread_and_why(books: FlaskClien
         ({"user": "nobody"}, 422, "No interactions of the user 'nobody'"),
         ({"history": ["gone"]}, 404, "'gone'"),
         ({"history": ["whale"], "target": ["gone"]}, 404, "'gone'"),
-        ({"history": ["whale"], "target": []}, 422, "at least 1"),
+        ({"history": ["whale"], "target": []}, 422, "1 or more"),
         ({"user": "ann", "target": ["emma"], "filter": {"a": 1}}, 422, "Leave filter or target"),
         ({"history": ["whale"], "target": ["emma"]}, 422, "has a value"),
         ({"history": [{"id": "whale", "value": "x"}], "target": ["emma"], "k": 0}, 422, "k"),

@@ -316,8 +316,8 @@ BOUNDS = {
     "less_than_equal": "{le} or less",
     "string_too_short": "a text of {min_length} or more characters",
     "string_too_long": "a text of at most {max_length} characters",
-    "too_short": "{min_length} or more items",
-    "too_long": "at most {max_length} items",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of at most {max_length}",
     "enum": "{expected}",
     "literal_error": "{expected}",
 }

@@ -433,7 +433,7 @@ def test_ids_that_are_missing_are_refused_or_listed(collection):
         ({"history": [{"id": "d1", "time": 1e300}]}, "beyond any time"),
         ({"history": ["d1"], "diversity": 2}, "1 or less"),
         ({"history": ["d1"], "reserve": -1}, "0 or more"),
-        ({"history": ["d1"], "half_life": 0}, "greater than 0"),
+        ({"history": ["d1"], "half_life": 0}, "more than 0"),
         ({"history": ["d1"], "k": 2000, "diversity": 0.5}, "at most 1000 places"),
         ({"history": ["d1"], "projection": 99}, "no projection 99"),
         ({"history": ["d1"], "unknown": 1}, "unknown field"),

@@ -206,7 +206,7 @@ def test_a_thousand_parts_are_answered(collection):
 @pytest.mark.parametrize(
     ("query", "error", "said"),
     [
-        ({"mixture": []}, InvalidRequest, "at least 1 item"),
+        ({"mixture": []}, InvalidRequest, "a list of 1 or more"),
         ({"mixture": [{"id": "d1", "weight": 0}]}, InvalidRequest, "weight of the mixture is zero"),
         ({"mixture": [{"id": "d1", "weight": -1}]}, InvalidRequest, "0 or more"),
         ({"mixture": [{"id": "d1"}, {"id": "gone"}]}, UnknownDocument, "'gone'"),

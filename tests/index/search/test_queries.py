@@ -89,10 +89,10 @@ def test_the_scale_of_weights_does_not_matter(weights):
 @pytest.mark.parametrize(
     ("query", "error", "said"),
     [
-        ({"ids": []}, InvalidRequest, "at least 1 item"),
+        ({"ids": []}, InvalidRequest, "a list of 1 or more"),
         ({"ids": ["a", "z"]}, UnknownDocument, "'z'"),
         ({"id": "a", "ids": ["b"]}, InvalidRequest, "id and ids were given"),
-        ({"blend": []}, InvalidRequest, "at least 1 item"),
+        ({"blend": []}, InvalidRequest, "a list of 1 or more"),
         ({"blend": [{"id": "a", "weight": 0}]}, InvalidRequest, "every weight of the blend"),
         ({"blend": [{"weight": 1}]}, InvalidRequest, "a part of a blend has exactly one"),
         ({"blend": [{"id": "a", "weight": 1e9}]}, InvalidRequest, "or less"),
