@@ -80,6 +80,10 @@ PATTERNS = {
         "tried at one place, and each part once", ("a", "a://|a| ", "www.|a| b", "data:| |a", "a.")
     ),
     "attend/source/decoding.py _CONTROL": Worst(ONE, ("\x01", "a")),
+    "attend/source/folders.py _FROM": Worst(
+        "tried at one place, of 200 bytes, with at most 60 and 40 characters between its parts",
+        ("From |a|", "From | |a", "From a |1|", "From a |11:11 |", "From a 11:11|1 |"),
+    ),
     "attend/source/opening.py _TABLE": Worst(
         "the command line's own argument; .db: is looked for once from left to right",
         ("a", ".db", "a|.db:|", "a.db:|\n|"),

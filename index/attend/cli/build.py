@@ -85,11 +85,11 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     """Read documents from SOURCEs and index what is new or changed.
 
     A SOURCE is a .jsonl, .csv, .tsv, .parquet or .json file, a folder of Markdown, text, PDF, Word,
-    HTML and e-mail files (the extra `documents`), a folder in BEIR's layout, a SQLite table
-    (file.db:table), or - for JSON lines on stdin. The rest of each row becomes payload. If a build
-    is interrupted, rerun the command to resume it. The fields of a build are remembered: later
-    builds of the collection use them where no others are named, and ask for --remap before other
-    fields change stored values.
+    HTML and e-mail files (the extra `documents`), an .mbox file, a folder in BEIR's layout, a
+    SQLite table (file.db:table), or - for JSON lines on stdin. The rest of each row becomes
+    payload. If a build is interrupted, rerun the command to resume it. The fields of a build
+    are remembered: later builds of the collection use them where no others are named, and ask
+    for --remap before other fields change stored values.
 
     Exit status: 0 if every row was used, 3 if some were rejected (--json has their number as
     `refused`).
@@ -223,7 +223,7 @@ def _first_width(mapped: Mapped) -> int | None:
 def _vector(row: Row, map: FieldMap | None) -> list[float] | None:
     """Return a vector of a row, which a document has by itself or by a name."""
     if map is not None:
-        return as_vector(row.cells.get(map.vector or ""))
+        return as_vector(row.get(map.vector or ""))
     named = row.cells.get("vectors")
     first = next(iter(named.values()), None) if isinstance(named, dict) else named
     first = row.cells.get("vector") if first is None else first

@@ -276,7 +276,7 @@ def _truth_or_number(cell: Json) -> float | None:
 
 def _is_numeric(rows: Sequence[Row], column: str) -> bool:
     """Return whether most values of a column that are not empty are numbers."""
-    cells = [cell for row in rows if (cell := row.cells.get(column)) not in (None, "")]
+    cells = [cell for row in rows if (cell := row.get(column)) not in (None, "")]
     return sum(number_of(cell) is not None for cell in cells) * 2 > len(cells)
 
 

@@ -34,6 +34,9 @@ MAJORITY = 0.9
 PROSE_WORDS = 5
 """Words in a cell, on average, from which a column reads as prose."""
 
+UNIQUE_ROWS = 10
+"""Rows in which a column must differ to be named as a possible id."""
+
 _LINK = re.compile(r"(?:[a-z][a-z0-9+.-]*://|data:|www\.)\S*$", re.IGNORECASE)
 
 Parsed = TypeVar("Parsed")
@@ -64,12 +67,15 @@ def all_columns(names: Sequence[str], rows: Sequence[Row], source: Source | None
     Raises:
         SourceError: no row has a column of one of the names.
     """
+    nested = [name for name in names if "." in name]  # of objects within rows
     present, count = dict.fromkeys(column_names(rows)), len(rows)
+    present |= {n: None for n in nested if any(row.get(n) is not None for row in rows)}
     if source is not None and not set(names) <= present.keys():
         count = 0
         for row in islice(source.rows(), LOOKAHEAD_ROWS):
             if isinstance(row, Row):
                 present |= dict.fromkeys(row.cells)
+                present |= {name: None for name in nested if row.get(name) is not None}
                 count += 1
                 if set(names) <= present.keys():
                     break
@@ -194,7 +200,7 @@ def _texts(
 
 def _cells(sample: Sequence[Row], name: str) -> list[Json]:
     """Return the cells of a column that are not empty."""
-    return [cell for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+    return [cell for row in sample if (cell := row.get(name)) not in (None, "")]
 
 
 def _words(sample: Sequence[Row], name: str) -> float:
@@ -252,7 +258,20 @@ def describe(
         # Of payload, only the columns that are not what they seem.
         "payload": [name + (f" ({about[name]})" if " " in about[name] else "") for name in payload],
     }
-    return with_format(_description(roles, map.guessed), source)
+    described = _description(roles, map.guessed)
+    if map.id is None and map.guessed and (unique := _unique(sample, payload)):
+        described += f"\nrow numbers change with the rows, and {unique} is another in each (--id)"
+    return with_format(described, source)
+
+
+def _unique(sample: Sequence[Row], names: Sequence[str]) -> str | None:
+    """Return the first column of words without spaces that differ in all rows, of ten or more."""
+    for name in names:
+        cells = [row.get(name) for row in sample]
+        words = {cell for cell in cells if isinstance(cell, str) and len(cell.split()) == 1}
+        if len(words) == len(cells) >= UNIQUE_ROWS:
+            return name
+    return None
 
 
 def with_format(description: str, source: Source | None) -> str:
@@ -274,7 +293,7 @@ def column_type(sample: Sequence[Row], name: str, untyped: bool, before: str | N
     """
     if before == "number":
         return before
-    cells = [(row, cell) for row in sample if (cell := row.cells.get(name)) not in (None, "")]
+    cells = [(row, cell) for row in sample if (cell := row.get(name)) not in (None, "")]
     parsed = [scalar(str(cell)) if untyped else cell for _, cell in cells]
     numbers = sum(isinstance(cell, int | float) for cell in parsed)
     odd = [
@@ -330,7 +349,7 @@ class Columns:
     def parse(self, row: Row, role: str, parser: Callable[[Json, str], Parsed]) -> Parsed:
         """Parse the cell of a required role; the parser takes the cell and its column's name."""
         column = self.names[role]
-        return parser(row.cells.get(column), column)
+        return parser(row.get(column), column)
 
     def parse_optional(
         self, row: Row, role: str, parser: Callable[[Json, str], Parsed]
@@ -368,7 +387,7 @@ def guess_columns(source: Source, layout: Layout, **named: str | None) -> Column
             continue
         free = [column for column in present if column not in taken.values()]
         for column in [*([taken[role]] if role in taken else []), *free]:
-            cells = [cell for row in rows if (cell := row.cells.get(column)) not in (None, "")]
+            cells = [cell for row in rows if (cell := row.get(column)) not in (None, "")]
             if cells and holds(cells):
                 guessed += [role] * (role not in taken)
                 taken[role] = column

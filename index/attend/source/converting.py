@@ -67,9 +67,12 @@ def convert(path: Path) -> Converted:
 
 @lru_cache(maxsize=SAMPLE_ROWS)
 def _converted(path: Path, _modified: int) -> Converted:
-    ending = path.suffix.lower()
+    return convert_bytes(path.read_bytes(), path.suffix.lower())
+
+
+def convert_bytes(data: bytes, ending: str) -> Converted:
+    """Return the contents of a file with an ending as Markdown; raises as `convert` does."""
     reader: Callable[[bytes, str], Converted] = _email if ending == EMAIL else _markdown
-    data = path.read_bytes()
     try:
         with _limited(SECONDS + SECONDS_PER_MIB * len(data) / 2**20):
             document = reader(data, ending)

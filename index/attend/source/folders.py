@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
+from email import message_from_bytes
 from pathlib import Path
+from typing import BinaryIO
 
 import yaml
 
 from attend.errors import SourceError
 from attend.source.cells import to_json
-from attend.source.converting import CONVERTIBLE, MissingExtra, convert
-from attend.source.decoding import DETECTED, HEAD_BYTES, SAVE_AS, TableFormat, detect_encoding
-from attend.source.rows import FileSource, Row, RowProblem, Unusable
+from attend.source.converting import CONVERTIBLE, EMAIL, MissingExtra, convert, convert_bytes
+from attend.source.decoding import (
+    DETECTED,
+    HEAD_BYTES,
+    SAVE_AS,
+    TableFormat,
+    detect_encoding,
+    read_head,
+)
+from attend.source.rows import FileSource, Row, RowProblem, Unusable, unreadable
 from attend.types import Json
 
 MAX_FILE_BYTES = 64 << 20
@@ -24,6 +34,12 @@ MAX_FRONT_MATTER = 1 << 16
 
 MAX_DEPTH = 50
 """Lists and mappings within one another in front matter: PyYAML takes quadratic time for them."""
+
+MOST_FROM = 200
+"""Bytes of a line in which a message of an mbox begins, at most."""
+
+_FROM = re.compile(rb"From +\S+ [^\n]{0,60}\d\d:\d\d[^\n]{0,40}\b\d{4}\b")
+_QUOTED_FROM = (b">From ", b">>From ")
 
 
 class TextFolder(FileSource):
@@ -99,6 +115,66 @@ class TextFolder(FileSource):
             yield RowProblem(name, str(reason), skips=True)
         except (Unusable, SourceError) as reason:
             yield RowProblem(name, str(reason).replace(str(path), "The file", 1), skips=True)
+
+
+class Mailbox(FileSource):
+    """The messages of an mbox file, with the cells of an e-mail.
+
+    A message begins after a blank line with `From`, a sender and a date: a text may begin a line
+    with From, too. Its id is its Message-ID, which stays as the file grows, or else its number.
+
+    Raises:
+        SourceError: the file cannot be opened, or does not begin with such a line.
+    """
+
+    natural_id = "id"
+    natural_text = ("title", "text")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if not _FROM.match(read_head(path)[:MOST_FROM]):
+            raise SourceError(
+                f"{path} is no mbox: its first line is not 'From', an address and a date. Export "
+                f"the mailbox as mbox, or as a folder of .eml files."
+            )
+
+    def rows(self) -> Iterator[Row | RowProblem]:
+        try:
+            with self.path.open("rb") as file:
+                for number, data in enumerate(_messages(file), start=1):
+                    yield _message_row(f"{self.name}:{number}", str(number), data)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+
+def _messages(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the messages of an mbox, of each at most a little more than `MAX_FILE_BYTES`."""
+    lines: list[bytes] = []
+    size, after_blank = 0, True
+    while line := file.readline(MAX_FILE_BYTES):
+        if after_blank and _FROM.match(line[:MOST_FROM]):
+            if size:
+                yield b"".join(lines)
+            lines, size = [], 0
+        else:
+            if size <= MAX_FILE_BYTES:
+                lines.append(line[line.startswith(_QUOTED_FROM) :])
+            size += len(line)
+        after_blank = not line.strip()
+    if size:
+        yield b"".join(lines)
+
+
+def _message_row(place: str, number: str, data: bytes) -> Row | RowProblem:
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise Unusable(f"The message is larger than {MAX_FILE_BYTES >> 20} MiB. Remove it.")
+        text, title, fields = convert_bytes(data, EMAIL)
+    except Unusable as reason:
+        return RowProblem(place, str(reason).replace("The file", "The message", 1))
+    head = message_from_bytes(data.replace(b"\r\n", b"\n").partition(b"\n\n")[0])
+    id = str(head["message-id"] or "").strip().strip("<>") or number
+    return Row(place, _row(id, text, title or heading(text) or id, fields).cells)
 
 
 def _endings() -> str:

@@ -80,7 +80,7 @@ def _learn_types(types: ColumnTypes, source: Source, map: FieldMap, remap: bool)
     rows = sample(source)
     # What a format with types has in its other columns is the author's choice.
     for name in column_names(rows) if source.untyped else map.value:
-        type = common_type((row.cells.get(name) for row in rows), untyped=source.untyped)
+        type = common_type((row.get(name) for row in rows), untyped=source.untyped)
         if type is None or (name in types and not remap):
             continue
         types[name] = "mixed" if type == "text" and types.get(name, type) != "text" else type
@@ -113,7 +113,7 @@ class _Mapper:
     def document(self, row: Row, number: int) -> Document:
         """Return the row's document, by its number where no column is the id; raises Unusable."""
         id, vector, value = self._map.id, self._map.vector, self._map.value
-        identity = str(number) if id is None else document_id(row.cells.get(id), id)
+        identity = str(number) if id is None else document_id(row.get(id), id)
         if (place := self._places.get(identity)) is not None:
             raise Unusable(
                 f"The id {identity!r} was used before, at {place}. Give each row its own."
@@ -137,7 +137,7 @@ class _Mapper:
 
     def _cell(self, row: Row, name: str) -> Json:
         """Return a cell with the type of its column; raises Unusable where that is kept."""
-        cell = row.cells.get(name)
+        cell = row.get(name)
         if cell is None or (cell == "" and self._untyped):
             return None
         type = self._types.get(name)
@@ -162,10 +162,10 @@ class _Mapper:
 
 
 def _vector(row: Row, column: str) -> list[float]:
-    vector = as_vector(row.cells.get(column))
+    vector = as_vector(row.get(column))
     if vector is None:
         raise Unusable(
-            f"The field {column!r} is {shown(row.cells.get(column))}, but a list of finite numbers "
+            f"The field {column!r} is {shown(row.get(column))}, but a list of finite numbers "
             f"is expected."
         )
     return vector
@@ -173,7 +173,7 @@ def _vector(row: Row, column: str) -> list[float]:
 
 def _texts(row: Row, names: tuple[str, ...], *, required: bool) -> dict[str, str]:
     """Return the texts that are not blank; raises Unusable where all are and one is required."""
-    texts = {name: text_of(row.cells.get(name), name) for name in names}
+    texts = {name: text_of(row.get(name), name) for name in names}
     filled = {name: text for name, text in texts.items() if text.strip()}
     if required and not filled:
         listed = ", ".join(repr(name) for name in names)

@@ -16,15 +16,24 @@ from attend.source.files import (
     TabDelimited,
     TextFile,
 )
-from attend.source.folders import DOCUMENT_SUFFIXES, TextFolder
+from attend.source.folders import DOCUMENT_SUFFIXES, Mailbox, TextFolder
 from attend.source.rows import Row, RowProblem, Source
 from attend.types import Json
 
 KINDS = (
     "Readable are .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, a SQLite table as "
-    "file.db:table, Markdown, text, PDF, Word, HTML and e-mail or a folder of these, a folder with "
-    "corpus.jsonl, and - for JSONL on standard input."
+    "file.db:table, Markdown, text, PDF, Word, HTML and e-mail or a folder of these, .mbox files, "
+    "a folder with corpus.jsonl, and - for JSONL on standard input."
 )
+
+REMEDIES = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"), "Unpack it first."),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "Save its sheet as CSV."),
+    ".sql": "Restore it (sqlite3 NEW.db < FILE.sql), and name a table: NEW.db:TABLE.",
+    ".xml": "Write its items as JSON, one object a line, into a .jsonl file.",
+    ".pst": "Export it as .mbox.",
+}
+"""Endings of files that are not read → what to do."""
 
 BEIR_CORPUS = "corpus.jsonl"
 
@@ -60,6 +69,7 @@ TEXT_READERS: dict[str, type[TextFile]] = {
 READERS: dict[str, Callable[[Path], Source]] = {
     **TEXT_READERS,
     ".parquet": _parquet,
+    ".mbox": Mailbox,
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _table),
 }
 
@@ -114,6 +124,8 @@ def _file(path: Path, format: TableFormat) -> Source:
     if ending in DOCUMENT_SUFFIXES:
         return TextFolder(path, format)
     kind = f"files ending in {path.suffix}" if path.suffix else "files without an extension"
+    if (remedy := REMEDIES.get(ending)) is not None:
+        raise SourceError(f"{path} cannot be read: {kind} are not known. {remedy} {KINDS}")
     raise SourceError(
         f"{path} cannot be read: {kind} are not known. {KINDS} For a table, give --delimiter or "
         f"--no-header."

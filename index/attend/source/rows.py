@@ -51,6 +51,19 @@ class Row:
     place: str
     cells: Mapping[str, Json]
 
+    def get(self, name: str) -> Json:
+        """Return the cell of a column, or where dots lead within objects; None if missing.
+
+        >>> Row("a.jsonl:1", {"user": {"id": 7}}).get("user.id")
+        7
+        """
+        if name in self.cells or "." not in name:
+            return self.cells.get(name)
+        cell: Json = dict(self.cells)
+        for part in name.split("."):
+            cell = cell.get(part) if isinstance(cell, dict) else None
+        return cell
+
 
 class RowItem(NamedTuple, Generic[Item]):
     """An item read from a row, and the place of that row."""

@@ -415,3 +415,27 @@ def test_dates_that_do_not_sort_as_texts_are_refused_as_bounds(games):
 def test_a_log_has_no_progress_bars(folder, build, tmp_path):
     path = write_jsonl(tmp_path / "books.jsonl", BOOKS)
     assert "\r" not in build(path, *FIELDS).stderr  # a file is no terminal, either
+
+
+def test_dots_lead_to_fields_of_objects(folder, build, tmp_path):
+    rows = [
+        {"event": {"id": n, "kind": "view"}, "what": {"text": f"a whale {n}"}, "by": {"id": "ann"}}
+        for n in range(3)
+    ]
+    path = write_jsonl(tmp_path / "events.jsonl", rows)
+    options = ["--id", "event.id", "--text", "what.text", "--value", "event.kind"]
+    assert "id: event.id · text: what.text · value: event.kind" in build(path, *options).stderr
+    assert values(folder) == {"0": "view", "1": "view", "2": "view"}
+    assert "3 unchanged" in build(path).stdout
+    assert Data(folder).collection().page({"event.kind": "view", "by.id": "ann"}).total == 3
+    words = ["teach", "--interactions", path, "--user", "by.id", "--item", "event.id"]
+    result = CliRunner().invoke(main, [*map(str, words), "--data", str(folder)])
+    assert "3 interactions added" in result.stdout, result.output
+    missing = build(path, "--id", "event.nr", status=1)
+    assert "has no column 'event.nr'" in missing.stderr
+
+
+def test_a_build_by_row_numbers_names_a_column_that_could_be_the_id(build, tmp_path):
+    rows = [f"R{n},a kettle in red,{n % 3}" for n in range(12)]
+    told = build(table(tmp_path / "feed.csv", *rows, header="ref,titre,rayon")).stderr
+    assert "row numbers change with the rows, and ref is another in each (--id)" in told

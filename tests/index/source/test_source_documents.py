@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from docx import Document
 from reportlab.pdfgen.canvas import Canvas
 
 from attend.cli import main
+from attend.errors import SourceError
 from attend.source import Row, RowProblem, converting, documents, guess, open_source, sample
 from attend.source.folders import front_matter
 
@@ -219,3 +221,86 @@ def test_a_latin_text_in_a_folder_is_read_by_its_encoding(tmp_path):
     text = "Über die Brücke läuft das Mädchen, hört Töne und trägt grüne Strümpfe für die Straße."
     (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
     assert rows_of(tmp_path)["a.txt"].cells["text"] == text
+
+
+MBOX = b"""From ann@example.org Mon Jan  1 10:00:00 2024
+From: Ann <ann@example.org>
+Subject: A whale
+Date: Mon, 01 Jan 2024 10:00:00 +0100
+Message-ID: <1@example.org>
+
+From here on nothing is a message, as no blank line is before it.
+>From is written so within a text.
+
+From here on, too, as there is no date.
+
+From MAILER-DAEMON Tue Jan  2 11:00:00 2024
+Subject: =?utf-8?b?R3LDvMOfZQ==?=
+Content-Type: text/plain; charset=no-such-charset
+
+words
+
+From bob@example.org Wed Jan  3 12:00:00 2024
+Subject: Ships
+
+A ship sails.
+"""
+
+
+def test_each_message_of_a_mailbox_is_a_document(tmp_path):
+    path = tmp_path / "list.mbox"
+    path.write_bytes(MBOX)
+    source = open_source(str(path))
+    first, broken, last = source.rows()
+    assert first == Row(
+        "list.mbox:1",
+        {
+            "from": "Ann <ann@example.org>",
+            "date": "2024-01-01T10:00:00+01:00",
+            "id": "1@example.org",
+            "title": "A whale",
+            "text": "From here on nothing is a message, as no blank line is before it.\n"
+            "From is written so within a text.\n\nFrom here on, too, as there is no date.",
+        },
+    )
+    assert broken.place == "list.mbox:2"
+    assert "The message cannot be read as .eml" in broken.reason
+    assert (last.cells["id"], last.cells["title"], last.cells["text"]) == (
+        "3",
+        "Ships",
+        "A ship sails.",
+    )
+    fields = guess(sample(source), source=source)
+    assert (fields.id, fields.text) == ("id", ("title", "text"))
+    path.write_bytes(MBOX.replace(b"\n", b"\r\n"))
+    assert [row.place for row in open_source(str(path)).rows()] == [
+        f"list.mbox:{number}" for number in (1, 2, 3)
+    ]
+    path.write_bytes(b"Dear all,\n\nFrom here on\n")
+    with pytest.raises(SourceError, match="is no mbox: its first line is not 'From'"):
+        open_source(str(path))
+
+
+def test_a_mailbox_of_lines_that_almost_begin_messages_takes_no_time(tmp_path):
+    path = tmp_path / "a.mbox"
+    path.write_bytes(
+        MBOX + b"\n" + b"\nFrom x " + b"1:" * 2_000_000 + b"\n" + b"\nFrom x\n" * 50_000
+    )
+    started = time.perf_counter()
+    assert len(list(open_source(str(path)).rows())) == 3
+    assert time.perf_counter() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("dump.sql", "Restore it (sqlite3 NEW.db < FILE.sql)"),
+        ("man.1.gz", "Unpack it first."),
+        ("sheet.xlsx", "Save its sheet as CSV."),
+        ("feed.xml", "Write its items as JSON"),
+    ],
+)
+def test_a_file_that_is_not_read_has_its_own_advice(tmp_path, name, advice):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(SourceError, match=re.escape(advice)):
+        open_source(str(tmp_path / name))
