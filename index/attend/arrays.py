@@ -179,6 +179,12 @@ class KeyTable:
         """(m,) True for embeddings of example queries."""
         return np.zeros(len(self.ids), dtype=bool) if self.examples is None else self.examples
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest key; 0 without keys."""
+        squares = np.einsum("md,md->m", self.vectors, self.vectors, dtype=np.float64)
+        return float(np.sqrt(squares.max(initial=0.0)))
+
     @cached_property
     def single(self) -> bool:
         """True where every document has one key."""

@@ -84,18 +84,23 @@ class Coalescer(Generic[Item, Result]):
                 queue.leaders += 1
             else:
                 queue.waiting.append(request)
-        if not request.leads:
-            request.called.acquire()
-        if request.leads:
-            taken = [request]
-            try:
+        taken = [request]
+        try:
+            if not request.leads:
+                request.called.acquire()
+            if request.leads:
                 if queue.waiting:
                     taken += self._taken(request, queue.waiting)
                 self._answer(taken)
-            finally:
+        except BaseException:  # Ctrl-C, in this thread alone: the others go on
+            self._leave(queue, request, taken[1:])
+            taken = [request]
+            raise
+        finally:
+            if request.leads:
                 self._hand_over(key)
-                for other in taken[1:]:
-                    other.called.release()
+            for other in taken[1:]:
+                other.called.release()
         record(request.spent)
         error, request.error = request.error, None
         if error is not None:
@@ -122,6 +127,18 @@ class Coalescer(Generic[Item, Result]):
                 spent += self._size(taken[-1].item)
         return taken
 
+    def _leave(
+        self,
+        queue: _Queue[Item, Result],
+        request: _Request[Item, Result],
+        others: Sequence[_Request[Item, Result]],
+    ) -> None:
+        """Take a caller out of the queue, and put back those whom it was about to answer."""
+        with self._lock:
+            if request in queue.waiting:
+                queue.waiting.remove(request)
+            queue.waiting.extendleft(reversed(others))
+
     def _hand_over(self, key: Hashable) -> None:
         with self._lock:
             queue = self._queues[key]
@@ -131,7 +148,7 @@ class Coalescer(Generic[Item, Result]):
                     del self._queues[key]
                 return
             following = queue.waiting.popleft()
-        following.leads = True
+            following.leads = True
         following.called.release()
 
     def _answer(self, requests: Sequence[_Request[Item, Result]]) -> None:
@@ -143,10 +160,9 @@ class Coalescer(Generic[Item, Result]):
             for request, result in zip(requests, results, strict=True):
                 request.result = result
                 request.spent = {**spent, "queue": began - request.since}
-        except BaseException as error:
-            if len(requests) == 1 or not isinstance(error, Exception):
-                for request in requests:
-                    request.error = error
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
                 return
             # One of them is at fault, and alone each shows whether it was that one.
             for request in requests:

@@ -322,6 +322,15 @@ class Data(AliasedCollections):
                     self._encoders[name] = encoder
         return self._encoders[name]
 
+    def rebuilt(self) -> list[str]:
+        """Return the open collections whose index was damaged, and was built again.
+
+        >>> library.rebuilt()
+        []
+        """
+        opened = sorted(self._open.items())
+        return [name for name, (_, collection) in opened if collection.views.damage is not None]
+
     def close(self) -> None:
         """Close all collections.
 

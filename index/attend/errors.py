@@ -28,6 +28,7 @@ AttendError
 ├── SourceError           a source that cannot be read at all
 ├── EncoderError          a model that cannot be loaded or is not the one expected
 └── Damaged               data on disk that fails its check
+    └── WrongKeys         keys of an index that are not what was written
 ```
 
 The service maps the second level to HTTP status codes; nothing here knows them.
@@ -194,3 +195,7 @@ class EncoderError(AttendError):
 
 class Damaged(AttendError):
     """Data on disk that fails its check."""
+
+
+class WrongKeys(Damaged):
+    """Keys of an index that are others than were written; the next search has others."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 
 from attend.errors import Damaged
-from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
+from attend.keys import Image, IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
 from attend.keys.choose import QUERIES
+from attend.keys.published import unchecked
 from attend.settings import Settings
 from attend.store import Store
 from attend.types import OnStage
@@ -22,10 +24,14 @@ class VersionIndexes:
 
     Attributes:
         settings: the settings whose recall the next index has; others may be set at any time.
+        damage: the last damage of an index that was found, and is repaired.
     """
+
+    damage: str | None = None
 
     def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
         self.settings = settings
+        self._given_up: set[str] = set()
         self._store = store
         self._folder = folder
 
@@ -57,6 +63,7 @@ class VersionIndexes:
                 on_stage,
             )
         self._store.forget_removals(manifest.last_removal)
+        self._store.put_settings({})  # other processes look at the index again
         log.info("published generation %d with %d keys", manifest.generation, manifest.keys)
 
     def read(self, version: Version) -> Snapshot:
@@ -66,16 +73,16 @@ class VersionIndexes:
             ManifestMismatch: the index belongs to something else.
         """
         indexes, empty = self.of(version), Snapshot.empty(version.width)
+        loaded = None
         try:
             loaded = indexes.load(self.progress)
         except Damaged as damage:
-            log.warning("%s The index is built again from the database.", damage)
-            if not self._store.connections.read_only:
-                indexes.discard()
-            loaded = None
+            self._discard(indexes, str(damage))
         if loaded is None or loaded[1].last_removal < self._store.forgotten():
             return empty
         segment, manifest = loaded
+        if manifest.nonce in self._given_up:  # of a folder that cannot be written to
+            return empty
         return replace(
             empty,
             published=segment,
@@ -83,7 +90,30 @@ class VersionIndexes:
             last_removal=manifest.last_removal,
             generation=manifest.generation,
             index=manifest.index,
+            longest=math.inf if manifest.longest is None else manifest.longest,
+            image=Image(manifest, not unchecked(manifest)),
         )
+
+    def check(self, version: Version, image: Image) -> None:
+        """Read the files that were only mapped, and note in the image what is wrong with them."""
+        try:
+            if image.manifest is not None:
+                self.of(version).check_mapped(image.manifest)
+        except Damaged as damage:
+            image.damage = str(damage)
+
+    def give_up(self, version: Version, image: Image) -> None:
+        """Remove a damaged index, unless another one has taken its place."""
+        indexes, manifest = self.of(version), image.manifest
+        if manifest is not None and indexes.current() == manifest.nonce:
+            self._given_up.add(manifest.nonce)
+            self._discard(indexes, str(image.damage))
+
+    def _discard(self, indexes: PublishedIndexes, damage: str) -> None:
+        self.damage = damage
+        log.warning("%s The index is built again from the database.", damage)
+        if not self._store.connections.read_only:
+            indexes.discard()
 
     def _target(self, version: Version) -> IndexTarget:
         # The keys of several heads lie side by side: as one vector they are near to nothing.

@@ -6,6 +6,7 @@ A view is one version over one state of a collection; searches take it, and it n
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -15,7 +16,7 @@ import numpy as np
 
 from attend.api.search import SearchOptions
 from attend.arrays import KeyTable, locate
-from attend.errors import Conflict, Damaged
+from attend.errors import Conflict, Damaged, WrongKeys
 from attend.item_weights import ItemWeights
 from attend.keys import SearchableKeys
 from attend.projection import Projection
@@ -245,14 +246,14 @@ class Vanished(Exception):
 
 
 def until_stable(read: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a reading begin again, over a newer snapshot, while it raises Vanished."""
+    """Let a reading begin again, over a newer snapshot, while it raises Vanished or WrongKeys."""
 
     @wraps(read)
     def reading(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         for _ in range(ATTEMPTS):
             try:
                 return read(*args, **kwargs)
-            except Vanished:
+            except (Vanished, WrongKeys):
                 continue
         raise Conflict("The documents change faster than they can be read; try again.")
 
@@ -272,6 +273,14 @@ class View:
     version: Version
     keys: SearchableKeys
     change: int
+
+    @property
+    def longest(self) -> float:
+        """The length that no key exceeds; infinite where it is not known."""
+        return math.inf
+
+    def give_up(self, damage: str) -> None:
+        """Let the next search take other keys than these, which are damaged."""
 
     @property
     def index_stats(self) -> dict[str, Json]:
@@ -294,9 +303,13 @@ class SnapshotSource(Protocol):
 
     Attributes:
         on_settings: called once another process, or this one, changed the settings.
+        damage: the last damage of an index that was found since it was opened, and repaired.
     """
 
     on_settings: OnSettings
+
+    @property
+    def damage(self) -> str | None: ...
 
     def refresh(self) -> None:
         """Look whether the settings were changed; `current` and each search look, too."""

@@ -8,16 +8,18 @@ of its version, which is written from the database; the database stays the truth
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from attend.deadline import NO_DEADLINE, until
-from attend.errors import CannotWrite, Conflict, InvalidRequest
-from attend.keys import Progress, PublishedIndexes, Segment, Snapshot
+from attend.deadline import NO_DEADLINE, SlowLock, until
+from attend.errors import AttendError, CannotWrite, Conflict, InvalidRequest
+from attend.keys import Image, Progress, PublishedIndexes, Segment, Snapshot
 from attend.projection import RAW_KEYS, identity
 from attend.settings import Settings
 from attend.store import ROLES, Role, State, Store, TooFarBehind
@@ -43,6 +45,8 @@ UNTRAINED = 0
 NEVER = -1
 """The change of a view of a published index alone."""
 
+WRITTEN = "The index of the collection is being written"
+
 UNREAD = -1
 """The number of changes of the settings before they were looked at."""
 
@@ -51,20 +55,32 @@ UNREAD = -1
 class LocalView(View):
     keys: Snapshot
 
+    @property
+    def longest(self) -> float:
+        return self.keys.longest
+
+    def give_up(self, damage: str) -> None:
+        self.keys.image.damage = damage
+
 
 class _Centre(NamedTuple):
-    """The untrained version that recommends, and the number of documents of its mean."""
+    """The untrained version that recommends, and the keys that its mean is of."""
 
     version: Version
-    documents: int
+    keys: Hashable
 
 
 class _Slot:
     """The place of one version's view; `lock` is held by whoever makes the next one."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = SlowLock()
         self.view: LocalView | None = None
+
+    def since(self, change: int) -> LocalView | None:
+        """Return the view if it has a change, and keys that are not damaged."""
+        view = self.view
+        return None if view is None or view.change < change or view.keys.image.damage else view
 
 
 class Views:
@@ -107,9 +123,13 @@ class Views:
         if number == UNTRAINED:
             return self._untrained(state)
         slot = self._slots.get(number)
-        if slot is None or slot.view is None or slot.view.change < state.change:
-            return self._brought_up(number, state.change)
-        return slot.view
+        view = None if slot is None else slot.since(state.change)
+        return view or self._brought_up(number, state.change)
+
+    @property
+    def damage(self) -> str | None:
+        """The last damage of an index that was found since it was opened, and repaired."""
+        return self._indexes.damage
 
     def mean(self) -> Float32:
         """Return the mean of all keys' embeddings (d,), computed again as the collection grows."""
@@ -122,9 +142,7 @@ class Views:
         """Write the active version's keys as a new generation, and use it from now on."""
         self._store.connections.check_writable()
         with self._publishing:
-            view = self._publish(self._store.state().projection, on_stage)
-        self._store.put_settings({})  # other processes look at the index again
-        return view
+            return self._publish(self._store.state().projection, on_stage)
 
     @until(NO_DEADLINE)
     def merge_if_due(self) -> None:
@@ -132,10 +150,13 @@ class Views:
         if self._store.connections.read_only:
             return
         for number in {self.current().version.number, UNTRAINED, self._store.state().recommend}:
-            if self._is_due(number):
-                with self._publishing:
-                    if self._is_due(number):  # no other thread has done it meanwhile
+            # Where another thread is at it, this one need not wait.
+            if self._is_due(number) and self._publishing.acquire(blocking=False):
+                try:
+                    if self._is_due(number):
                         self._publish(number)
+                finally:
+                    self._publishing.release()
 
     def has_fresh(self) -> bool:
         """Return whether the active version's keys differ from those last published."""
@@ -188,48 +209,65 @@ class Views:
 
     def _is_replaced(self, view: LocalView) -> bool:
         """Return whether another process has published keys of a version since."""
-        current = self._indexes.of(view.version).generation()
-        return current is not None and current != view.keys.generation
+        current, image = self._indexes.of(view.version).current(), view.keys.image
+        return current is not None and (not image.manifest or current != image.manifest.nonce)
 
-    @until(NO_DEADLINE)
     def _brought_up(self, number: int, change: int) -> LocalView:
         """Return a version's view, opened or advanced at least to a change."""
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
-        with slot.lock:
-            if slot.view is not None and slot.view.change >= change:
-                return slot.view
-            if slot.view is not None:
+        with slot.lock.held(WRITTEN), until(NO_DEADLINE):
+            if (view := slot.since(change)) is not None:
+                return view
+            if slot.view is not None and slot.view.keys.image.damage:
+                self._indexes.give_up(slot.view.version, slot.view.keys.image)
+            elif slot.view is not None:
                 try:
                     slot.view = self._advance(slot.view)
                     return slot.view
                 except TooFarBehind:
                     log.info("version %d is opened again: too many keys were removed", number)
             try:
-                view = slot.view = self._load(self._version(number))
+                version = self._version(number)
+                view = slot.view = self._load(version)
             except BaseException:
                 with self._lock:
                     self._slots.pop(number, None)
                 raise
         self._keep(number)
+        if not (image := view.keys.image).is_checked:
+            threading.Thread(target=self._check, args=[version, image], daemon=True).start()
         return view
+
+    def _check(self, version: Version, image: Image) -> None:
+        """Read all of an index that was opened, and make another at once if it is damaged."""
+        try:
+            self._indexes.check(version, image)
+            if image.damage:
+                self._brought_up(version.number, NEVER)
+        except (AttendError, OSError, sqlite3.Error) as error:  # the next search may have more luck
+            log.info("The index of version %d was not checked: %s", version.number, error)
 
     def _untrained(self, state: State) -> LocalView:
         """Return embeddings as keys, under queries less the mean of all keys.
 
         Nothing of it is stored: where the version that searches has embeddings as keys, its view
-        serves. The mean is computed again once documents are half as many again, or half as many.
+        serves. The mean is of the published keys, which are the same in every process, whenever
+        it looks; of all keys in their present state while most of them are not published.
         """
         raw = self.current(state.projection)
         if raw.version.layout != RAW_KEYS:
             raw = self._brought_up(UNTRAINED, state.change)
+        most = raw.keys.published.living_keys >= raw.keys.fresh
+        keys = raw.keys.image if most else raw.change
         with self._centring:
-            centre, living = self._centre, raw.keys.documents
-            if centre is None or not centre.documents <= living * 2 <= centre.documents * 3:
+            centre = self._centre
+            if centre is None or centre.keys != keys:
                 now = Settings.of(self._store.settings())  # the first write decides some
                 unit, scorer = now.unit_embeddings, now.scorer
-                version = Version.centred(raw.keys.mean(), unit=unit, scorer=scorer)
-                centre = self._centre = _Centre(version, living)
+                mean = raw.keys.mean(published=most)
+                version = Version.centred(mean, unit=unit, scorer=scorer)
+                centre = self._centre = _Centre(version, keys)
         return replace(raw, version=centre.version)
 
     def _keep(self, number: int) -> None:
@@ -280,7 +318,7 @@ class Views:
         fresh = self._opened(version, self._indexes.read(version))
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
-        with slot.lock:
+        with slot.lock.held(WRITTEN):
             view = slot.view = self._advance(fresh)
         self._keep(number)
         return view

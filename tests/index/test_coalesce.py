@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -151,6 +153,63 @@ def test_an_error_is_of_the_one_whose_it_is() -> None:
         with pytest.raises(ValueError, match="13 is refused"):
             found[2].result(WAIT)
     assert gate.calls == [[1], [2, 13, 4], [2], [13], [4]]
+    assert coalescer.waiting("a") == -1
+
+
+def interrupt_when(true: Callable[[], bool]) -> threading.Thread:
+    """Press Ctrl-C, which comes to the main thread, once something is true."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press(to: int = main) -> None:
+        until(true)
+        time.sleep(0.05)
+        signal.pthread_kill(to, signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def test_ctrl_c_in_a_caller_that_waits_leaves_the_others_alone() -> None:
+    gate = Gate()
+    coalescer = Coalescer(gate, lambda each: 1, 8)
+    with ThreadPoolExecutor(8) as pool:
+        found = sent(pool, coalescer, "a", 1)
+        gate.enter()
+        pressed = interrupt_when(lambda: waiting(coalescer, "a") == 1)
+        with pytest.raises(KeyboardInterrupt):
+            coalescer.join("a", 2)
+        pressed.join()
+        assert waiting(coalescer, "a") == 0
+        found += sent(pool, coalescer, "a", 3)
+        gate.open.release(2)
+        assert [each.result(WAIT) for each in found] == [10, 30]
+        assert coalescer.waiting("a") == -1
+
+
+def test_ctrl_c_in_the_caller_that_works_leaves_the_others_alone() -> None:
+    gate = Gate()
+    coalescer = Coalescer(gate, lambda each: 1, 8)
+
+    def others(pool: ThreadPoolExecutor) -> list[int]:
+        until(lambda: waiting(coalescer, "a") == 1)  # the main thread
+        found = sent(pool, coalescer, "a", 2, 3)
+        gate.open.release()
+        gate.enter()  # the main thread works, for all three
+        interrupt_when(lambda: True)
+        gate.enter()
+        gate.open.release()
+        return [each.result(WAIT) for each in found]
+
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(coalescer.join, "a", 1)
+        gate.enter()
+        answered = pool.submit(others, pool)
+        with pytest.raises(KeyboardInterrupt):
+            coalescer.join("a", 0)
+        assert (first.result(WAIT), answered.result(WAIT)) == (10, [20, 30])
+    assert gate.calls == [[1], [0, 2, 3], [2, 3]]
     assert coalescer.waiting("a") == -1
 
 

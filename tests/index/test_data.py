@@ -284,6 +284,43 @@ def test_a_thread_that_comes_after_a_collection_was_replaced_leaves_no_file_open
     data.close()
 
 
+KILLED_IN_EXCHANGE = """
+import ctypes, os, pathlib, signal, sys
+from attend import Data
+from attend.engines import local
+
+class Old:  # a system that cannot exchange names
+    def __init__(self, *arguments, **options): pass
+local.ctypes.CDLL = Old
+renamed, rename = [], pathlib.Path.rename
+def renaming(path, target):
+    if len(renamed) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    renamed.append(target)
+    return rename(path, target)
+pathlib.Path.rename = renaming
+Data(sys.argv[1])._engine.exchange("a", "b")
+"""
+
+
+@pytest.mark.parametrize(("renames", "after"), [(0, "ab"), (1, "ab"), (2, "ba"), (3, "ba")])
+def test_an_exchange_that_was_killed_is_undone_or_finished(tmp_path, renames, after):
+    data = vector_data(tmp_path)
+    for name in "ab":
+        data.create(name, dimension=2).upsert([{"id": name, "vector": [1, 0]}])
+    data.close()
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_EXCHANGE, str(tmp_path), str(renames)], check=False
+    )
+    assert killed.returncode == (0 if renames == 3 else -9)
+    assert all("." not in name for name in data.names())
+    data = vector_data(tmp_path)
+    assert data.names() == ["a", "b"]
+    found = [data.collection(name).search([1, 0]).hits[0].id for name in "ab"]
+    assert "".join(found) == after
+    data.close()
+
+
 CLOSED_UNDER_USE = """
 import itertools, sys, threading
 import numpy as np

@@ -292,7 +292,7 @@ def test_readiness_names_no_collection_to_who_has_no_key(
     readiness._failed["secret-plans"] = "Damaged"
     assert "secret-plans" in client.get("/readyz").text
     file.add()
-    assert client.get("/readyz").get_json() == {"status": "ready", "failed": {}}
+    assert client.get("/readyz").get_json() == {"status": "ready", "failed": {}, "rebuilt": []}
 
 
 # -- the file ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from attend.arrays import KeyTable, best, unit
-from attend.errors import InvalidRequest
+from attend.errors import InvalidRequest, WrongKeys
 from attend.types import Float64, Floats, Int64
 
 Scorer: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -30,6 +30,9 @@ COLDEST = 1e-9
 
 LARGEST = 1e100
 """Beyond any logit that means something, and far from overflow at any temperature."""
+
+ROUNDED = 1.001
+"""Room for the rounding of a product in single precision."""
 
 MANY_KEYS = 4096
 """From here on the keys come first in a product, which is a third faster for a few queries. It
@@ -80,6 +83,7 @@ class Mechanism:
         levels: (2,) how much of the `runners_up` of a query is added to it, with one head; None
             for nothing.
         additive: the parameters of the scorer of that name.
+        longest: the length that no key exceeds, as they were written.
     """
 
     scorer: str
@@ -90,6 +94,7 @@ class Mechanism:
     null_logit: Float64 | None = None
     additive: Additive | None = None
     levels: Float64 | None = None
+    longest: float = np.inf
 
     def __post_init__(self) -> None:
         if not COLDEST <= self.temperature < np.inf:
@@ -138,9 +143,12 @@ class Mechanism:
 
         Raises:
             InvalidRequest: logits that are not finite.
+            WrongKeys: a logit that no key of at most the longest length can have.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
             scores = self.score_keys(queries, documents.vectors)
+        if scores.size and self.scorer == "dot" and self.longest < np.inf:
+            self._check_bound(queries, scores)
         # Written so that NaN fails too; and -inf would pass for a mask.
         if scores.size and not (float(scores.min()) >= -LARGEST and float(scores.max()) <= LARGEST):
             raise InvalidRequest(
@@ -150,6 +158,17 @@ class Mechanism:
         if len(documents.rows) < scores.shape[-1]:
             scores = POOLS[self.pool](scores, documents.starts[:-1])
         return scores if bias is None else scores + bias
+
+    def _check_bound(self, queries: Floats, scores: Floats) -> None:
+        """Check |q·k| <= |q| |k| for the longest key (Cauchy and Schwarz)."""
+        lengths = np.sqrt(np.einsum("qhd,qhd->qh", queries, queries, dtype=np.float64))
+        bound = lengths * np.abs(self.scale) * self.longest * ROUNDED
+        within = (scores.max(axis=-1) <= bound) & (scores.min(axis=-1) >= -bound)  # NaN fails too
+        if bound.max() <= LARGEST and not within.all():
+            raise WrongKeys(
+                f"A key has a score beyond what its length allows: it is longer than "
+                f"{self.longest:.6g}, and not what was written."
+            )
 
 
 def log_sum_exp(logits: Floats, starts: Int64) -> Floats:

@@ -66,7 +66,8 @@ class Folder:
         """Return the collections, without aliases, in alphabetical order."""
         results = (self.folder / "collections").glob("*/documents.db")
         names = (path.parent.name for path in results)
-        return sorted(name for name in names if self.aliases.target(name) is None)
+        own = (name for name in names if re.fullmatch(NAME_PATTERN, name))
+        return sorted(name for name in own if self.aliases.target(name) is None)
 
     def identity(self, name: str) -> object | None:
         """Return the database's inode: another process may have made one of the same name."""
@@ -241,11 +242,22 @@ def _exchange(one: Path, other: Path) -> None:
         error = ctypes.get_errno()
         if error not in CANNOT_EXCHANGE:
             raise OSError(error, os.strerror(error), str(one), None, str(other))
-    # Elsewhere a name is missing for a moment.
-    beside = one.with_name(f"{one.name}.exchanged")
+    # Elsewhere a name is missing for a moment; the third name says what is to be done if the
+    # process is killed in it.
+    beside = one.with_name(f"{one.name}.{other.name}")
     one.rename(beside)
-    other.rename(one)
-    beside.rename(other)
+    try:
+        other.rename(one)
+    finally:
+        _finish_exchange(beside)
+
+
+def _finish_exchange(beside: Path) -> None:
+    """Rename the folder that an exchange left beside the two names: to the one that is free."""
+    for name in beside.name.split("."):
+        if not beside.with_name(name).exists():
+            beside.rename(beside.with_name(name))
+            return
 
 
 def _sweep(folder: Path) -> None:
@@ -254,6 +266,9 @@ def _sweep(folder: Path) -> None:
     A dropped folder is nobody's, whoever drops it; one that is being made may be another
     process's, and is left alone until it is old.
     """
+    for path in (folder / "collections").glob("*.*"):
+        if path.name.count(".") == 1 and (path / "documents.db").exists():
+            _finish_exchange(path)
     made_before = time.time() - MAKING_SECONDS
     for path in folder.glob("*-*"):
         results = LEFT_BEHIND.fullmatch(path.name)

@@ -125,7 +125,7 @@ class LocalChecks:
             except Conflict as error:
                 yield str(error)
             except Damaged as error:
-                yield f"{error} 'attend verify --repair' builds it again, and so does a search."
+                yield f"{error} 'attend verify --repair' builds it again, as does whoever opens it."
 
     def _index(self, version: int) -> Iterator[str]:
         """Find keys of the database that the index lacks or has otherwise, and the reverse."""

@@ -5,12 +5,13 @@ from attend.keys.files import FILES, IndexOrigin, Manifest, Progress
 from attend.keys.nearest import NONE, Near, Proposals
 from attend.keys.published import PublishedIndexes
 from attend.keys.segment import Delta, Segment
-from attend.keys.snapshot import Sample, SearchableKeys, Snapshot
+from attend.keys.snapshot import Image, Sample, SearchableKeys, Snapshot
 
 __all__ = [
     "FILES",
     "NONE",
     "Delta",
+    "Image",
     "IndexOrigin",
     "IndexTarget",
     "Manifest",

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
@@ -109,8 +109,15 @@ def scratch_beside(target: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
-    """Write vectors as they come, and ids at the end, and return the number of keys.
+class WrittenKeys(NamedTuple):
+    """The number of the keys in files, and the length of the longest."""
+
+    keys: int
+    longest: float
+
+
+def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> WrittenKeys:
+    """Write vectors as they come, and ids at the end.
 
     Args:
         tables: only one is in memory at a time.
@@ -120,7 +127,7 @@ def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
     rows: list[Int64] = [np.empty(0, dtype=np.int64)]
     every = iter(tables)
     first = list(islice(every, 1))
-    width = first[0].vectors.shape[1] if first else dimension
+    width, longest = first[0].vectors.shape[1] if first else dimension, 0.0
     with synced(folder / VECTORS) as file:
         # NumPy's header leaves room for the number of rows to grow (numpy.lib.format, version
         # 1.0), so that it is written again once that is known.
@@ -129,6 +136,7 @@ def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
             file.write(np.ascontiguousarray(table.vectors, dtype=np.float32).data)
             ids.append(table.ids)
             rows.append(table.documents)
+            longest = max(longest, table.longest)
         keys = sum(map(len, ids))
         file.seek(0)
         if _write_header(file, keys, width) != start:
@@ -136,7 +144,7 @@ def write_keys(folder: Path, tables: Iterable[KeyTable], dimension: int) -> int:
     for name, column in ((KEYS, ids), (DOCUMENTS, rows)):
         with synced(folder / name) as file:
             np.save(file, np.concatenate(column), allow_pickle=False)
-    return keys
+    return WrittenKeys(keys, longest)
 
 
 def _write_header(file: BinaryIO, rows: int, width: int) -> int:
@@ -147,8 +155,16 @@ def _write_header(file: BinaryIO, rows: int, width: int) -> int:
 
 
 def map_array(path: Path) -> Float32:
-    """Map the rows of a file: they are read when they are used, and processes share them."""
-    return np.asarray(_load(path, "r"))
+    """Map the rows of a file: they are read when they are used, and processes share them.
+
+    Raises:
+        Damaged: the head of the file describes other numbers than the rest of it holds.
+    """
+    mapped = _load(path, "r")
+    whole = mapped.offset + mapped.nbytes == path.stat().st_size
+    if mapped.dtype != np.float32 or not (whole and mapped.flags.c_contiguous):
+        raise Damaged(f"{path} does not hold the numbers that its head describes.")
+    return np.asarray(mapped)
 
 
 def read_array(path: Path) -> Int64:
@@ -190,6 +206,7 @@ class Manifest:
 
     `index` says which kind of index was chosen and what was measured (`attend.keys.choose`).
     `checksums` are those of the files and `sizes` their bytes, `seal` is that of all the rest.
+    `longest` is the length of the longest key, which earlier versions of this program left out.
     """
 
     format: int
@@ -206,19 +223,24 @@ class Manifest:
     sizes: dict[str, int]
     index: dict[str, Json]
     seal: int = 0
+    longest: float | None = None
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read a manifest.
 
         Raises:
-            Damaged: it cannot be read, or was written by an earlier version of this program.
+            Damaged: it cannot be read, is not what was written, or was written by an earlier
+                version of this program.
             ManifestMismatch: a later version wrote it.
         """
         try:
             content = json.loads(path.read_bytes())
             if content.get("format") == 1:
                 raise Damaged(f"{path} is of an earlier version of this program.")
+            # Before anything that it says is believed.
+            if content.get("seal") != _seal(content):
+                raise Damaged(f"{path} is not what was written: its seal is broken.")
             if content.get("format") != FORMAT:
                 raise ManifestMismatch(
                     f"{path} has format {content.get('format')!r}, but this program reads "
@@ -229,16 +251,14 @@ class Manifest:
             raise Damaged(f"{path} cannot be read ({error}).") from error
 
     def sealed(self) -> Manifest:
-        """Return the manifest with the CRC-32 of all the rest as its seal."""
-        rest = json.dumps(asdict(replace(self, seal=0)), sort_keys=True)
-        return replace(self, seal=zlib.crc32(rest.encode()))
+        """Return the manifest with its seal."""
+        return replace(self, seal=_seal(asdict(self)))
 
     def check(self, origin: IndexOrigin, database: Progress, folder: Path) -> None:
         """Check that this is the image of a state of the database, as it was written.
 
         Raises:
             ManifestMismatch: it has another origin, is ahead of the database, or unknown to it.
-            Damaged: its seal is broken.
         """
         for name, value in asdict(origin).items():
             actual = getattr(self, name)
@@ -262,5 +282,8 @@ class Manifest:
                 f"others under the same numbers. Put the other copy back, or run 'attend "
                 f"verify --repair' to build the index from this one."
             )
-        if self != self.sealed():
-            raise Damaged(f"{folder / MANIFEST} is not what was written: its seal is broken.")
+
+
+def _seal(content: Mapping[str, Any]) -> int:
+    """Return the CRC-32 of all of a manifest but the seal itself."""
+    return zlib.crc32(json.dumps({**content, "seal": 0}, sort_keys=True).encode())

@@ -101,6 +101,8 @@ def _best(rows: Int64, scores: Float32, count: int) -> Int64:
 
     Equals are common: one question is an example of all that answers it.
     """
+    if np.isnan(scores.max(initial=-np.inf)):  # proposed, so that it is refused by who scores it
+        scores = np.where(np.isnan(scores), np.float32(np.inf), scores)
     last = kth_largest(scores, count)
     selected: Bool = scores > last
     equal = np.flatnonzero(scores == last)
@@ -121,7 +123,8 @@ def _scanned(segment: Segment, queries: Float32, allowed: Bool | None, count: in
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
         # (q, d) @ (d, m) -> (q, m) -> (q, documents)
-        products = [block.best(part @ block.vectors.T) for block in segment.blocks(ordinals)]
+        with np.errstate(over="ignore", invalid="ignore"):  # who scores these refuses them
+            products = [block.best(part @ block.vectors.T) for block in segment.blocks(ordinals)]
         best = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
         if allowed is not None and len(ordinals) == len(allowed):
             best[:, ~allowed] = -np.inf  # a product with a few more is cheaper than a copy

@@ -26,7 +26,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from attend.arrays import KeyTable
-from attend.errors import Damaged
+from attend.errors import Damaged, ManifestMismatch
 from attend.keys.choose import IndexTarget, choose, open_index
 from attend.keys.files import (
     DOCUMENTS,
@@ -46,12 +46,13 @@ from attend.keys.files import (
     write_keys,
     write_synced,
 )
+from attend.keys.quantised import CODES
 from attend.keys.segment import Segment
 from attend.types import OnStage
 
 CHECKED_BYTES = 64 << 20
-"""Files up to this size have their checksum tested whenever they are opened; larger ones only
-their size, and the checksum by `verify`: reading them would take longer than the answer."""
+"""Mapped files up to this size have their checksum tested when they are opened, as all those that
+are read; larger ones by `check_mapped`: reading them would take longer than the first answer."""
 
 
 class PublishedIndexes:
@@ -96,9 +97,11 @@ class PublishedIndexes:
     ) -> tuple[Segment, Manifest]:
         manifest = Manifest.read(folder / MANIFEST)
         manifest.check(self.origin, progress(), folder)
+        if folder.name != str(manifest.generation):
+            raise Damaged(f"{folder} holds generation {manifest.generation}, and not its own.")
+        later = () if thorough else unchecked(manifest)
         for file, crc in manifest.checksums.items():
-            size = manifest.sizes[file]
-            check_file(folder / file, size, crc if thorough or size <= CHECKED_BYTES else None)
+            check_file(folder / file, manifest.sizes[file], None if file in later else crc)
         vectors = map_array(folder / VECTORS)
         documents, key_ids = read_array(folder / DOCUMENTS), read_array(folder / KEYS)
         if not len(vectors) == len(documents) == len(key_ids) == manifest.keys:
@@ -107,6 +110,18 @@ class PublishedIndexes:
                 f"says {manifest.keys}."
             )
         return Segment.of(open_index(folder, vectors, manifest.index), key_ids, documents), manifest
+
+    def check_mapped(self, manifest: Manifest) -> None:
+        """Test the checksums that `load` left out; reads these files.
+
+        Raises:
+            Damaged: a file is not what was written, or the generation has gone.
+        """
+        folder = self.folder / str(manifest.generation)
+        for file in unchecked(manifest):
+            check_file(folder / file, manifest.sizes[file], manifest.checksums[file])
+        if self.current() != manifest.nonce:
+            raise Damaged(f"{folder} is not the generation that answers any more.")
 
     def publish(
         self,
@@ -136,7 +151,7 @@ class PublishedIndexes:
         with FileLock(self.folder / "lock"):
             generation = max(self._generations(), default=0) + 1
             with self._writing(generation) as folder:
-                keys = write_keys(folder, tables, self.origin.dimension)
+                keys, longest = write_keys(folder, tables, self.origin.dimension)
                 index = choose(folder, map_array(folder / VECTORS), target, on_stage)
                 for file in index.files:
                     sync_file(folder / file)
@@ -152,6 +167,7 @@ class PublishedIndexes:
                     checksums={file: checksum(folder / file) for file in files},
                     sizes={file: (folder / file).stat().st_size for file in files},
                     index=index.description,
+                    longest=longest,
                 ).sealed()
                 content = json.dumps(asdict(manifest), indent=1)
                 write_synced(folder / MANIFEST, content.encode())
@@ -171,10 +187,13 @@ class PublishedIndexes:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def generation(self) -> int | None:
-        """Return the number of the current generation; None where nothing is published."""
+    def current(self) -> str | None:
+        """Return the nonce of the current generation; None where none is, or none is sound."""
         name = self._current()
-        return int(name) if name is not None and name.isdecimal() else None
+        try:
+            return name and Manifest.read(self.folder / Path(name).name / MANIFEST).nonce
+        except (Damaged, ManifestMismatch):
+            return None
 
     def exists(self) -> bool:
         """Return whether a generation was ever made current, even if it is damaged now."""
@@ -205,3 +224,8 @@ class PublishedIndexes:
             # A killed process leaves its half-written folder; the lock says that nobody writes now.
             if outdated or path.name.startswith("writing-"):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def unchecked(manifest: Manifest) -> list[str]:
+    """Return the files that are mapped, and too large to be read when they are opened."""
+    return [file for file in (VECTORS, CODES) if manifest.sizes.get(file, 0) > CHECKED_BYTES]

@@ -300,6 +300,9 @@ def read(
             f"{folder} holds {len(vectors)} vectors, but {lists.ntotal} codes and {codes.ntotal} "
             f"rows of bytes."
         )
+    widths = (vectors.shape[1], lists.d, codes.d, codes.code_size)
+    if len(set(widths)) > 1 or codes.codes.size() != vectors.size:
+        raise Damaged(f"{folder} holds vectors and codes of other widths: {widths}.")
     return QuantisedVectors(lists, codes, vectors, points, target)
 
 

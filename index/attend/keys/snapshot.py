@@ -11,8 +11,9 @@ import numpy as np
 
 from attend.arrays import KeyTable
 from attend.keys.choose import FLAT
+from attend.keys.files import Manifest
 from attend.keys.nearest import Near, Proposals, near_in, nearest
-from attend.keys.segment import Delta, Segment
+from attend.keys.segment import BLOCK_KEYS, Delta, Segment
 from attend.types import Float32, Int64, Json
 
 SAMPLED = 32_768
@@ -79,6 +80,21 @@ class SearchableKeys(Protocol):
     def sample(self, rows: Int64 | None) -> Sample: ...
 
 
+@dataclass(eq=False)
+class Image:
+    """A published index as it was opened, shared by all snapshots over it.
+
+    Attributes:
+        manifest: None where nothing was published.
+        is_checked: false where large files were only mapped, and not read.
+        damage: what is wrong with it, once something was found.
+    """
+
+    manifest: Manifest | None = None
+    is_checked: bool = True
+    damage: str | None = None
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Segments and the state of the database that they mirror.
@@ -88,6 +104,8 @@ class Snapshot:
         last_key, last_removal: the last changes of the database that are in here.
         generation: number of the published index, 0 where nothing is published.
         index: which kind it is, and why (`attend.keys.choose`).
+        longest: no key is longer, as far as they are what was written.
+        image: of the published segment.
     """
 
     published: Segment
@@ -96,6 +114,8 @@ class Snapshot:
     last_removal: int
     generation: int
     index: Mapping[str, Json] = field(default_factory=lambda: FLAT)
+    longest: float = 0.0
+    image: Image = field(default_factory=Image)
     scans = True
     """True where all keys may be scored for one search, where that is cheap."""
 
@@ -214,10 +234,14 @@ class Snapshot:
         for segment in self._filled:
             yield from segment.blocks(segment.places(rows))
 
-    def mean(self) -> Float32:
-        """Return the mean of all living keys, (d,)."""
+    def mean(self, *, published: bool) -> Float32:
+        """Return the mean of all keys that were published, removed ones too, or of all living ones.
+
+        Returns: (d,)
+        """
         total, count = np.zeros(self.width), 0
-        for block in self.blocks(None):
+        blocks = self.published.table.blocks(BLOCK_KEYS) if published else self.blocks(None)
+        for block in blocks:
             total += block.vectors.sum(axis=0, dtype=np.float64)
             count += len(block.ids)
         return (total / max(count, 1)).astype(np.float32)
@@ -277,7 +301,12 @@ class Snapshot:
         if moved:
             delta = delta.extended(_merged(moved))
         return replace(
-            self, published=published, delta=delta, last_key=last_key, last_removal=last_removal
+            self,
+            published=published,
+            delta=delta,
+            last_key=last_key,
+            last_removal=last_removal,
+            longest=max(self.longest, added.longest),
         )
 
 

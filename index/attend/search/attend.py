@@ -24,7 +24,7 @@ from attend.attention import (
     weighed,
     weights_by_block,
 )
-from attend.errors import LimitExceeded
+from attend.errors import LimitExceeded, WrongKeys
 from attend.keys.segment import BLOCK_KEYS
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.memory import Queries
@@ -98,7 +98,24 @@ def attend(
     Raises:
         InvalidRequest: options that the version cannot follow.
         LimitExceeded: more weights than memory is for.
+        WrongKeys: the snapshot is damaged, and the next one is not.
     """
+    try:
+        return _attend(view, settings, queries, options, rows, without, estimate)
+    except WrongKeys as error:
+        view.give_up(str(error))
+        raise
+
+
+def _attend(
+    view: View,
+    settings: Settings,
+    queries: Queries,
+    options: AttentionOptions,
+    rows: Int64 | None,
+    without: Int64 | None,
+    estimate: bool,
+) -> Attention:
     masked = None
     if without is not None and len(without):
         if rows is None and (options.attend == "all" or queries.parts is not None):
@@ -107,7 +124,12 @@ def attend(
             rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
     embeddings, words, parts, _ = queries
     plan = plan_of(
-        view.version, settings, options, words=words is not None, mixture=parts is not None
+        view.version,
+        settings,
+        options,
+        words=words is not None,
+        mixture=parts is not None,
+        longest=view.longest,
     )
     scoring = Scoring.of(view, plan, queries, masked)
     if options.attend == "all":

@@ -108,20 +108,25 @@ def plan_of(
     *,
     words: bool,
     mixture: bool = False,
+    longest: float = np.inf,
 ) -> ScoringPlan:
     """Return the plan of a version for some options; it is made once and kept by the version.
 
     Args:
         words: true if the queries have texts whose words count.
         mixture: true if the queries are parts of one mixture.
+        longest: the length that no key exceeds.
     """
     # Neither what is listed nor the index matters; the settings may be changed.
-    key = (*options[:-2], words, mixture, settings.normalize, settings.scale)
+    key = (*options[:-2], words, mixture, longest, settings.normalize, settings.scale)
     plan = version.plans.get(key)
     if plan is None:
         if len(version.plans) >= MAX_PLANS:
             version.plans.clear()
-        plan = version.plans[key] = _plan(version, settings, options, words, mixture)
+        plan = _plan(version, settings, options, words, mixture)
+        if plan.stored_form:
+            plan = replace(plan, mechanism=replace(plan.mechanism, longest=longest))
+        version.plans[key] = plan
     return plan
 
 

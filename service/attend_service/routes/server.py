@@ -6,7 +6,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -63,10 +63,12 @@ class Health(Reply):
 
 @dataclass(slots=True)
 class ReadinessAnswer(Reply):
-    """The state of the server; `failed` names collections that cannot be opened, with the error."""
+    """The state of the server; `failed` names collections that cannot be opened, with the error,
+    and `rebuilt` those whose index was damaged, and was built again since they were opened."""
 
     status: str
     failed: Mapping[str, str]
+    rebuilt: Sequence[str] = ()
 
 
 @administration.add("GET", "/metrics", returns={200: None}, media="text/plain")
@@ -174,8 +176,10 @@ def readiness() -> Response:
     """Say whether to send requests here: 503 while collections are opened, and while stopping."""
     now = context().readiness.now()
     # Names of collections are for those who have a key.
-    failed = {} if context().keys.asks() else now.failed
-    return reply(ReadinessAnswer(now.state, failed), 200 if now.state == "ready" else 503)
+    failed, rebuilt = now.failed, context().data.rebuilt()
+    if context().keys.asks():
+        failed, rebuilt = {}, []
+    return reply(ReadinessAnswer(now.state, failed, rebuilt), 200 if now.state == "ready" else 503)
 
 
 @operations.add("GET", "/openapi.json", returns={200: None}, checks_collections=True)

@@ -250,3 +250,38 @@ def test_removals_are_forgotten_once_an_index_is_without_them(collection, tmp_pa
         best = each.search([7, 7], k=40, attend="all", scale=1.0).hits
         assert {hit.id: hit.score for hit in best}["d30"] == 98.0
     assert removals(collection) == 1
+
+
+def test_every_process_recommends_by_the_same_mean_whenever_it_first_looked(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def vectors(first: int, count: int) -> list[dict]:
+        drawn = rng.normal(size=(count, 4)) + first / 50
+        return [{"id": f"d{first + at}", "vector": vector} for at, vector in enumerate(drawn)]
+
+    early = vector_data(tmp_path).create("default", dimension=4)
+
+    def agreed() -> list[float]:
+        late = vector_data(tmp_path).collection()
+        scores = [
+            [(hit.id, hit.score) for hit in opened.recommend(history=["d1", "d3"], k=9).hits]
+            for opened in (early, late)
+        ]
+        assert scores[0] == scores[1]
+        np.testing.assert_allclose(early.views.mean(), late.views.mean(), rtol=1e-6)
+        return early.views.mean().tolist()
+
+    early.upsert(vectors(0, 60))
+    means = [agreed()]
+    early.upsert(vectors(60, 20))  # a third more: few enough to go on with a mean as it was
+    means.append(agreed())
+    vector_data(tmp_path).collection().publish()
+    means.append(agreed())
+    early.upsert(vectors(80, 30))
+    early.delete([f"d{at}" for at in range(10, 20)])
+    assert agreed() == means[-1]  # most keys are published, and the mean is theirs
+    early.upsert(vectors(110, 90))
+    means.append(agreed())
+    early.publish()
+    agreed()
+    assert len(set(map(tuple, means))) == 3

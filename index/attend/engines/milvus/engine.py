@@ -116,6 +116,9 @@ class RemoteSnapshots:
         if self._store.graphs.is_due(version, self.size().keys):
             self._store.graphs.start(version)
 
+    damage = None
+    """The server keeps the index, and checks it itself."""
+
     def has_fresh(self) -> bool:
         """Return whether the process has something to finish before it ends."""
         keys = self._store.counts()[1]
