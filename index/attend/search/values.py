@@ -18,6 +18,7 @@ from attend.projection import Projection
 from attend.settings import Settings
 from attend.store import CollectionStore, Predicate, StoredDocument, compile_filter
 from attend.store.filters import VALUE, Among, Within, by_value, leaves_of
+from attend.store.selection import check_facets
 from attend.types import Float64, Json
 from attend.values import (
     ValueType,
@@ -181,6 +182,7 @@ def facets_by_name(
     limit: int = 10,
 ) -> Facets:
     """Count the values of fields; the name of the values' column stands for the value."""
+    check_facets(fields)
     counted = store.facets([VALUE if f == value_name else f for f in fields], predicate, limit)
     return {field: counted[VALUE if field == value_name else field] for field in fields}
 

@@ -99,7 +99,7 @@ def by_value(filter: Json, name: str | None) -> Any:
         return [by_value(part, name) for part in filter]
     if name is None or not isinstance(filter, Mapping):
         return filter
-    nested = {key: by_value(part, name) for key, part in filter.items() if key.startswith("$")}
+    nested = {key: by_value(part, name) for key, part in filter.items() if str(key)[0:1] == "$"}
     renamed = {**filter, **nested}
     operand = renamed.get(name)
     # Words are looked up in the texts, which may have a field of this name, too.
