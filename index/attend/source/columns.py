@@ -259,17 +259,18 @@ def describe(
         "payload": [name + (f" ({about[name]})" if " " in about[name] else "") for name in payload],
     }
     described = _description(roles, map.guessed)
-    if map.id is None and map.guessed and (unique := _unique(sample, payload)):
+    if map.id is None and map.guessed and (unique := _unique(sample)):
         described += f"\nrow numbers change with the rows, and {unique} is another in each (--id)"
     return with_format(described, source)
 
 
-def _unique(sample: Sequence[Row], names: Sequence[str]) -> str | None:
-    """Return the first column of words without spaces that differ in all rows, of ten or more."""
-    for name in names:
+def _unique(sample: Sequence[Row]) -> str | None:
+    """Return the first column of codes with a letter that differ in all rows, of ten or more."""
+    for name in column_names(sample):
         cells = [row.get(name) for row in sample]
         words = {cell for cell in cells if isinstance(cell, str) and len(cell.split()) == 1}
-        if len(words) == len(cells) >= UNIQUE_ROWS:
+        codes = [word for word in words if any(map(str.isalpha, word))]  # a date is no code
+        if len(codes) == len(cells) >= UNIQUE_ROWS:
             return name
     return None
 

@@ -436,6 +436,6 @@ def test_dots_lead_to_fields_of_objects(folder, build, tmp_path):
 
 
 def test_a_build_by_row_numbers_names_a_column_that_could_be_the_id(build, tmp_path):
-    rows = [f"R{n},a kettle in red,{n % 3}" for n in range(12)]
-    told = build(table(tmp_path / "feed.csv", *rows, header="ref,titre,rayon")).stderr
+    rows = [f"2024-05-{n + 10},R{n},a kettle in red,{n % 3}" for n in range(12)]
+    told = build(table(tmp_path / "feed.csv", *rows, header="jour,ref,titre,rayon")).stderr
     assert "row numbers change with the rows, and ref is another in each (--id)" in told
