@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import attend.build
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.build import Built, Mapped
 from attend.feedback import add_feedback
+from attend.progress import Counter
 from attend.training import train
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from attend_service.pages.questions import FOREIGN, StartQuestion, store_questions
@@ -79,8 +81,8 @@ def build(data: Data, docstrings: Sequence[Docstring]) -> Built:
     else:
         collection = data.create(DEFAULT_COLLECTION, values=VALUES)
     source = Mapped(StandardLibrary(docstrings), StandardLibrary.fields)
-    with tqdm(total=len(docstrings), unit=" documents", desc="Indexing", disable=None) as bar:
-        return attend.build.build(collection, [source], sync=True, on_progress=bar.update)
+    with closing(Counter("Indexing", " documents")) as count:
+        return attend.build.build(collection, [source], sync=True, on_progress=count)
 
 
 def prepare(

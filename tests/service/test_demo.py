@@ -95,7 +95,7 @@ def test_a_second_run_encodes_nothing_and_goes_on_where_the_first_stopped(
     read = documents(StandardLibrary(some[100:]), StandardLibrary.fields)
     assert rest.encoded >= sum(len(row.item.fields) for row in read)
     data.close()
-    assert "100%" in capfd.readouterr().err
+    assert "Indexing: 300 documents\n" in capfd.readouterr().err
 
     def refuse(name: str) -> SentenceEncoder:
         raise AssertionError(f"{name} was loaded, and nothing had changed")
