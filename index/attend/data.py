@@ -173,6 +173,7 @@ class Data(AliasedCollections):
             collection = self.collection(name)
         collection.views.refresh()
         has = collection.settings
+        full = replace(full, value_name=has.value_name)  # no setting of a caller's
         if full.normalize is None:  # left to the first write, which may have been
             full = replace(full, normalize=has.normalize)
         if has != full:

@@ -335,3 +335,12 @@ def test_what_the_command_line_protects_is_protected_in_python(collection, tmp_p
     assert values() == [7.5, 9]
     assert build(collection, [Mapped.of(path, value=["genre"])], remap=True).revised == 2
     assert values() == ["love", "sand"]
+
+
+def test_the_column_of_the_values_is_no_setting_to_create_with(tmp_path, tiny_encoder):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"id": "a", "text": "a text", "stars": 4}])
+    with closing(Data(tmp_path / "data", load_encoder=lambda name: tiny_encoder)) as data:
+        books = data.create("books")
+        run(books, path, value=["stars"])
+        assert data.create("books").settings.value_name == "stars"
+        assert "value_name" not in books.info().settings

@@ -20,7 +20,7 @@ from tests.soak.soak import GROWTH, READY_SECONDS, run
 @click.option("--seed", default=0, show_default=True, help="Of all that is drawn.")
 @click.option("--faults", is_flag=True, help="Let each operation fail at each stage instead.")
 @click.option("--each", type=int, help="With --faults: cells of each operation, drawn.")
-@click.option("--only", default="", help="With --faults: a part of the operations' names.")
+@click.option("--only", default="", help="With --faults: a pattern of the operations' names.")
 @click.pass_context
 def main(context: click.Context, faults: bool, **options: Any) -> None:
     """Load a server for some minutes, then kill it under load again and again."""

@@ -37,8 +37,14 @@ class Client:
         return response.status, json.loads(content) if content else None
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What a request is answered; raises Refusal where it is not done."""
-        status, answer = self.request(method, path, body)
+        """What a request is answered; raises Refusal where it is not done.
+
+        Where a collection or its encoder is being opened, nothing is done, and it is sent again.
+        """
+        deadline = time.monotonic() + LIMIT
+        while (sent := self.request(method, path, body))[0] == 503 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        status, answer = sent
         if not 200 <= status < 300:
             raise Refusal(f"{method} {path} was answered {status}: {answer}")
         return answer

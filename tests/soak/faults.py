@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -176,8 +177,8 @@ class Bed:
             wrong = list(_wrong(cell, ended, left if state != known.new else "new"))
             if left == "a third state":
                 wrong.append(_difference(state, known.old) + " / " + _difference(state, known.new))
-            # What is removed needs to be opened, too.
-            if cell.fault not in (KILL, CROWDED, FILES):
+            # What is removed needs to be opened; and an interrupt may come while it is removed.
+            if cell.fault not in (KILL, INTERRUPT, CROWDED, FILES):
                 wrong += [f"{path} is left" for path in _left_behind(self._root, LEFT_BEHIND)]
             enlarge()
             if left != "new" or operation.repeats:
@@ -328,12 +329,12 @@ def run_cells(
 
     Args:
         each: cells of each operation, drawn; all if None.
-        only: operations whose name has this in it.
+        only: a pattern of the operations' names.
     """
     _load()
     bed, outcomes = Bed(folder), []
     for number, operation in enumerate(operations()):
-        if only not in operation.name:
+        if not re.search(only, operation.name):
             continue
         began = time.monotonic()
         cells = list(bed.cells(operation, STAGES))
@@ -355,19 +356,24 @@ def run_cells(
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """Return a row for each operation and fault: its stages, and what was left."""
-    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    """Return a row for each operation: its stages, the cells of each fault, and what was left."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        groups[outcome.cell.operation.name, outcome.cell.fault.name].append(outcome)
-    rows = [("operation", "fault", "stages", "old", "between", "new", "wrong")]
-    for (operation, fault), group in groups.items():
+        groups[outcome.cell.operation.name].append(outcome)
+    faults = [fault.name for fault in (*FAULTS, DISK, SIZE, FILES)]
+    rows: list[Sequence[object]] = [
+        ("operation", "stages", *faults, "cells", "old", "between", "new", "wrong")
+    ]
+    for operation, group in groups.items():
+        met = Counter(outcome.cell.fault.name for outcome in group)
         left = Counter(outcome.left.split()[0] for outcome in group)
+        stages = len({outcome.cell.stage for outcome in group})
         wrong = sum(bool(outcome.wrong) for outcome in group)
-        counts = (len(group), left["old"], left["step"], left["new"], wrong)
-        rows.append((operation, fault, *map(str, counts)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        figures = (len(group), left["old"], left["step"], left["new"], wrong)
+        rows.append((operation, stages, *(met[fault] for fault in faults), *figures))
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
 

@@ -89,6 +89,7 @@ class Worker(threading.Thread):
 
     def __init__(self, address: tuple[str, int], stop: threading.Event) -> None:
         super().__init__()
+        self.address = address
         self.client = Client(address)
         self.stop = stop
         self.steps = 0

@@ -123,6 +123,7 @@ def seen(collection: Collection) -> dict[str, Any]:
         vectors = [np.round(table.vectors, 5) for table in tables]
     return {
         "documents": len(documents),
+        "keys": store.state().last_key,  # ever made: what was done is not done twice
         "settings": {
             key: value for key, value in settings.items() if key.split("/")[0] not in UNSEEN
         },
@@ -285,7 +286,7 @@ def backed_up(place: Place) -> None:
 
 
 def saved(place: Place) -> None:
-    """A backup of a library that is gone."""
+    """A backup, and a library with none of its collections."""
     shelf(place)
     with place.library() as data:
         save_backup(data, place.root / "saved.tar")
@@ -293,6 +294,8 @@ def saved(place: Place) -> None:
             data.drop_alias(alias)
         for name in data.names():
             data.drop(name)
+        # Where there is another collection, those of the backup move in one by one.
+        data.create("poems", dimension=2).upsert([{"id": "ode", "vector": [1.0, 0.5]}])
 
 
 def older(place: Place) -> None:

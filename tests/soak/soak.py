@@ -1,13 +1,18 @@
-"""Load for some minutes, then load and `kill -9` again and again; every answer is checked."""
+"""Load of two servers on one folder for some minutes, then load and `kill -9` again and again.
+
+Every answer is checked.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -19,6 +24,9 @@ from tests.soak.client import LIMIT, Client, Server, Start
 from tests.soak.load import GONE, Reader, Worker, World, Writer
 from tests.soak.sentences import SentenceReader
 from tests.soak.serve import REAL
+
+SERVERS = 2
+"""Processes that serve the one folder."""
 
 VECTORS_WIDTH = 16
 WRITERS = 2
@@ -75,11 +83,11 @@ class Report:
 
 
 class Soak:
-    """A data folder with two collections, what is known of them, and the server on it."""
+    """A data folder with two collections, what is known of them, and the servers on it."""
 
     def __init__(self, folder: Path, keys: int, seed: int, say: Say) -> None:
         self.data = folder / "data"
-        self.log = folder / "server.log"
+        self.servers: list[Server] = []
         self.say = say
         self.report = Report()
         self.worlds = [
@@ -89,15 +97,28 @@ class Soak:
         self._keys = keys
         self._random = random.Random(seed)
         self._model = folder / "model"
+        self._logs = [folder / f"server-{number}.log" for number in range(SERVERS)]
 
-    def start(self) -> Server:
-        server = Server(self.data, self.log, "tests.soak.serve")
-        self.report.starts.append(server.start)
-        return server
+    def start(self, numbers: Iterable[int] = range(SERVERS)) -> None:
+        """Start some servers, at the same time."""
 
-    def fill(self, server: Server) -> None:
+        def started(number: int) -> tuple[int, Server]:
+            return number, Server(self.data, self._logs[number], "tests.soak.serve")
+
+        servers = dict(enumerate(self.servers))
+        with ThreadPoolExecutor(SERVERS) as pool:
+            for number, server in pool.map(started, numbers):
+                servers[number] = server
+                self.report.starts.append(server.start)
+        self.servers = [server for _, server in sorted(servers.items())]
+
+    def logs(self) -> str:
+        """The ends of the servers' logs."""
+        return "\n".join(log.read_text()[-5000:] for log in self._logs if log.exists())
+
+    def fill(self) -> None:
         """Make the collections, with documents that nobody changes, and feedback on them."""
-        vectors, texts = self.worlds
+        (vectors, texts), server = self.worlds, self.servers[0]
         client = Client(server.address)
         vectors.make(client, {"dimension": VECTORS_WIDTH, "normalize": True})
         texts.make(client, {"encoder": str(self._model)})
@@ -122,17 +143,15 @@ class Soak:
 
     # -- load -------------------------------------------------------------------------------
 
-    def load(
-        self, server: Server, seconds: float, readers: int, merge_every: float, steps: int = 0
-    ) -> None:
+    def load(self, seconds: float, readers: int, merge_every: float, steps: int = 0) -> None:
         """Readers, writers, merges, and in the middle trainings; raises what went wrong.
 
         A busy machine gets longer than `seconds`, until readers and writers each took `steps`.
         """
-        stop = threading.Event()
+        stop, server = threading.Event(), self.servers[0]
         sentences.make(server.address)
         workers = [
-            *self._workers(server, readers, stop),
+            *self._workers(readers, stop),
             *(
                 SentenceReader(number, server.address, stop, self._random.randrange(10**9))
                 for number in range(sentences.READERS)
@@ -164,20 +183,24 @@ class Soak:
         self._note_merges(published, self._published(server))
         sentences.drop(server.address)
 
-    def _workers(self, server: Server, readers: int, stop: threading.Event) -> list[Worker]:
+    def _workers(self, readers: int, stop: threading.Event) -> list[Worker]:
+        """Return readers and writers, by turns of one server and of another."""
         seeds = iter(self._random.sample(range(10**9), readers + WRITERS))
-        reading = [Reader(self.worlds, server.address, stop, next(seeds)) for _ in range(readers)]
+        addresses = itertools.cycle(server.address for server in self.servers)
+        reading = [Reader(self.worlds, next(addresses), stop, next(seeds)) for _ in range(readers)]
         writing = [
-            Writer(self.worlds, number, server.address, stop, next(seeds), self._keys // 12)
+            Writer(self.worlds, number, next(addresses), stop, next(seeds), self._keys // 12)
             for number in range(WRITERS)
         ]
         return [*reading, *writing]
 
-    def _finish(self, workers: Sequence[Worker], *, killed: bool = False) -> None:
+    def _finish(self, workers: Sequence[Worker], killed: Sequence[Server] = ()) -> None:
+        gone = {server.address for server in killed}
         for worker in workers:
             worker.join(LIMIT)
             error = worker.error
-            if error is not None and not (killed and isinstance(error, GONE)):
+            lost = worker.address in gone and isinstance(error, GONE)
+            if error is not None and not lost:
                 raise AssertionError(f"{type(worker).__name__}: {error!r}") from error
             self._note(worker)
 
@@ -217,37 +240,41 @@ class Soak:
 
     # -- kills ------------------------------------------------------------------------------
 
-    def kill_once(self, server: Server, readers: int, longest: float) -> Server:
-        """Load, `kill -9` at a random moment, start again, and see that nothing is lost."""
+    def kill_once(self, most: int, readers: int, longest: float) -> None:
+        """Load, `kill -9` of one server or of all, at most so many, at a random moment, while the
+        others go on; start them again, and see that nothing is lost."""
         stop = threading.Event()
-        workers = self._workers(server, readers, stop)
+        workers = self._workers(readers, stop)
         writers = [worker for worker in workers if isinstance(worker, Writer)]
+        numbers = self._random.sample(range(SERVERS), self._random.randint(1, min(SERVERS, most)))
+        killed = [self.servers[number] for number in numbers]
         if self._random.random() < 0.3:  # in the middle of a large write, or of the merge after it
-            writers[0].bulk.set()
+            self._random.choice(writers).bulk.set()
         if self._random.random() < 0.2:
-            self._submit(server)
+            self._submit(self._random.choice(self.servers))
         for worker in workers:
             worker.start()
         time.sleep(self._random.uniform(0.02, longest))
+        for server in killed:
+            server.kill()
+        time.sleep(self._random.uniform(0, longest / 4))
         stop.set()
-        server.kill()
-        self._finish(workers, killed=True)
-        again = self.start()
-        self.report.kills += 1
-        self.settle(again)
-        return again
+        self._finish(workers, killed)
+        self.start(numbers)
+        self.report.kills += len(killed)
+        self.settle()
 
     def _submit(self, server: Server) -> None:
         client = Client(server.address)
         client.ask("POST", f"{self._random.choice(self.worlds).path}/train", {})
         client.close()
 
-    def settle(self, server: Server) -> None:
-        """Compare all that is stored with what was acknowledged.
+    def settle(self) -> None:
+        """Compare all that is stored, as each server has it, with what was acknowledged.
 
         What was under way for each writer is there whole, or not at all.
         """
-        client = Client(server.address)
+        client, *others = [Client(server.address) for server in self.servers]
         for world in self.worlds:
             oracle = world.oracle
             stored = self._stored(client, world)
@@ -259,7 +286,10 @@ class Soak:
                 self.report.landed += landed
                 (oracle.acknowledge if landed else oracle.forget)(writer)
             self._compare(world, stored)
-        client.close()
+            for other in others:
+                self._compare(world, self._stored(other, world))
+        for each in (client, *others):
+            each.close()
 
     def _compare(self, world: World, stored: Mapping[str, Any]) -> None:
         known = world.oracle.present()
@@ -308,7 +338,7 @@ def run(
     """The whole of it; raises AssertionError at the first thing that is not as it should be.
 
     Args:
-        kills: how often the server is killed after the minutes of load.
+        kills: how often a server is killed after the minutes of load.
         keys: vectors that lie there while all else changes.
         steps: searches, and writes, that the load takes at least, however long that takes.
         merge_every: seconds between two writes so large that the index is merged.
@@ -316,22 +346,22 @@ def run(
     """
     soak = Soak(folder, keys, seed, say)
     soak.save_model()
-    server = soak.start()
     try:
-        soak.fill(server)
+        soak.start()
+        soak.fill()
         say(f"{keys} keys are there; load for {minutes:g} minutes.")
-        soak.load(server, minutes * 60, readers, merge_every, steps)
-        soak.settle(server)
+        soak.load(minutes * 60, readers, merge_every, steps)
+        soak.settle()
         say(soak.report.told())
-        for at in range(kills):
-            server = soak.kill_once(server, readers, longest)
-            if at % 10 == 9:
-                say(f"{at + 1} kills: {soak.report.told()}")
-        assert server.stop() == 0
+        while (left := kills - soak.report.kills) > 0:
+            soak.kill_once(left, readers, longest)
+            say(f"{soak.report.kills} kills: {soak.report.told()}")
+        assert [server.stop() for server in soak.servers] == [0] * SERVERS
         soak.verify()
     except BaseException:
-        say(f"The server's log ends:\n{soak.log.read_text()[-5000:]}")
+        say(f"The servers' logs end:\n{soak.logs()}")
         raise
     finally:
-        server.kill()
+        for server in soak.servers:
+            server.kill()
     return soak.report

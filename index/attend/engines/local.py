@@ -35,7 +35,7 @@ from attend.types import Int64
 from attend.versions import Selected
 from attend.views import Views
 
-LEFT_BEHIND = re.compile(r"(making|dropped)-[0-9a-f]{16}")
+LEFT_BEHIND = re.compile(r"(making|dropped|restored)-[0-9a-f]{16}")
 """Folders on their way to a collection, or from one: there for a moment, unless it was killed."""
 
 MAKING_SECONDS = 3600.0
@@ -106,8 +106,8 @@ class Folder:
         first = projection.kind, projection.to_bytes(), projection.fingerprint
         # Of their owner alone: whoever reads them reads every text.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        making.mkdir(mode=0o700)
         try:
+            making.mkdir(mode=0o700)
             (making / "documents.db").touch(mode=0o600)
             with closing(Store(making / "documents.db")) as store:
                 store.initialise(settings.stored(), first)
@@ -186,16 +186,15 @@ class Aliases:
             )
         # Made where leftovers of killed processes are removed, then renamed.
         making = self._folder / f"making-{secrets.token_hex(8)}"
-        making.mkdir()
         try:
+            making.mkdir()
             link = making / "alias"
             link.symlink_to(collection)
             link.rename(self._names / name)
         except IsADirectoryError:
-            link.unlink()
             raise name_taken(name) from None
         finally:
-            making.rmdir()
+            shutil.rmtree(making, ignore_errors=True)
         sync_folder(self._names)  # the answer holds through a power cut
         return name not in before
 
@@ -261,7 +260,7 @@ def _finish_exchange(beside: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed creations and deletions left behind.
+    """Remove what killed creations and deletions left behind, and go on with killed restores.
 
     A dropped folder is nobody's, whoever drops it; one that is being made may be another
     process's, and is left alone until it is old.
@@ -275,4 +274,17 @@ def _sweep(folder: Path) -> None:
         if results and path.is_dir() and not path.is_symlink():
             if results[1] == "making" and path.stat().st_mtime > made_before:
                 continue
+            if results[1] == "restored" and not _moved(path / "collections", folder):
+                continue
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _moved(restored: Path, folder: Path) -> bool:
+    """Move what a killed restore has not moved yet: all of it was checked."""
+    try:
+        for path in sorted(restored.glob("*"), key=Path.is_symlink):  # an alias at the end
+            if not os.path.lexists(folder / "collections" / path.name):
+                path.rename(folder / "collections" / path.name)
+    except OSError:  # another process goes on with it, or the next opening does
+        return False
+    return True

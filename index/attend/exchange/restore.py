@@ -107,7 +107,7 @@ def restore_backup(
             check_settings(_adopted(places[database_of(name)], figures, deadline))
         for alias, collection in aliases.items():
             (making / "collections" / alias).symlink_to(collection)
-        _move(making / "collections", data.folder / "collections")
+        _move(making, data.folder / "collections")
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return contents
@@ -295,9 +295,16 @@ def _move(making: Path, collections: Path) -> None:
         CannotWrite: the disk does not take them.
     """
     try:
-        making.rename(collections)
+        (making / "collections").rename(collections)
     except OSError:  # there are collections already
-        _move_each(making, collections)
+        # By this name, whoever opens the library after a kill moves the rest.
+        restored = making.with_name(making.name.replace("making", "restored", 1))
+        making.rename(restored)
+        sync_folder(restored.parent)
+        try:
+            _move_each(restored / "collections", collections)
+        finally:
+            shutil.rmtree(restored, ignore_errors=True)
     sync_folder(collections)
     sync_folder(collections.parent)
 
@@ -314,6 +321,8 @@ def _move_each(making: Path, collections: Path) -> None:
                 path.rename(target)
         except BaseException as error:
             is_taken = os.path.lexists(target)
+            if isinstance(error, FileNotFoundError) and is_taken:
+                continue  # whoever has opened the library meanwhile has moved it
             for done in reversed(moved):
                 done.unlink() if done.is_symlink() else done.rename(making / done.name)
             if not isinstance(error, OSError):

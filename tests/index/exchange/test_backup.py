@@ -14,6 +14,7 @@ import sqlite3
 import tarfile
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -432,3 +433,25 @@ def test_an_index_that_the_disk_does_not_take_fails_no_restore(data, tmp_path, m
     assert done.exit_code == 0
     assert "books: the first search writes the index" in done.stderr
     assert vector_data(tmp_path / "other").names() == ["books", "films"]
+
+
+def test_a_killed_restore_is_completed_by_whoever_opens_the_library(data, tmp_path, monkeypatch):
+    target, other = tmp_path / "all.tar", tmp_path / "other"
+    save_backup(data, target)
+    with closing(vector_data(other)) as library:
+        library.create("poems", dimension=2)
+
+    def killed(making, collections):
+        (making / "books").rename(collections / "books")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attend.exchange.restore._move_each", killed)
+        patch.setattr("attend.exchange.restore.shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            restored(target, other)
+    with closing(vector_data(other)) as library:
+        assert library.names() == ["books", "films", "poems"]
+        assert library.aliases() == {"novels": "books"}
+        assert answers(library.collection("films"))[0] == answers(data.collection("films"))[0]
+    assert [path.name for path in other.iterdir()] == ["collections"]

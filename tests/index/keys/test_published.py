@@ -6,9 +6,6 @@ import json
 import logging
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -500,51 +497,6 @@ def test_readers_answer_while_others_publish(folder):
     assert failed == []
     generations = [p.name for p in published(writer).parent.iterdir() if p.name.isdigit()]
     assert sorted(generations) == ["15", "16"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from attend.arrays import KeyTable
-from attend.keys import IndexOrigin, PublishedIndexes, published
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(sys.modules[sys.argv[2]], sys.argv[3], die)
-ids = np.arange(1, 4)
-PublishedIndexes(Path(sys.argv[1]), IndexOrigin("u", "none", 2, "raw")).publish(
-    [KeyTable.of_keys(np.ones((3, 2), np.float32), ids, ids)], 3, 0, lambda nonce: None)
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("numpy", "save"),
-        ("attend.keys.published", "write_synced"),
-        ("os", "replace"),
-        ("attend.keys.published.PublishedIndexes", "_make_current"),
-    ],
-)
-def test_a_killed_publication_leaves_the_one_before(tmp_path, module, name):
-    origin = IndexOrigin("u", "none", 2, "raw")
-    indexes = PublishedIndexes(tmp_path, origin)
-    known: list[str] = []
-    ids = np.arange(1, 3)
-    first = [KeyTable.of_keys(np.zeros((2, 2), np.float32), ids, ids)]
-    assert indexes.publish(first, 2, 0, known.append).generation == 1
-    code = KILLED
-    if module.endswith("PublishedIndexes"):
-        code = KILLED.replace("sys.modules[sys.argv[2]]", "PublishedIndexes")
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), module, name], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    segment, manifest = indexes.load(lambda: Progress(3, 0, known))
-    assert (manifest.generation, segment.keys) == (1, 2)
-    four = [KeyTable.of_keys(np.ones((4, 2), np.float32), np.arange(4), np.arange(4))]
-    after = indexes.publish(four, 3, 0, known.append)
-    segment, manifest = indexes.load(lambda: Progress(3, 0, known))
-    assert (manifest, segment.keys) == (after, 4)
-    assert not list(indexes.folder.glob("writing-*"))
 
 
 def test_a_publication_that_fails_leaves_nothing_behind(tmp_path):

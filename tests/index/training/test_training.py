@@ -7,9 +7,6 @@ recipes take few steps.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,7 +36,7 @@ from attend.training.material import memory_of, read_questions, start_of
 from attend.training.ranking import MEASURE, RankingChoice
 from attend.training.version import scale_now
 from attend.versions import Version
-from tests.index.helpers import integrity, several_keys, vector_data
+from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import unit
 from tests.index.world import WORDS, words
 
@@ -588,38 +585,6 @@ def test_a_stop_at_the_end_is_obeyed_or_comes_too_late(small):
         else:
             assert report["promoted"]
             assert versions(collection)[-1] == (report["version"], True)
-
-
-def killed_at(folder: str, stage: str) -> None:
-    """Train, and die at a stage as by `kill -9`."""
-
-    def progress(at: str, done: float) -> None:
-        if at == stage and (at != "trying" or done > 0.3):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    train(vector_data(Path(folder)).collection(), progress=progress)
-
-
-@pytest.mark.parametrize("stage", ["trying", "storing", "activating"])
-def test_a_killed_training_loses_nothing(small, stage):
-    planted, collection = small
-    queries = planted.asked(range(5))
-    before, examples = answers(collection, queries), collection.store.example_count()
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch", "attend.training", __name__])
-    folder = collection.folder.parent.parent
-    process = server.Process(target=killed_at, args=(str(folder), stage))
-    process.start()
-    process.join(100)
-    assert process.exitcode == -signal.SIGKILL
-    reopened = vector_data(folder).collection()
-    assert integrity(reopened.store) == []
-    assert [version for version, active in versions(reopened) if active] == [1]
-    assert stage == "activating" or versions(reopened) == [(1, True)]
-    assert not any(version.report.get("promoted") for version in reopened.projections())
-    assert reopened.store.example_count() == examples
-    assert answers(reopened, queries) == answers(collection, queries) == before
-    assert train(reopened)["promoted"]
 
 
 # -- what cannot be learned from -------------------------------------------------------------------
