@@ -15,7 +15,7 @@ from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
 from attend.coalesce import Coalescer
-from attend.deadline import checked, memory_limit
+from attend.deadline import checked, limits
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
 from attend.errors import InvalidRequest
@@ -132,7 +132,8 @@ class Collection(StoredCollection):
         if self.settings.normalize is None:
             self._refresh()
         started = time.perf_counter()
-        requests = self._by_value(requests)
+        if any(request.filter or request.group_by or request.value for request in requests):
+            requests = self._by_value(requests)
         searches = [Search(request, request.query.parts(), started) for request in requests]
         groups: dict[Hashable, list[int]] = {}
         for place, search in enumerate(searches):
@@ -155,8 +156,7 @@ class Collection(StoredCollection):
 
     def _by_value(self, requests: Sequence[SearchRequest]) -> list[SearchRequest]:
         """Return requests in which the name of the values' column stands for the value."""
-        if any(request.filter or request.group_by or request.value for request in requests):
-            self._refresh()  # another process may have built it meanwhile
+        self._refresh()  # another process may have built it meanwhile
         return [with_value(request, self.settings.value_name) for request in requests]
 
     @until_stable
@@ -349,7 +349,7 @@ def _key(search: Search) -> Hashable:
     alone = None if request.query.mixture is None else object()
     options = request.model_dump_json(exclude={"query"})
     # One of several callers reads for all of them, within its own limit.
-    return worded, masked, alone, memory_limit(), options
+    return worded, masked, alone, limits.most, options
 
 
 def _cost(searches: Sequence[Search]) -> int:

@@ -34,17 +34,25 @@ class _Limits(threading.local):
     beyond: Callable[[int], None] | None = None
 
 
-_current = _Limits()
+limits = _Limits()
 
 
 @contextmanager
-def until(moment: float) -> Iterator[None]:
+def until(
+    moment: float, most: float = math.inf, beyond: Callable[[int], None] | None = None
+) -> Iterator[None]:
     """Set the deadline of this thread; `NO_DEADLINE` for work that must not be left half done.
+
+    Args:
+        most: bytes of the large documents that it may read.
+        beyond: called with their bytes, as long as these are above `most`, before more is read.
 
     Raises:
         OverTime: SQLite stopped a statement because the deadline passed.
     """
-    before, _current.moment = _current.moment, moment
+    before, limits.moment = limits.moment, moment
+    if beyond is not None:
+        limits.bytes_read, limits.most, limits.beyond = 0, most, beyond
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -53,22 +61,24 @@ def until(moment: float) -> Iterator[None]:
             raise over_time() from error
         raise
     finally:
-        _current.moment = before
+        limits.moment = before
+        if beyond is not None:
+            limits.bytes_read, limits.most, limits.beyond = 0, math.inf, None
 
 
 def deadline() -> float:
     """Return the deadline of this thread, by `time.monotonic`."""
-    return _current.moment
+    return limits.moment
 
 
 def is_over() -> bool:
     """Return whether the deadline of this thread has passed."""
-    return time.monotonic() > _current.moment
+    return time.monotonic() > limits.moment
 
 
 def check_deadline(ahead: float = 0.0) -> None:
     """Raise OverTime if the deadline of this thread has passed, or does within `ahead` seconds."""
-    if time.monotonic() + ahead > _current.moment:
+    if time.monotonic() + ahead > limits.moment:
         raise over_time()
 
 
@@ -116,9 +126,9 @@ class SlowLock:
             Opening: the work takes longer than a thread with a deadline waits.
         """
         waiting = -1.0
-        if _current.moment < NO_DEADLINE:
+        if limits.moment < NO_DEADLINE:
             now = time.monotonic()
-            waiting = max(0.0, min(min(self._since, now) + PATIENCE, _current.moment) - now)
+            waiting = max(0.0, min(min(self._since, now) + PATIENCE, limits.moment) - now)
         if not self._lock.acquire(timeout=waiting):
             raise Opening(f"{subject}, which takes a while; try again.")
         before, self._since = self._since, min(self._since, time.monotonic())
@@ -129,40 +139,21 @@ class SlowLock:
             self._lock.release()
 
 
-@contextmanager
-def reading_at_most(size: float, beyond: Callable[[int], None]) -> Iterator[None]:
-    """Limit the memory of the large documents that this thread reads.
-
-    Args:
-        beyond: called with their bytes, as long as these are above `size`, before more is read.
-    """
-    _current.bytes_read, _current.most, _current.beyond = 0, size, beyond
-    try:
-        yield
-    finally:
-        _current.bytes_read, _current.most, _current.beyond = 0, math.inf, None
-
-
-def memory_limit() -> float:
-    """Return the bytes of documents that this thread may read."""
-    return _current.most
-
-
 def count_read(size: int) -> None:
     """Count a document that is going to be read."""
-    _current.bytes_read += size
-    if _current.beyond is not None and _current.bytes_read > _current.most:
-        _current.beyond(_current.bytes_read)
+    limits.bytes_read += size
+    if limits.beyond is not None and limits.bytes_read > limits.most:
+        limits.beyond(limits.bytes_read)
 
 
 @contextmanager
 def forgetting() -> Iterator[None]:
     """Count what is read inside as given back at its end."""
-    before = _current.bytes_read
+    before = limits.bytes_read
     try:
         yield
     finally:
-        _current.bytes_read = before
+        limits.bytes_read = before
 
 
 def over_time() -> OverTime:

@@ -6,7 +6,6 @@ A view is one version over one state of a collection; searches take it, and it n
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -273,11 +272,6 @@ class View:
     version: Version
     keys: SearchableKeys
     change: int
-
-    @property
-    def longest(self) -> float:
-        """The length that no key exceeds; infinite where it is not known."""
-        return math.inf
 
     def give_up(self, damage: str) -> None:
         """Let the next search take other keys than these, which are damaged."""

@@ -55,10 +55,6 @@ UNREAD = -1
 class LocalView(View):
     keys: Snapshot
 
-    @property
-    def longest(self) -> float:
-        return self.keys.longest
-
     def give_up(self, damage: str) -> None:
         self.keys.image.damage = damage
 
@@ -76,11 +72,6 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = SlowLock()
         self.view: LocalView | None = None
-
-    def since(self, change: int) -> LocalView | None:
-        """Return the view if it has a change, and keys that are not damaged."""
-        view = self.view
-        return None if view is None or view.change < change or view.keys.image.damage else view
 
 
 class Views:
@@ -123,8 +114,10 @@ class Views:
         if number == UNTRAINED:
             return self._untrained(state)
         slot = self._slots.get(number)
-        view = None if slot is None else slot.since(state.change)
-        return view or self._brought_up(number, state.change)
+        view = None if slot is None else slot.view
+        if view is not None and view.change >= state.change and not view.keys.image.damage:
+            return view
+        return self._brought_up(number, state.change)
 
     @property
     def damage(self) -> str | None:
@@ -217,11 +210,11 @@ class Views:
         with self._lock:
             slot = self._slots.setdefault(number, _Slot())
         with slot.lock.held(WRITTEN), until(NO_DEADLINE):
-            if (view := slot.since(change)) is not None:
-                return view
             if slot.view is not None and slot.view.keys.image.damage:
                 self._indexes.give_up(slot.view.version, slot.view.keys.image)
             elif slot.view is not None:
+                if slot.view.change >= change:
+                    return slot.view
                 try:
                     slot.view = self._advance(slot.view)
                     return slot.view

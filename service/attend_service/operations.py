@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import UnionType
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
-from attend.deadline import check_deadline, reading_at_most, until
+from attend.deadline import check_deadline, until
 from attend.errors import Replaced
 from attend.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
@@ -22,7 +23,14 @@ from attend_service.context import context
 from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
 from attend_service.security.limits import MAX_BODY
-from attend_service.security.memory import need_memory, need_to_read, readable, working_size
+from attend_service.security.memory import (
+    GRANTED,
+    LIGHT,
+    MAX_MEMORY,
+    need_memory,
+    need_to_read,
+    working_size,
+)
 
 View = Callable[..., Response]
 
@@ -101,7 +109,7 @@ class Operation:
     patience: int = 1
     exact: bool = False
 
-    @property
+    @cached_property
     def writes(self) -> bool:
         return not self.reads and self.need not in ("open", "read")
 
@@ -109,7 +117,7 @@ class Operation:
     def name(self) -> str:
         return self.view.__name__
 
-    @property
+    @cached_property
     def need(self) -> Scope | Literal["open"]:
         return self.scope or ("read" if self.method == "GET" else "admin")
 
@@ -154,7 +162,9 @@ class Operation:
         seconds = self.patience * context().settings.deadline
         request.environ[DEADLINE] = arrived + ANSWERED_SHARE * seconds
         end = arrived + WORKING_SHARE * seconds
-        with until(end):
+        granted = max(LIGHT, request.environ.get(GRANTED, MAX_MEMORY))
+        # A write is never begun again with more memory: it may be stored.
+        with until(end, math.inf if self.writes else granted, need_to_read):
             if time.monotonic() > end:  # it waited for a thread as long
                 check_deadline()
             if self.body is not None:
@@ -168,14 +178,12 @@ class Operation:
                 query = read_query(self.query, form=self.html)
                 need_memory(working_size(query))
                 arguments["query"] = _resolved(query)
-            # A write is never begun again: it may be stored.
-            with reading_at_most(math.inf if self.writes else readable(), need_to_read):
-                try:
-                    return self.view(**arguments)
-                except Replaced:
-                    if self.upload is not None:
-                        raise
-                    return self.view(**arguments)  # by its name, which leads to the new one
+            try:
+                return self.view(**arguments)
+            except Replaced:
+                if self.upload is not None:
+                    raise
+                return self.view(**arguments)  # by its name, which leads to the new one
 
 
 @dataclass

@@ -148,7 +148,15 @@ class Mechanism:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
             scores = self.score_keys(queries, documents.vectors)
         if scores.size and self.scorer == "dot" and self.longest < np.inf:
-            self._check_bound(queries, scores)
+            # |q·k| <= |q| |k| for the longest key (Cauchy and Schwarz); NaN fails, too.
+            lengths = np.sqrt(np.einsum("qhd,qhd->qh", queries, queries, dtype=np.float64))
+            bound = lengths * np.abs(self.scale) * self.longest * ROUNDED
+            within = (scores.max(axis=-1) <= bound) & (scores.min(axis=-1) >= -bound)
+            if bound.max() <= LARGEST and not within.all():
+                raise WrongKeys(
+                    f"A key has a score beyond what its length allows: it is longer than "
+                    f"{self.longest:.6g}, and not what was written."
+                )
         # Written so that NaN fails too; and -inf would pass for a mask.
         if scores.size and not (float(scores.min()) >= -LARGEST and float(scores.max()) <= LARGEST):
             raise InvalidRequest(
@@ -158,17 +166,6 @@ class Mechanism:
         if len(documents.rows) < scores.shape[-1]:
             scores = POOLS[self.pool](scores, documents.starts[:-1])
         return scores if bias is None else scores + bias
-
-    def _check_bound(self, queries: Floats, scores: Floats) -> None:
-        """Check |q·k| <= |q| |k| for the longest key (Cauchy and Schwarz)."""
-        lengths = np.sqrt(np.einsum("qhd,qhd->qh", queries, queries, dtype=np.float64))
-        bound = lengths * np.abs(self.scale) * self.longest * ROUNDED
-        within = (scores.max(axis=-1) <= bound) & (scores.min(axis=-1) >= -bound)  # NaN fails too
-        if bound.max() <= LARGEST and not within.all():
-            raise WrongKeys(
-                f"A key has a score beyond what its length allows: it is longer than "
-                f"{self.longest:.6g}, and not what was written."
-            )
 
 
 def log_sum_exp(logits: Floats, starts: Int64) -> Floats:

@@ -139,12 +139,14 @@ class Answering:
             fits = scoring.parts is None and len(mechanism.gates) == 1 and mechanism.pool == "max"
             if test and fits and (test.version, test.scorer) == (number, mechanism.scorer):
                 calibrated, threshold = "collection", ERROR_RATE
-            unknown = foreign.missing(view)
+            if test is None or test.version != number:
+                unknown = foreign.missing(view)
         if least is None:
             least = threshold or 0.0 if calibrated else 0.0
         elif least and calibrated is None:
             raise no_confidence(least)
-        unknown = [*(unknown or ()), *self._unknown_fields(facets)] or None
+        if facets or self.options.group_by is not None:
+            unknown = [*(unknown or ()), *self._unknown_fields(facets)] or None
         answers = []
         for query, attended in enumerate(checked(self.attention.attended)):
             confidence = attended.confidence
@@ -271,12 +273,11 @@ class Answering:
             every = self.attention.all_weights(slice(query, query + 1))
             blocks = ((block.documents, block.heads[0]) for block in every)
         for rows, weights in blocks:
-            with forgetting():
-                documents = self._documents(rows)
-                ids = [document.id for document in documents]
-                by_head = weights if scoring.parts is None else scoring.over_parts(weights)
-                by_head = by_head if through else gates @ by_head
-                blend.add(ids, self._values(query, rows, documents), by_head)
+            documents = self._documents(rows)
+            ids = [document.id for document in documents]
+            by_head = weights if scoring.parts is None else scoring.over_parts(weights)
+            by_head = by_head if through else gates @ by_head
+            blend.add(ids, self._values(query, rows, documents), by_head)
         answer = blend.answer()
         if self.options.decode and answer.get("vector") is not None:
             vector = np.array(answer["vector"])
@@ -291,8 +292,7 @@ class Answering:
         would wait while a large one reads its values.
         """
         if self._inferred is None:
-            with forgetting():
-                self._inferred = self._infer_type()
+            self._inferred = self._infer_type()
         return self._inferred
 
     def _infer_type(self) -> ValueType:
@@ -316,7 +316,8 @@ class Answering:
     def _documents(self, rows: Int64) -> list[StoredDocument]:
         numbers, documents = rows.tolist(), self.documents
         if not documents.keys() >= set(numbers):
-            documents = self.store.documents(rows, texts=self.with_texts)
+            with forgetting():  # one block is read after another
+                documents = self.store.documents(rows, texts=self.with_texts)
         try:
             return [documents[row] for row in numbers]
         except KeyError:

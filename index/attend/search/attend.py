@@ -101,54 +101,42 @@ def attend(
         WrongKeys: the snapshot is damaged, and the next one is not.
     """
     try:
-        return _attend(view, settings, queries, options, rows, without, estimate)
+        masked = None
+        if without is not None and len(without):
+            if rows is None and (options.attend == "all" or queries.parts is not None):
+                masked = without  # of a few, a mask costs less than a choice
+            else:
+                rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
+        embeddings, words, parts, _ = queries
+        plan = plan_of(
+            view.version,
+            settings,
+            options,
+            words=words is not None,
+            mixture=parts is not None,
+            longest=view.keys.longest,
+        )
+        scoring = Scoring.of(view, plan, queries, masked)
+        if options.attend == "all":
+            keep = _best(options, view.keys.documents, len(embeddings))
+            if estimate and worth_estimating(scoring, rows, keep, options.recall):
+                top = estimate_mixture(scoring, rows, keep, options.recall)
+                return Attention([top], False, scoring)
+            return _over_all(scoring, rows, keep)
+        if parts is not None:
+            return _mixed(scoring, rows, options.attend, options.recall)
+        if plan.reranks:
+            return _proposed(scoring, rows, options.attend, options.attend)
+        worded = words is not None and any(len(scores.rows) for scores in words)
+        if worded or not plan.native:
+            if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
+                return Attention(_scanned(scoring, rows, options.attend), True, scoring)
+            if words is not None and plan.native:
+                return _proven(scoring, rows, options.attend, words, options.recall)
+        return _proposed(scoring, rows, options.attend, recall=options.recall)
     except WrongKeys as error:
         view.give_up(str(error))
         raise
-
-
-def _attend(
-    view: View,
-    settings: Settings,
-    queries: Queries,
-    options: AttentionOptions,
-    rows: Int64 | None,
-    without: Int64 | None,
-    estimate: bool,
-) -> Attention:
-    masked = None
-    if without is not None and len(without):
-        if rows is None and (options.attend == "all" or queries.parts is not None):
-            masked = without  # of a few, a mask costs less than a choice
-        else:
-            rows = np.setdiff1d(view.keys.rows if rows is None else rows, without)
-    embeddings, words, parts, _ = queries
-    plan = plan_of(
-        view.version,
-        settings,
-        options,
-        words=words is not None,
-        mixture=parts is not None,
-        longest=view.longest,
-    )
-    scoring = Scoring.of(view, plan, queries, masked)
-    if options.attend == "all":
-        keep = _best(options, view.keys.documents, len(embeddings))
-        if estimate and worth_estimating(scoring, rows, keep, options.recall):
-            top = estimate_mixture(scoring, rows, keep, options.recall)
-            return Attention([top], False, scoring)
-        return _over_all(scoring, rows, keep)
-    if parts is not None:
-        return _mixed(scoring, rows, options.attend, options.recall)
-    if plan.reranks:
-        return _proposed(scoring, rows, options.attend, options.attend)
-    worded = words is not None and any(len(scores.rows) for scores in words)
-    if worded or not plan.native:
-        if view.keys.scans and view.keys.keys * embeddings.shape[1] <= SCAN_FLOATS:
-            return Attention(_scanned(scoring, rows, options.attend), True, scoring)
-        if words is not None and plan.native:
-            return _proven(scoring, rows, options.attend, words, options.recall)
-    return _proposed(scoring, rows, options.attend, recall=options.recall)
 
 
 def weigh_documents(attention: Attention, documents: Int64) -> Attended:

@@ -15,7 +15,7 @@ from attend.api.feedback import FeedbackListing, InteractionListing
 from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, SearchOptions
-from attend.deadline import deadline
+from attend.deadline import deadline, limits
 from attend.errors import LimitExceeded
 from attend.search.values import KEY
 from attend.settings import MAX_RERANK
@@ -68,21 +68,14 @@ def need_memory(size: int) -> None:
         raise NeedsMemory(max(size, LEAST), deadline())
 
 
-def readable() -> int:
-    """Return the bytes of documents that the request may read with the memory that it has."""
-    granted: int = request.environ.get(GRANTED, MAX_MEMORY)
-    return max(LIGHT, granted)
-
-
 def need_to_read(size: int) -> None:
     """Raise NeedsMemory for a request whose documents take more than it was granted.
 
     Raises:
         LimitExceeded: they take more than any request is granted.
     """
-    granted = readable()
-    if granted < MAX_MEMORY:
-        raise NeedsMemory(min(max(4 * granted, LEAST), MAX_MEMORY), deadline())
+    if limits.most < MAX_MEMORY:
+        raise NeedsMemory(min(max(4 * int(limits.most), LEAST), MAX_MEMORY), deadline())
     if size > MAX_READ:
         raise LimitExceeded(
             f"The documents that the request reads take more than {MAX_READ:,} bytes, the most "

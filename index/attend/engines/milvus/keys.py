@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ class RemoteKeys:
     """All keys are not read for one search."""
     generation = 0
     fresh = 0
+    longest = math.inf
+    """The lengths of keys are not known."""
     index: Mapping[str, Json]
 
     def __init__(
