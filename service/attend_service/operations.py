@@ -20,17 +20,10 @@ from attend.errors import Replaced
 from attend.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
 from attend_service.context import context
+from attend_service.security import memory
 from attend_service.security.access import resolved
 from attend_service.security.keys import Scope
 from attend_service.security.limits import MAX_BODY
-from attend_service.security.memory import (
-    GRANTED,
-    LIGHT,
-    MAX_MEMORY,
-    need_memory,
-    need_to_read,
-    working_size,
-)
 
 View = Callable[..., Response]
 
@@ -162,9 +155,9 @@ class Operation:
         seconds = self.patience * context().settings.deadline
         request.environ[DEADLINE] = arrived + ANSWERED_SHARE * seconds
         end = arrived + WORKING_SHARE * seconds
-        granted = max(LIGHT, request.environ.get(GRANTED, MAX_MEMORY))
+        granted = max(memory.LIGHT, request.environ.get(memory.GRANTED, memory.MAX_MEMORY))
         # A write is never begun again with more memory: it may be stored.
-        with until(end, math.inf if self.writes else granted, need_to_read):
+        with until(end, math.inf if self.writes else granted, memory.need_to_read):
             if time.monotonic() > end:  # it waited for a thread as long
                 check_deadline()
             if self.body is not None:
@@ -172,11 +165,11 @@ class Operation:
                     arguments["body"] = read_arrow()
                 else:
                     body = read_body(self.body, self.bare, single=self.single)
-                    need_memory(working_size(body))
+                    memory.need_memory(memory.working_size(body))
                     arguments["body"] = body if self.exact else _resolved(body)
             if self.query is not None:
                 query = read_query(self.query, form=self.html)
-                need_memory(working_size(query))
+                memory.need_memory(memory.working_size(query))
                 arguments["query"] = _resolved(query)
             try:
                 return self.view(**arguments)

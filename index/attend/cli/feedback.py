@@ -87,7 +87,7 @@ class LabelFiles(Request):
             flags = [f"--{n.replace('_', '-')}" for n in names if n in self.model_fields_set]
             if flags and all(getattr(self, file) is None for file in files):
                 needed = " or ".join(f"--{file}" for file in files)
-                raise click.UsageError(f"{', '.join(flags)}: about {needed}; give that file, too.")
+                raise click.UsageError(f"Give {needed} with {', '.join(flags)}, or leave that out.")
         return self
 
     def __bool__(self) -> bool:
@@ -147,7 +147,7 @@ class InteractionFile(FormatOptions):
         flags = [f"--{name.replace('_', '-')}" for name in names if name in self.model_fields_set]
         if flags and self.interactions is None:
             raise click.UsageError(
-                f"{', '.join(flags)}: a column of --interactions, or about it; give that file, too."
+                f"Give --interactions with {', '.join(flags)}, or leave that out."
             )
         return self
 
@@ -161,7 +161,8 @@ class InteractionFile(FormatOptions):
         flags = [f"--{n.replace('_', '-')}" for n in sorted(names & self.model_fields_set)]
         if flags and not tables:
             raise click.UsageError(
-                f"{', '.join(flags)}: about tables; give --examples, --clicks or --interactions."
+                f"Give --examples, --clicks or --interactions with {', '.join(flags)}, or leave "
+                f"that out."
             )
 
     def read(

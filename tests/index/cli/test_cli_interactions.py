@@ -112,9 +112,9 @@ def test_ratings_are_predicted_where_there_are_any(library, tmp_path):
         ),
         (
             ["teach", "--interactions", "x.tsv", "--negatives"],
-            "--negatives applies to clicks alone",
+            "Give --clicks with --negatives, or leave that out.",
         ),
-        (["train", "--value", "stars"], "--value names the value that --answers learns from"),
+        (["train", "--value", "stars"], "value is for the objective answers"),
         (
             ["train", "--interactions", "x.tsv", "--answers"],
             "the objectives interactions and ratings alone",
