@@ -176,7 +176,8 @@ class Bed:
             left = next((name for name, each in states.items() if each == state), "a third state")
             wrong = list(_wrong(cell, ended, left if state != known.new else "new"))
             if left == "a third state":
-                wrong.append(_difference(state, known.old) + " / " + _difference(state, known.new))
+                others = sorted((_difference(state, each) for each in states.values()), key=len)
+                wrong.append(f"of the nearest it differs in {others[0]}")
             # What is removed needs to be opened; and an interrupt may come while it is removed.
             if cell.fault not in (KILL, INTERRUPT, CROWDED, FILES):
                 wrong += [f"{path} is left" for path in _left_behind(self._root, LEFT_BEHIND)]
@@ -303,6 +304,8 @@ EXPECTED = {"CannotWrite", "OutOfFiles", "Conflict", "OSError", "OperationalErro
 
 
 def _difference(one: Any, other: Any, name: str = "") -> str:
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
         return ", ".join(_difference(one.get(key), other.get(key), f"{name}.{key}") for key in keys)

@@ -24,6 +24,7 @@ from attend.exchange import restore_backup, save_backup
 from attend.reindex import reindex
 from attend.store.migrations import migrations
 from attend.verify import verify
+from attend.views import Views
 from tests.soak import tiny
 from tests.soak.acts import marker
 from tests.soak.load import WORDS
@@ -238,6 +239,17 @@ def _build(source: str, *more: str) -> Step:
     return attend("build", f"{{shared}}/{source}.jsonl", *roles, *encoder, *more)
 
 
+def unpublished(step: Step) -> Step:
+    """Return a step that ends before it publishes, where recommendations get another mean."""
+
+    def stopped(place: Place) -> None:
+        # In a process of its own, which ends here.
+        Views.publish = lambda *_: None  # type: ignore[method-assign]
+        step(place)
+
+    return stopped
+
+
 def nothing(place: Place) -> None:
     """Before there is a library."""
 
@@ -416,18 +428,25 @@ def operations() -> Iterable[Operation]:
     rows, changed = (f"{name}-{{}}" for name in ("rows", "changed"))
     windows = (WINDOW, 2 * WINDOW)
     left = DOCUMENTS - 20
+    configure = attend("configure", "--collection", "books", "--recall", "0.9")
     return (
         Operation(
             "build",
             nothing,
             _build(rows.format(DOCUMENTS)),
-            [created, *(_build(rows.format(count)) for count in windows)],
+            [
+                created,
+                *(unpublished(_build(rows.format(count))) for count in (*windows, DOCUMENTS)),
+            ],
         ),
         Operation(
             "build --sync",
             shelf,
             _build(changed.format(left), "--sync"),
-            [_build(changed.format(count)) for count in (*windows, left)],
+            [
+                *(unpublished(_build(changed.format(count))) for count in (*windows, left)),
+                unpublished(_build(changed.format(left), "--sync")),
+            ],
         ),
         Operation("create", nothing, created),
         Operation("upsert", shelf, upsert),
@@ -468,7 +487,5 @@ def operations() -> Iterable[Operation]:
         Operation("alias", shelf, attend("alias", "live", "films")),
         Operation("exchange", shelf, exchange, repeats=False),
         Operation("migrate", older, opened),
-        Operation(
-            "configure", shelf, attend("configure", "--collection", "books", "--recall", "0.9")
-        ),
+        Operation("configure", shelf, configure, [unpublished(configure)]),
     )
