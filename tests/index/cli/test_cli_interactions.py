@@ -104,7 +104,7 @@ def test_ratings_are_predicted_where_there_are_any(library, tmp_path):
     [
         (["evaluate"], "Give --queries with --qrels, or --interactions."),
         (["evaluate", "--history", "x.tsv"], "go with --interactions"),
-        (["evaluate", "--user", "reader"], "a column of --interactions"),
+        (["evaluate", "--user", "reader"], "Give --interactions with --user, or leave that out."),
         (["evaluate", "--interactions", "x.tsv", "--lexical", "on"], "only --projection applies"),
         (
             ["evaluate", "--interactions", "x.tsv", "--compare", "1", "2"],

@@ -217,7 +217,7 @@ def test_strict_stops_and_stores_nothing(library, judged, training):
         (["teach", *PAIR, "--no-header"], "--interactions with --no-header,"),
         (
             ["teach", *PAIR, "--query-column", "q"],
-            "Give --examples or --clicks with --query-column,",
+            "Give --examples or --clicks with",
         ),
         (["teach", "--clicks", "x", "--label-column", "q"], "Give --examples with --label-column,"),
         (["teach", *PAIR, "--eta", "2"], "Give --clicks with --eta,"),
