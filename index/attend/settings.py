@@ -76,8 +76,8 @@ class Settings:
                 f"The database has no settings {', '.join(sorted(missing))}: it is not a "
                 f"collection that this program wrote. Restore it from a copy, or remove its folder."
             )
-        known = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
-        return cls(**known | {"value_name": _value_name(stored.get(MAPPING))})
+        fields = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
+        return cls(**fields | {"value_name": _value_name(stored.get(MAPPING))})
 
 
 def _value_name(sources: Any) -> str | None:

@@ -327,10 +327,8 @@ BOUNDS = {
 def _bound(entry: Any) -> str | None:
     template = BOUNDS.get(entry["type"])
     bounds = entry.get("ctx", {}).items()
-    whole = {
-        name: int(at) if isinstance(at, float) and at == at // 1 else at for name, at in bounds
-    }
-    return template and f"{template.format(**whole)} was expected"
+    plain = {name: int(n) if isinstance(n, float) and n == n // 1 else n for name, n in bounds}
+    return template and f"{template.format(**plain)} was expected"
 
 
 def _names_at(model: type[BaseModel] | None, location: Sequence[int | str]) -> list[str]:

@@ -158,10 +158,10 @@ def _verdict(report: Mapping[str, Any]) -> str:
     if report["promoted"]:
         return f"Version {version} answers from now on. {report['reason']}"
     if version is not None:
-        kept = f" 'projections activate {version}' makes it answer."
+        advice = f" 'projections activate {version}' makes it answer."
     else:  # a training that measured nothing has nothing to store either
-        kept = " --no-promote stores it, to look at or activate." if report["views"] else ""
-    return f"Nothing was promoted. {report['reason']}{kept}"
+        advice = " --no-promote stores it, to look at or activate." if report["views"] else ""
+    return f"Nothing was promoted. {report['reason']}{advice}"
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> list[str]:

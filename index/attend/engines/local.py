@@ -66,8 +66,8 @@ class Folder:
         """Return the collections, without aliases, in alphabetical order."""
         results = (self.folder / "collections").glob("*/documents.db")
         names = (path.parent.name for path in results)
-        own = (name for name in names if re.fullmatch(NAME_PATTERN, name))
-        return sorted(name for name in own if self.aliases.target(name) is None)
+        valid = (name for name in names if re.fullmatch(NAME_PATTERN, name))
+        return sorted(name for name in valid if self.aliases.target(name) is None)
 
     def identity(self, name: str) -> object | None:
         """Return the database's inode: another process may have made one of the same name."""

@@ -161,8 +161,8 @@ def map_array(path: Path) -> Float32:
         Damaged: the head of the file describes other numbers than the rest of it holds.
     """
     mapped = _load(path, "r")
-    whole = mapped.offset + mapped.nbytes == path.stat().st_size
-    if mapped.dtype != np.float32 or not (whole and mapped.flags.c_contiguous):
+    is_whole = mapped.offset + mapped.nbytes == path.stat().st_size
+    if mapped.dtype != np.float32 or not (is_whole and mapped.flags.c_contiguous):
         raise Damaged(f"{path} does not hold the numbers that its head describes.")
     return np.asarray(mapped)
 

@@ -208,11 +208,11 @@ class Delimited(TextFile):
         rows = first_records(self._start, self.delimiter)[int(self.format.header) :]
         if len(self._start) == DIALECT_CHARACTERS:  # the last one may be cut off
             rows = rows[:-1] or rows
-        columns = enumerate(zip_longest(*rows, fillvalue=""))
+        columns = zip_longest(*rows, fillvalue="")
         # European Excel separates cells by semicolons, as commas are decimal.
         is_european = self.delimiter == ";"
-        formats = {at: cell_format(cells, decimal_comma=is_european) for at, cells in columns}
-        return {position: format for position, format in formats.items() if format is not None}
+        formats = [cell_format(cells, decimal_comma=is_european) for cells in columns]
+        return {n: format for n, format in enumerate(formats) if format is not None}
 
     def detected(self) -> str:
         notes = [super().detected()]

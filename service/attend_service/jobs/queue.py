@@ -142,8 +142,8 @@ class Jobs:
 
     def find(self, id: int) -> Job:
         """Return a job. Raises UnknownJob."""
-        known = id <= MAX_ID and not self._data.read_only
-        job = self._open().find(id) if known else None
+        may_exist = id <= MAX_ID and not self._data.read_only
+        job = self._open().find(id) if may_exist else None
         if job is None:
             raise UnknownJob(id)
         return job
