@@ -11,6 +11,7 @@ from attend.errors import Damaged
 from attend.keys import Image, IndexOrigin, IndexTarget, Progress, PublishedIndexes, Snapshot
 from attend.keys.choose import QUERIES
 from attend.keys.published import unchecked
+from attend.open_files import is_out_of_files, out_of_files
 from attend.settings import Settings
 from attend.store import Store
 from attend.types import OnStage
@@ -71,12 +72,14 @@ class VersionIndexes:
 
         Raises:
             ManifestMismatch: the index belongs to something else.
+            OutOfFiles: no file can be opened, and nothing is known of the index.
         """
         indexes, empty = self.of(version), Snapshot.empty(version.width)
         loaded = None
         try:
             loaded = indexes.load(self.progress)
         except Damaged as damage:
+            _check_files(indexes, damage)
             self._discard(indexes, str(damage))
         if loaded is None or loaded[1].last_removal < self._store.forgotten():
             return empty
@@ -100,6 +103,7 @@ class VersionIndexes:
             if image.manifest is not None:
                 self.of(version).check_mapped(image.manifest)
         except Damaged as damage:
+            _check_files(self.of(version), damage)
             image.damage = str(damage)
 
     def give_up(self, version: Version, image: Image) -> None:
@@ -125,3 +129,9 @@ class VersionIndexes:
         if len(questions) < QUERIES:
             return target
         return replace(target, questions=version.projection.queries(questions)[:, 0])
+
+
+def _check_files(indexes: PublishedIndexes, damage: Damaged) -> None:
+    """Raise OutOfFiles where a sound index could not be opened for want of files."""
+    if is_out_of_files(damage):
+        raise out_of_files(str(indexes.folder)) from damage

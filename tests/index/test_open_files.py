@@ -6,7 +6,7 @@ import os
 import resource
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import faiss
@@ -16,6 +16,7 @@ from attend.errors import Damaged, OutOfFiles
 from attend.keys.files import checksum, read_array
 from attend.open_files import is_out_of_files
 from attend.store import Store
+from tests.index.helpers import published, vector_data
 
 FAILURES = (OSError, RuntimeError, sqlite3.Error, Damaged)
 
@@ -75,3 +76,19 @@ def test_causes_that_lead_back_to_themselves_end() -> None:
     first, second = RuntimeError("the connection is lost"), ValueError("it is tried again")
     first.__context__, second.__context__ = second, first
     assert not is_out_of_files(first)
+
+
+def test_a_sound_index_is_not_removed_for_want_of_files(tmp_path: Path) -> None:
+    with closing(vector_data(tmp_path)) as data:
+        books = data.create("books", dimension=2)
+        books.upsert([{"id": "a", "vector": [1.0, 0.0]}, {"id": "b", "vector": [0.0, 1.0]}])
+        books.publish()
+        current = published(books)
+    with closing(vector_data(tmp_path)) as data:
+        books = data.collection("books")
+        books.store.state()  # its connections are open
+        with few_files(1), pytest.raises(OutOfFiles):
+            books.search([1.0, 0.0])
+        assert published(books) == current
+        assert (current / "manifest.json").exists()
+        assert books.search([1.0, 0.0], k=1).hits[0].id == "a"

@@ -35,7 +35,7 @@ DOCUMENTS = 2 * WINDOW + 88
 USERS = 30
 
 UNSEEN = {
-    *("uuid", "change", "published", "settings_change", "foreign", "mapping"),
+    *("uuid", "change", "published", "settings_change", "foreign", "mapping", "column_types"),
     *("spare_of", "replaced", "promotion_tests", "projection", "recommend", "predict"),
 }
 """Settings that nobody sees, or that follow from the rest."""
