@@ -18,8 +18,8 @@ from attend.errors import Opening, OverTime
 
 NO_DEADLINE = math.inf
 
-PATIENCE = 2.0
-"""Seconds for which a thread with a deadline waits for others' slow work."""
+PATIENT = 4
+"""Threads with a deadline that wait for the same slow work of another."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -107,36 +107,41 @@ def under_deadline(call: Callable[[Item], Result]) -> Callable[[Item], Result]:
 class SlowLock:
     """A lock for work that may take minutes, by one thread at a time.
 
-    A thread with a deadline waits for it only until the work has taken `PATIENCE`: a server has
-    few threads, and all of them would soon wait here instead of serving something else.
+    Of the threads with a deadline `PATIENT` wait for it: a server has few, and all of them would
+    soon wait here instead of serving something else.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._since = math.inf
+        self._places = threading.Semaphore(PATIENT)
 
     @contextmanager
     def held(self, subject: str) -> Iterator[None]:
         """Hold the lock.
 
         Args:
-            subject: the subject of the sentence that refuses whoever will not wait.
+            subject: the subject of the sentence that refuses whoever cannot wait.
 
         Raises:
-            Opening: the work takes longer than a thread with a deadline waits.
+            Opening: others wait already, or the work takes longer than the deadline allows.
         """
-        waiting = -1.0
-        if limits.moment < NO_DEADLINE:
-            now = time.monotonic()
-            waiting = max(0.0, min(min(self._since, now) + PATIENCE, limits.moment) - now)
-        if not self._lock.acquire(timeout=waiting):
+        if limits.moment == NO_DEADLINE:
+            self._lock.acquire()
+        elif not (self._lock.acquire(blocking=False) or self._waits()):
             raise Opening(f"{subject}, which takes a while; try again.")
-        before, self._since = self._since, min(self._since, time.monotonic())
         try:
             yield
         finally:
-            self._since = before
             self._lock.release()
+
+    def _waits(self) -> bool:
+        """Wait for the lock in one of the few places; return whether it came."""
+        if not self._places.acquire(blocking=False):
+            return False
+        try:
+            return self._lock.acquire(timeout=max(0.0, limits.moment - time.monotonic()))
+        finally:
+            self._places.release()
 
 
 def count_read(size: int) -> None:

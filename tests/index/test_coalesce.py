@@ -163,7 +163,7 @@ def interrupt_when(true: Callable[[], bool]) -> threading.Thread:
 
     def press(to: int = main) -> None:
         until(true)
-        time.sleep(0.05)
+        time.sleep(0.5)  # a signal that comes just before a lock is waited for ends no wait
         signal.pthread_kill(to, signal.SIGINT)
 
     thread = threading.Thread(target=press)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def with_migration_due(path: Path) -> None:
 
 
 def test_a_collection_that_opens_slowly_stalls_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(deadline, "PATIENCE", 0.05)
+    monkeypatch.setattr(deadline, "PATIENT", 0)
     first = vector_data(tmp_path)
     for name in ("old", "other", "third"):
         first.create(name, dimension=2).upsert([{"id": name, "vector": [1, 0]}])
@@ -163,7 +164,7 @@ def test_a_collection_that_opens_slowly_stalls_no_other(tmp_path, monkeypatch):
 
 
 def test_an_encoder_that_loads_slowly_stalls_no_other(tmp_path, tiny_encoder, monkeypatch):
-    monkeypatch.setattr(deadline, "PATIENCE", 0.05)
+    monkeypatch.setattr(deadline, "PATIENT", 0)
     loading, loaded = threading.Event(), threading.Event()
 
     def load(name):
@@ -184,6 +185,34 @@ def test_an_encoder_that_loads_slowly_stalls_no_other(tmp_path, tiny_encoder, mo
     loaded.set()
     thread.join()
     assert data.encoder("slow") is tiny_encoder
+
+
+def test_few_wait_for_an_encoder_that_loads(tmp_path, tiny_encoder):
+    loading, loaded = threading.Event(), threading.Event()
+
+    def load(name):
+        loading.set()
+        assert loaded.wait(30)
+        return tiny_encoder
+
+    def ask():
+        with until(time.monotonic() + 30):
+            try:
+                return data.encoder("slow")
+            except Opening:
+                return None
+
+    data = Data(tmp_path, load_encoder=load)
+    with ThreadPoolExecutor(deadline.PATIENT + 3) as pool:
+        asked = [pool.submit(data.encoder, "slow")]
+        assert loading.wait(30)
+        asked += [pool.submit(ask) for _ in range(deadline.PATIENT + 2)]
+        while sum(future.done() for future in asked) < 2:  # those who get no place
+            time.sleep(0.001)
+        loaded.set()
+        results = [future.result(30) for future in asked]
+    assert results.count(None) == 2
+    assert results.count(tiny_encoder) == deadline.PATIENT + 1
 
 
 def test_who_has_no_deadline_waits_for_an_opening_and_gets_the_same(tmp_path):

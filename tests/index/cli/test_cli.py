@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from attend.cli.output import REJECTED
-from tests.index.helpers import published, run_index, vector_data, write_jsonl
+from tests.index.helpers import published, run_index, sealed, vector_data, write_jsonl
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
 
@@ -359,7 +359,7 @@ def test_verify_exits_with_1_until_it_is_mended(tmp_path):
     collection.upsert([{"id": "a", "vector": [1, 0]}])
     collection.publish()
     manifest = published(collection) / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"uuid": "another"}))
+    sealed(manifest, uuid="another")
     found = invoke("verify", "--data", tmp_path, "--json")
     assert found.exit_code == 1
     assert "was built for uuid 'another'" in json.loads(found.stdout)["problems"][0]

@@ -100,7 +100,7 @@ def test_types_of_values_are_declared_by_a_build(tmp_path, library):
     built = invoke("build", table, *on, *declared)
     assert built.exit_code == 0, built.output
     assert vector_data(library).collection().settings.values == {"value": "text", "pages": "number"}
-    assert vector_data(library).collection().document("9").value == {"value": 12, "pages": 3}
+    assert vector_data(library).collection().document("9").value == {"value": "12", "pages": 3}
 
 
 def test_a_missing_folder_is_told_with_advice_for_the_command_line(tmp_path):
