@@ -89,7 +89,7 @@ class Version:
 
     @classmethod
     def centred(cls, mean: Float32, *, unit: bool, scorer: str) -> Version:
-        """Return the untrained version to recommend with: queries less the mean of all keys (d,).
+        """Return the untrained version to recommend with: queries less a mean of keys (d,).
 
         What all documents have in common says nothing about whom a document is for. Keys stay as
         they are: their own mean adds the same to every logit of a query.
@@ -312,7 +312,7 @@ class SnapshotSource(Protocol):
         """Return a version's view, or that of the active version of a role."""
 
     def mean(self) -> Float32:
-        """Return the mean of all keys' embeddings (d,)."""
+        """Return the mean of keys' embeddings (d,) that queries are centred by."""
 
     def publish(self, on_stage: OnStage = lambda stage, done: None) -> View:
         """Write the keys so that the next process need not make them."""

@@ -125,7 +125,7 @@ class Views:
         return self._indexes.damage
 
     def mean(self) -> Float32:
-        """Return the mean of all keys' embeddings (d,), computed again as the collection grows."""
+        """Return the mean of keys' embeddings (d,) that queries are centred by."""
         center = self._untrained(self._state()).version.projection.center
         assert center is not None  # that is what the untrained version is made of
         return center.astype(np.float32, copy=False)
@@ -242,7 +242,7 @@ class Views:
             log.info("The index of version %d was not checked: %s", version.number, error)
 
     def _untrained(self, state: State) -> LocalView:
-        """Return embeddings as keys, under queries less the mean of all keys.
+        """Return embeddings as keys, under queries less their mean.
 
         Nothing of it is stored: where the version that searches has embeddings as keys, its view
         serves. The mean is of the published keys, which are the same in every process, whenever

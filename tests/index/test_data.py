@@ -23,6 +23,7 @@ from attend.engines.local import MAKING_SECONDS
 from attend.errors import (
     AttendError,
     CollectionExists,
+    Conflict,
     EncoderMismatch,
     InvalidRequest,
     Opening,
@@ -395,6 +396,33 @@ def test_an_address_is_no_folder(tmp_path, monkeypatch, where):
             attend.open(named)
     assert not list(tmp_path.iterdir())
     attend.open("a:b").close()
+
+
+def test_a_thread_that_opened_its_files_while_they_were_closed_reads_once_at_most(tmp_path):
+    data = vector_data(tmp_path)
+    collection = data.create("a", dimension=2)
+    collection.upsert([{"id": "d", "vector": [1, 0]}])
+    connections = collection.store.connections
+    check = connections.check_there
+
+    def closing() -> None:  # between a thread's look whether it is open and its first read
+        connections.check_there = check
+        data.close()
+
+    def search() -> list[str]:
+        connections.check_there = closing
+        errors = []
+        for _ in range(3):
+            try:
+                collection.search([1, 0])
+            except Conflict as error:
+                errors.append(str(error))
+        return errors
+
+    with ThreadPoolExecutor(1) as pool:
+        errors = pool.submit(search).result()
+    assert len(errors) >= 2
+    assert all("closed while it was in use" in each for each in errors)
 
 
 def test_closing_takes_nothing_from_who_reads(tmp_path):

@@ -125,17 +125,30 @@ def test_untrained_recommendations_meet_centred_queries(collection):
     assert view.keys is collection.views.current().keys
 
 
-def test_the_mean_is_kept_until_the_collection_has_grown_by_half(collection):
-    before = collection.views.current(role="recommend").version.projection.center
-    far = [{"id": f"e{at}", "vector": [0, 0, 0, 1]} for at in range(16)]
-    collection.upsert(far[:15])
-    assert (collection.views.current(role="recommend").version.projection.center == before).all()
-    collection.upsert(far)
-    after = collection.views.current(role="recommend").version.projection.center
-    np.testing.assert_allclose(after, embeddings(collection).mean(axis=0), atol=1e-6)
-    collection.delete([f"d{at}" for at in range(25)])
-    fewer = collection.views.current(role="recommend").version.projection.center
-    np.testing.assert_allclose(fewer, embeddings(collection).mean(axis=0), atol=1e-6)
+def test_the_mean_is_that_of_the_published_keys_while_most_are_published(collection):
+    def center() -> np.ndarray:
+        return collection.views.current(role="recommend").version.projection.center
+
+    def check_mean_of_all() -> None:
+        np.testing.assert_allclose(center(), embeddings(collection).mean(axis=0), atol=1e-6)
+
+    far = [{"id": f"e{at}", "vector": [0, 0, 0, 1]} for at in range(26)]
+    check_mean_of_all()  # nothing is published
+    collection.upsert(far[:1])
+    check_mean_of_all()
+    collection.publish()
+    published = center()
+    check_mean_of_all()
+    collection.upsert(far[1:])
+    collection.delete([f"d{at}" for at in range(5)])
+    collection.upsert([{"id": "e0", "vector": [0, 0, 0, 1], "payload": {"same": "vector"}}])
+    assert (center() == published).all()  # 26 published keys are left, and 25 are fresh
+    collection.delete(["d5"])
+    assert (center() == published).all()
+    collection.delete(["d6"])
+    check_mean_of_all()
+    collection.publish()
+    check_mean_of_all()
 
 
 def test_where_searching_has_other_keys_the_untrained_version_keeps_the_embeddings(collection):

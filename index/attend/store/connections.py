@@ -114,7 +114,8 @@ class Connections:
 
     def reader(self) -> Database:
         """Return the connection of this thread."""
-        reader: Database | None = getattr(self._local, "reader", None)
+        local = self._local  # `close` puts another in its place, and the next call asks that one
+        reader: Database | None = getattr(local, "reader", None)
         if reader is None:
             self._check_open()
             reader = self._open()
@@ -125,7 +126,7 @@ class Connections:
                 reader.conn.close()
                 raise
             _of_thread.add(self, reader.conn)
-            self._local.reader = reader
+            local.reader = reader
         return reader
 
     def data_version(self) -> int:
