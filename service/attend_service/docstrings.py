@@ -25,10 +25,12 @@ NOT_FOR_MOST = {"distutils", "encodings", "msilib", "tkinter", "turtle", "turtle
 """A fifth of all names, which few would miss: left out so that the first run is shorter."""
 
 SAFE = frozenset(
-    {"array", "binascii", "cmath", "fcntl", "grp", "itertools", "math", "mmap", "pwd", "resource"}
-    | {"select", "syslog", "termios", "time", "unicodedata", "zlib"}
-    | {name for name in sys.builtin_module_names if not name.startswith(("_", "xx"))}
+    {"array", "atexit", "binascii", "builtins", "cmath", "errno", "faulthandler", "fcntl", "gc"}
+    | {"grp", "itertools", "marshal", "math", "mmap", "pwd", "resource", "select", "sys", "syslog"}
+    | {"termios", "time", "unicodedata", "zlib"}
 )
+"""Named one by one: which modules are built into Python, deprecated ones too, differs by build."""
+
 IN_C = {
     **{name: name for name in SAFE},
     "_csv": "csv",
