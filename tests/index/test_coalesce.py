@@ -160,6 +160,8 @@ def interrupt_when(true: Callable[[], bool]) -> threading.Thread:
     """Press Ctrl-C, which comes to the main thread, once something is true."""
     main = threading.main_thread().ident
     assert main is not None
+    # A library that another test used may have had signals go on with the wait that they meet.
+    signal.siginterrupt(signal.SIGINT, True)
 
     def press(to: int = main) -> None:
         until(true)
