@@ -67,21 +67,15 @@ def query_text(search: Search, option: str) -> str:
     Raises:
         InvalidRequest: the query is no single text.
     """
-    text = single_text(search)
-    if text is None:
+    parts = search.parts
+    text = parts[0].text if len(parts) == 1 and parts[0].weight > 0 else None
+    if not text or search.request.query.mixture is not None:
         raise InvalidRequest(
             f"{option} compares the tokens of texts, but the query is no single text; send a "
             f"text, or leave {option} out.",
             field=option.partition("=")[0],
         )
     return text
-
-
-def single_text(search: Search) -> str | None:
-    """Return the text of a query; None where it is no single text."""
-    parts = search.parts
-    text = parts[0].text if len(parts) == 1 and parts[0].weight > 0 else None
-    return None if search.request.query.mixture is not None else text or None
 
 
 def token_shares(
