@@ -23,9 +23,9 @@ from pathlib import Path
 from common import arguments, data_set, tell
 
 from attend import Data
-from attend.build import WINDOW, Mapped, build
 from attend.encoder import DEFAULT, load
 from attend.source import guess, open_source, sample
+from attend.write.build import WINDOW, Mapped, build
 
 SLICE = 256
 

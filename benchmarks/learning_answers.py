@@ -17,9 +17,9 @@ from learning_sets import HELD_OUT, SEED, Bench, encoder, trained
 from attend import Collection, Document
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.encoder import DEFAULT
 from attend.measure.statistics import calibration_error, mean_interval, reliability
-from attend.types import Bool, Float32, Float64, Int64
 
 QUICK_MEMORY = 2_000
 

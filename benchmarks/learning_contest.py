@@ -12,6 +12,8 @@ from learning_sets import Judged
 from attend import Collection
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
+from attend.core.settings import Tuning
+from attend.core.types import Float32, Float64
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking, measure, rank
 from attend.measure.statistics import (
     LEVEL,
@@ -19,8 +21,6 @@ from attend.measure.statistics import (
     mean_interval,
     paired_randomisation,
 )
-from attend.settings import Tuning
-from attend.types import Float32, Float64
 
 Measure = Callable[[Mapping[str, float]], float]
 

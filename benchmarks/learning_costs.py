@@ -16,10 +16,10 @@ from learning_rows import Row
 from learning_sets import Bench, Judged, encoder, taught
 
 from attend import Collection
-from attend.arrays import unit
+from attend.core.arrays import unit
+from attend.core.types import Floats
 from attend.encoder import DEFAULT
 from attend.training.material import memory_of
-from attend.types import Floats
 
 DOCUMENTS, QUERIES, HELD = 3600, 2600, 300
 """Documents, queries to learn from, and queries that judge."""

@@ -17,10 +17,10 @@ from learning_rows import Row, row_of
 from learning_sets import SEED, TITLES, Bench, encoder, ranking_set
 
 from attend import Collection
+from attend.core.types import Float64, Int64
 from attend.encoder import DEFAULT
 from attend.measure.statistics import mean_interval
 from attend.search.foreign import ERROR_RATE, SETTING
-from attend.types import Float64, Int64
 
 RANKINGS = ("scifact", "conala")
 

@@ -20,9 +20,9 @@ from learning_rows import Row, row_of
 from learning_sets import HELD_OUT, SEED, Bench, trained
 from scipy.stats import norm
 
+from attend.core.types import Bool, Float32, Float64
 from attend.learn.no_answer import SHARES
 from attend.measure.statistics import Interval, calibration_error
-from attend.types import Bool, Float32, Float64
 
 WITHHELD = 15
 """Of banking77's intents, in each of DRAWS."""

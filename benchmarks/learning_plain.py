@@ -22,11 +22,11 @@ from learning_rows import Row, ahead, difference_row
 from learning_sets import DISJOINT, TITLES, Bench, RankingSet, divided, encoder, taught
 
 from attend import Collection
+from attend.core.settings import DEFAULT_COVERAGE, Tuning
 from attend.encoder import DEFAULT
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking
 from attend.projection import given as projection_of
 from attend.search.queries import rows_by_id
-from attend.settings import DEFAULT_COVERAGE, Tuning
 
 EPOCHS, BATCH, SCALE = 8, 128, 20.0
 """Of the query adapter: cross-entropy over cosines times SCALE, within batches."""

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 from attend import Collection
 from attend.api.base import parse
 from attend.api.search import SearchRequest
+from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.encoder import DEFAULT
-from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend_service.worker import BLAS_THREADS
 
 RERANKED = 20

@@ -20,9 +20,9 @@ from learning_sets import TITLES, Bench, Judged, RankingSet, taught, trained
 
 from attend import Collection
 from attend.api.answers import Answer
+from attend.core.types import Bool, Float64
 from attend.learn.no_answer import ERROR_RATE, SHARES
 from attend.measure.statistics import calibration_error, mean_interval
-from attend.types import Bool, Float64
 
 ASKED_OF = {"scifact": 0.80}
 """The AUROC that was asked for."""

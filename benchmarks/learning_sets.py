@@ -18,13 +18,13 @@ from common import data_set, progress
 from learning_rows import Results
 
 from attend import Collection, Data
-from attend.build import Mapped, build
+from attend.core.types import Example
 from attend.encoder import Encoder, load
 from attend.feedback import add_feedback
 from attend.measure.rankings import Qrels, read_qrels, read_queries
 from attend.source import guess, open_source, sample
 from attend.training import train
-from attend.types import Example
+from attend.write.build import Mapped, build
 
 HELD_OUT = 0.2
 """Of the training queries, in a rehearsal."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from attend.types import Int64
+from attend.core.types import Int64
 
 CUT = 10
 

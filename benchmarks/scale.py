@@ -39,11 +39,11 @@ from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
 from scale_index import hnswlib, learned, ours, start
 from threadpoolctl import threadpool_limits
 
-from attend.arrays import KeyTable
 from attend.attention import Mechanism, attend_many, default_scale
+from attend.core.arrays import KeyTable
+from attend.core.types import Float32
 from attend.keys import Delta, Segment, Snapshot
 from attend.keys.vectors import FlatVectors
-from attend.types import Float32
 
 KEYS, QUICK_KEYS = 1_000_000, 200_000
 PATH_SHARE = 10

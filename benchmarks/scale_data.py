@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import data_set, progress
 
+from attend.core.types import Float32, Int64
 from attend.encoder import DEFAULT, load
 from attend.keys.choose import share_found
 from attend.keys.vectors import FlatVectors
-from attend.types import Float32, Int64
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384
 QUERIES = 1000

@@ -16,13 +16,13 @@ from common import ROOT, progress
 from learning_sets import Workshop, ranking_set, taught, trained
 from scale_data import BLOCK, NEAREST, RECALL, WIDTH, Asked, asked, timed
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Float32, Int64
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED
 from attend.keys.quantised import QuantisedVectors
 from attend.measure.rankings import evaluate
 from attend.projection import Projection
-from attend.types import Float32, Int64
 
 EFS = (20, 30, 40, 60, 80, 100, 120, 140, 160, 200, 300)
 

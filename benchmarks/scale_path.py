@@ -25,7 +25,7 @@ from common import progress
 from scale_data import NEAREST, RECALL, WIDTH, Asked
 
 from attend import Data
-from attend.types import Document, Float32
+from attend.core.types import Document, Float32
 
 BATCH = 5000
 TUNING = 200

@@ -17,12 +17,12 @@ import numpy as np
 from common import DATA, data_set, parser, progress, tell
 from scale_data import NEAREST, RECALL
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Bool, Float32
 from attend.encoder import DEFAULT, load
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED
 from attend.measure.rankings import read_qrels, read_queries
-from attend.types import Bool, Float32
 
 SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
 QUERIES, READ, CHARACTERS = 500, 5, 300

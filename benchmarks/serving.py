@@ -31,7 +31,7 @@ import serving_peers as peers
 from common import DATA, data_set, parser, progress, tell
 from serving_load import WRK, Request, Result, load
 
-from attend.types import Float32
+from attend.core.types import Float32
 
 CONNECTIONS = 32
 TEXTS = 20_000

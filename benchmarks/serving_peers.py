@@ -20,7 +20,7 @@ from common import ROOT
 from serving_load import Request
 
 from attend import Data
-from attend.types import Float32
+from attend.core.types import Float32
 
 HITS = 10
 READY_SECONDS = 120

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.types import Float32, Float64, Int64
+from attend.core.types import Float32, Float64, Int64
 
 USERS = 943
 ITEMS = 1682

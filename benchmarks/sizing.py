@@ -26,11 +26,11 @@ from common import DATA, parser, progress, tell
 from scale_data import grown, real
 from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Float32, Float64, Int64
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
-from attend.types import Float32, Float64, Int64
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384
 QUERIES = 500

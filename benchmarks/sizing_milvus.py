@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import progress
 
+from attend.core.types import Float32, Int64
 from attend.keys.vectors import FlatVectors
-from attend.types import Float32, Int64
 
 NEAREST = 10
 INSERTED = 5000

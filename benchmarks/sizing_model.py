@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from attend.types import Float64
+from attend.core.types import Float64
 
 HOUR = 3600.0
 GIB = 2**30

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.collection import Collection
+from attend.collection.collection import Collection
 from attend.store import Interaction, NewExample, Question
 from attend.store.schema import TABLES
 from attend.store.tokens import register

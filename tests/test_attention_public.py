@@ -26,7 +26,7 @@ import attend.keys.segment
 from attend import AttendError, Collection, Data, Document
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
+from attend.core.errors import DimensionMismatch, InvalidRequest, UnknownDocument, UnknownProjection
 from attend.projection import Projection, given, identity
 from tests.index.helpers import split_heads
 

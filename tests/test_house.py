@@ -13,7 +13,7 @@ TOPS = ("index", "service")
 
 
 @pytest.mark.parametrize(
-    ("top", "files", "lines"), [("index", 215, 29_460), ("service", 43, 4_860)]
+    ("top", "files", "lines"), [("index", 217, 29_460), ("service", 43, 4_860)]
 )
 def test_the_packages_stay_small(top: str, files: int, lines: int) -> None:
     assert shape(top).files <= files

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from attend.api.answers import Answer, Hit
 from attend.api.base import DEFAULT_COLLECTION
-from attend.collection import Collection
-from attend.data import Data
-from attend.errors import AttendError
-from attend.types import Document
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.errors import AttendError
+from attend.core.types import Document
 
 __version__ = "0.1.0"  # the only place: the distribution and `attend --version` read it
 

@@ -12,7 +12,7 @@ from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import Request, parse
 from attend.api.upsert import ArrowDocuments
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend_service.security.limits import check_brackets, check_depth
 from attend_service.security.memory import need_memory, parsed_size
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from flask import current_app, g, request
 
 from attend import Collection, Data
-from attend.errors import Conflict, OutOfFiles
+from attend.core.errors import Conflict, OutOfFiles
 from attend_service.jobs import Jobs
 from attend_service.readiness import Readiness
 from attend_service.security.keys import KeyRing, Scope

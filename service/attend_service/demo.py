@@ -14,12 +14,12 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-import attend.build
+import attend.write.build
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
-from attend.build import Built, Mapped
+from attend.core.progress import Counter
 from attend.feedback import add_feedback
-from attend.progress import Counter
 from attend.training import train
+from attend.write.build import Built, Mapped
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from attend_service.pages.questions import FOREIGN, StartQuestion, store_questions
 from attend_service.server import CannotServe, run
@@ -82,7 +82,7 @@ def build(data: Data, docstrings: Sequence[Docstring]) -> Built:
         collection = data.create(DEFAULT_COLLECTION, values=VALUES)
     source = Mapped(StandardLibrary(docstrings), StandardLibrary.fields)
     with closing(Counter("Indexing", " documents")) as count:
-        return attend.build.build(collection, [source], sync=True, on_progress=count)
+        return attend.write.build.build(collection, [source], sync=True, on_progress=count)
 
 
 def prepare(

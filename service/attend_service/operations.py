@@ -15,9 +15,9 @@ from flask import Flask, Response, request
 from werkzeug.routing import BaseConverter
 
 from attend.api.base import Reply, Request
-from attend.deadline import check_deadline, until
-from attend.errors import Replaced
-from attend.types import Json
+from attend.core.deadline import check_deadline, until
+from attend.core.errors import Replaced
+from attend.core.types import Json
 from attend_service.bodies import ARROW, read_arrow, read_body, read_query
 from attend_service.context import context
 from attend_service.security import memory

@@ -20,7 +20,7 @@ from werkzeug.exceptions import (
 from werkzeug.exceptions import NotFound as NoSuchPath
 
 from attend.api.base import Reply
-from attend.errors import (
+from attend.core.errors import (
     AttendError,
     CannotWrite,
     Conflict,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from attend import Data
-from attend.errors import OutOfFiles, Unavailable
+from attend.core.errors import OutOfFiles, Unavailable
 
 log = logging.getLogger("attend")
 

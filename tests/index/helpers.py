@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.types import Document
 from attend.keys.files import Manifest, checksum
 from attend.projection import Projection, given
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, field_index
-from attend.types import Document
 
 
 def split_heads(d_in: int, heads: int, *, gates: Any = None) -> Projection:
@@ -50,8 +50,8 @@ def several_keys(id: str, vectors: Sequence[Sequence[float]], **rest: Any) -> Do
 
 def fresh_store(path: Path, dimension: int = 2) -> Store:
     """A store as a new collection of vectors has it."""
+    from attend.core.settings import Settings
     from attend.projection import identity
-    from attend.settings import Settings
 
     store = Store(path)
     projection = identity(dimension)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from attend.errors import Damaged
-from attend.settings import Tuning
+from attend.core.errors import Damaged
+from attend.core.settings import Tuning
 
 NUMBERS = st.floats(-1e6, 1e6)
 TUNINGS = st.builds(

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from attend.data import Data
+from attend.collection.data import Data
+from attend.core.settings import Tuning
 from attend.projection import Projection
-from attend.settings import Tuning
 from attend.store import NewExample, Question
 
 WORDS = ("whale ship sea storm harbour gold island map pirate night lamp letter door rain").split()  # noqa: SIM905

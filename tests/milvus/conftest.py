@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
 from attend.encoder import SentenceEncoder
 from tests.milvus.contract import WIDTH
 from tests.milvus.server import MilvusServer, Unavailable, running

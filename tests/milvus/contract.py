@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.answers import Answer
-from attend.types import Document
+from attend.core.types import Document
 from tests.index.helpers import brute_logits, ranked, several_keys, soft_weights
 
 WIDTH = 6

@@ -15,14 +15,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
 from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save_backup
 from attend.feedback import add_feedback
-from attend.reindex import reindex
 from attend.training import train
+from attend.write.reindex import reindex
 from tests.milvus.contract import WIDTH
 
 QUERY = [1.0] + [0.0] * (WIDTH - 1)

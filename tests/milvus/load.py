@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from attend.types import Float64
+from attend.core.types import Float64
 from tests.soak.client import Client
 
 WIDTH = 8

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.errors import AttendError, LimitExceeded, Unsupported
 from attend.engines.engine import Capabilities
-from attend.errors import AttendError, LimitExceeded, Unsupported
 from tests.milvus.contract import WIDTH
 from tests.milvus.differences import PROBED_ELSEWHERE, PROBES, QUERY, both, meanings, table
 from tests.places import ROOT

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attend.api.documents import Written
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
 from tests.milvus.contract import WIDTH, check, drawn, query
 
 ORDER = [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from attend.collection import Collection
-from attend.errors import InvalidRequest, Unsupported
+from attend.collection.collection import Collection
+from attend.core.errors import InvalidRequest, Unsupported
 from tests.index.store.test_filters import FILTERS, NAMES, passes
 from tests.milvus.contract import WIDTH
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from attend import errors
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core import errors
 from tests.milvus.contract import WIDTH, query
 
 VECTOR = query(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from attend.collection import Collection
+from attend.collection.collection import Collection
 from tests.index.helpers import brute_logits, ranked
 from tests.milvus.contract import SCALE, Drawn, check, drawn, query
 

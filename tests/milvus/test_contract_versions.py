@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attend.collection import Collection
-from attend.data import Data
-from attend.errors import Conflict, DimensionMismatch, InvalidRequest, UnknownProjection
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.errors import Conflict, DimensionMismatch, InvalidRequest, UnknownProjection
 from attend.projection import Projection
 from attend.projection import given as projection_given
 from tests.index.helpers import several_keys

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data, Document
-from attend.engines.milvus import schema, writing
-from attend.engines.milvus.tables import Tables
-from attend.errors import (
+from attend.core.errors import (
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -20,6 +18,8 @@ from attend.errors import (
     UnknownDocument,
     Unsupported,
 )
+from attend.engines.milvus import schema, writing
+from attend.engines.milvus.tables import Tables
 from tests.index.helpers import embeddings_of
 from tests.milvus.server import MilvusServer, wait_until
 

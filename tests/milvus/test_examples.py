@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.errors import UnknownDocument, Unsupported
+from attend.core.errors import UnknownDocument, Unsupported
 from attend.feedback import add_feedback
 from attend.projection import Projection
 from attend.training import train

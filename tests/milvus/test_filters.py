@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
+from attend.core.errors import Unsupported
 from attend.engines.milvus.filters import filter_fields
-from attend.errors import Unsupported
 from tests.milvus.server import MilvusServer
 
 VALUES: list[Any] = [

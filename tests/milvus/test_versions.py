@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.errors import Conflict, InvalidRequest, UnknownProjection, Unsupported
+from attend.core.errors import Conflict, InvalidRequest, UnknownProjection, Unsupported
 from attend.projection import Projection
 from tests.milvus.server import MilvusServer
 

@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from scipy.special import softmax
 
 from attend import Data
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend_service.app import create_app
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings

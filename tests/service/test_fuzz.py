@@ -167,7 +167,7 @@ def test_no_mutated_body_is_a_failure_of_the_server(tmp_path: Path, chunk: int) 
 
 def no_encoder(name: str) -> Any:
     """No model is loaded, whatever the name: it is told as one that is not there."""
-    from attend.errors import EncoderError
+    from attend.core.errors import EncoderError
 
     raise EncoderError(f"There is no encoder {name!r}.")
 

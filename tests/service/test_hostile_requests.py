@@ -24,7 +24,7 @@ from attend.api.search import (
     MAX_BATCH_MASKED,
     MAX_BATCH_PARTS,
 )
-from attend.deadline import deadline
+from attend.core.deadline import deadline
 from attend_service.operations import WORKING_SHARE, Operation
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_BATCH_BODY, MAX_BODY

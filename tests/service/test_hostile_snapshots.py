@@ -18,9 +18,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
-from attend.errors import Damaged
+from attend.collection.verify import verify
+from attend.core.errors import Damaged
 from attend.exchange import restore
-from attend.verify import verify
 from attend_service.app import create_app
 from attend_service.routes.server import MAX_SNAPSHOTS
 from attend_service.security.keys import KeyFile

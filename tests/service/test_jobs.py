@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from attend import Data
-from attend.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
+from attend.core.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
 from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
 from attend_service.jobs.store import FINISHED_LIMIT, JobStore
 from tests.places import ROOT

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from attend import Data
+from attend.collection.verify import verify
 from attend.feedback import add_feedback
-from attend.verify import verify
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 from tests.workers import kill_all
 

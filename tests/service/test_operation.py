@@ -24,7 +24,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
-from attend.errors import ReadOnly
+from attend.core.errors import ReadOnly
 from attend.exchange import restore_backup
 from attend_service.app import create_app
 from attend_service.jobs import Jobs

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attend import errors
+from attend.core import errors
 from attend_service.problems import DOMAIN, KINDS, MAX_ERRORS, problem_of
 
 SEARCH = "/v1/collections/books/search"

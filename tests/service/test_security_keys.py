@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from attend import Data
-from attend.errors import Damaged, NotFound
+from attend.core.errors import Damaged, NotFound
 from attend_service.operations import Operation
 from attend_service.routes import all_operations
 from attend_service.security.command import keys as command

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attend import Data
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend_service.app import create_app
 from attend_service.security.keys import KeyFile
 from attend_service.security.limits import MAX_DEPTH, MAX_QUERY_STRING, check_depth

@@ -12,8 +12,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from attend import Data
+from attend.core.types import Float32
 from attend.projection import pca
-from attend.types import Float32
 from attend_service.jobs import Jobs
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_api import get, post

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.feedback import add_feedback
 from attend.training import Cancelled, train
 from attend_service.jobs import training

@@ -394,10 +394,4 @@ def _load() -> None:
     import sentence_transformers  # noqa: F401
     import torch  # noqa: F401
 
-    import attend.encoder.forward
-    import attend.learn.ranking
-    import attend.reindex
-    import attend.training.interactions
-    import attend.training.ranking  # noqa: F401
-
     sys.stdout.flush()

@@ -18,13 +18,13 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend import Collection, Data
-from attend.build import WINDOW
 from attend.cli import main
+from attend.collection.verify import verify
+from attend.collection.views import Views
 from attend.exchange import restore_backup, save_backup
-from attend.reindex import reindex
 from attend.store.migrations import migrations
-from attend.verify import verify
-from attend.views import Views
+from attend.write.build import WINDOW
+from attend.write.reindex import reindex
 from tests.soak import tiny
 from tests.soak.acts import marker
 from tests.soak.load import WORDS

@@ -21,9 +21,9 @@ from pyarrow import compute, types
 
 from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.upsert import DocumentRequest, located
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.types import WHOLE, Document, Json, Vectors
 from attend.source.tables import converter, holds_bytes, whole_microseconds
-from attend.types import WHOLE, Document, Json, Vectors
 
 KEYS = ("text", "fields", "vector", "vectors")
 """Columns of which a table has one at least: a table without would have a misspelt one."""

@@ -26,9 +26,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 
 from attend.api.names import remedy
-from attend.errors import Detail, InvalidRequest
+from attend.core.errors import Detail, InvalidRequest
+from attend.core.types import MAX_ID
 from attend.source.cells import joined, seconds_of
-from attend.types import MAX_ID
 
 DEFAULT_COLLECTION = "default"
 

@@ -22,8 +22,8 @@ from attend.api.base import (
     Request,
     WrongField,
 )
+from attend.core.types import Consistency
 from attend.store.selection import MAX_FACETS, MAX_VALUES
-from attend.types import Consistency
 
 
 class UpdateRequest(Request):

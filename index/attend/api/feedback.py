@@ -31,8 +31,8 @@ from attend.api.base import (
     WrongField,
 )
 from attend.api.queries import AnyQuery, Query
+from attend.core.types import MAX_WEIGHT, Example
 from attend.store.records import Interaction, StoredExample
-from attend.types import MAX_WEIGHT, Example
 
 
 def _check_number(label: object) -> object:

@@ -27,9 +27,9 @@ from attend.api.base import (
     WrongField,
 )
 from attend.api.queries import AnyQuery
-from attend.settings import MAX_LEXICAL, MAX_RERANK
+from attend.core.settings import MAX_LEXICAL, MAX_RERANK
+from attend.core.types import Consistency
 from attend.store.selection import MAX_FACETS
-from attend.types import Consistency
 
 MAX_BATCH = 256
 MAX_BATCH_HITS = 100_000

@@ -18,8 +18,8 @@ from attend.api.base import (
     Vector,
     WrongField,
 )
-from attend.errors import InvalidRequest
-from attend.types import WHOLE, Document
+from attend.core.errors import InvalidRequest
+from attend.core.types import WHOLE, Document
 
 MAX_TEXTS = 64
 """Texts of one document, by name."""

@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attend.arrays import KeyTable, best, unit
-from attend.errors import InvalidRequest, WrongKeys
-from attend.types import Float64, Floats, Int64
+from attend.core.arrays import KeyTable, best, unit
+from attend.core.errors import InvalidRequest, WrongKeys
+from attend.core.types import Float64, Floats, Int64
 
 Scorer: TypeAlias = Callable[[Floats, Floats], Floats]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.attention.mechanism import Mechanism
-from attend.errors import InvalidRequest
-from attend.types import Float64, Floats, Int64
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64, Floats, Int64
 
 
 class Partition(NamedTuple):

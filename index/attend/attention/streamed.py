@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attend.arrays import KeyTable, kth_largest
 from attend.attention.mechanism import Mechanism
 from attend.attention.softmax import (
     Attended,
@@ -27,7 +26,8 @@ from attend.attention.softmax import (
     weigh_one,
     weighed,
 )
-from attend.types import Float64, Floats, Int64
+from attend.core.arrays import KeyTable, kth_largest
+from attend.core.types import Float64, Floats, Int64
 
 Blocks: TypeAlias = Callable[[], Iterable[KeyTable]]
 """Reads all documents with their keys (m, Hk, d) block by block; may be called again."""

@@ -25,7 +25,7 @@ from attend.cli.output import fail, interrupted
 from attend.cli.reindex import reindex_command
 from attend.cli.search import recommend_command, search_command
 from attend.cli.train import train_command
-from attend.errors import AttendError, UnknownCollection
+from attend.core.errors import AttendError, UnknownCollection
 
 __all__ = ["main"]
 

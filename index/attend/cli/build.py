@@ -12,16 +12,22 @@ from pydantic import BeforeValidator, Field
 
 from attend import encoder as encoders
 from attend.api.documents import CollectionSettings
-from attend.build import Built, Mapped, Shard, build, check_ids
 from attend.cli.configure import ChangeableOptions, warn_of_floor
 from attend.cli.formats import FormatOptions
 from attend.cli.options import Column, Target, model_options, on_collection, take
 from attend.cli.output import Bar, Problems, end, interrupted
-from attend.collection import Collection
-from attend.data import Data
-from attend.document_rows import are_documents
-from attend.errors import SourceError
-from attend.mapping_memory import (
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.errors import SourceError
+from attend.core.progress import Counter
+from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
+from attend.source.cells import as_vector
+from attend.source.decoding import DETECTED
+from attend.source.rows import LOOKAHEAD_ROWS, column_names, listed
+from attend.values.numbers import is_list
+from attend.write.build import Built, Mapped, Shard, build, check_ids
+from attend.write.document_rows import are_documents
+from attend.write.mapping_memory import (
     SourceFields,
     declared_types,
     entries_of,
@@ -30,12 +36,6 @@ from attend.mapping_memory import (
     recall,
     types_of,
 )
-from attend.progress import Counter
-from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
-from attend.source.cells import as_vector
-from attend.source.decoding import DETECTED
-from attend.source.rows import LOOKAHEAD_ROWS, column_names, listed
-from attend.values.numbers import is_list
 
 MAX_NAMES = 1000
 """Skipped files that are named for one reason; --json has all."""

@@ -10,7 +10,7 @@ import click
 from attend.api.documents import DeletionRequest
 from attend.cli.options import JsonType, Target, checked, on_collection, on_library, present
 from attend.cli.output import confirm
-from attend.collection import Collection
+from attend.collection.collection import Collection
 
 yes_option = click.option("--yes", is_flag=True, help="Delete without a question, as in scripts.")
 

@@ -26,8 +26,9 @@ from attend.cli.options import (
     take,
 )
 from attend.cli.output import table
-from attend.collection import Collection
-from attend.liking import Liking, chosen_liking, is_liked
+from attend.collection.collection import Collection
+from attend.core.liking import Liking, chosen_liking, is_liked
+from attend.core.types import QueryInput
 from attend.measure.compare import EXAMPLES, MEASURE, VersionName, compare
 from attend.measure.interactions import (
     CUT,
@@ -49,7 +50,6 @@ from attend.measure.rankings import (
 )
 from attend.measure.statistics import Interval
 from attend.store import Interaction
-from attend.types import QueryInput
 from attend.values import as_numbers
 
 PAGE = 10_000

@@ -11,7 +11,7 @@ import click
 
 from attend.cli.options import VERSION, JsonType, Target, on_collection
 from attend.cli.output import Bar
-from attend.errors import AttendError
+from attend.core.errors import AttendError
 from attend.exchange import (
     BackupContents,
     MissingPart,

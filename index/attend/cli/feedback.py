@@ -14,8 +14,9 @@ from attend.api.base import Request
 from attend.cli.formats import FormatOptions
 from attend.cli.options import Column, InputFile, Target, model_options, on_collection, take
 from attend.cli.output import Bar, Problems, end, interrupted
-from attend.collection import Collection
-from attend.errors import SourceError
+from attend.collection.collection import Collection
+from attend.core.errors import SourceError
+from attend.core.types import Example, Json
 from attend.feedback import add_feedback, add_interactions
 from attend.feedback.adding import unfit
 from attend.feedback.files import CLIP, ETA, read_clicks, read_judgements
@@ -35,7 +36,6 @@ from attend.source import RowItem, RowProblem, Source, TableFormat, open_source
 from attend.source.columns import Columns, guess_columns, with_format
 from attend.source.decoding import DETECTED
 from attend.store import Interaction
-from attend.types import Example, Json
 
 OPTIONS_OF = {
     ("clicks",): ("eta", "clip", "negatives", "clicked_column"),

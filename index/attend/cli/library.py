@@ -11,11 +11,11 @@ import click
 
 from attend.cli.options import FILE, VERSION, Target, on_collection, on_library
 from attend.cli.output import plain, table
-from attend.data import Data
-from attend.errors import Damaged
+from attend.collection.data import Data
+from attend.collection.verify import Verified, together, unopened, verify
+from attend.core.errors import Damaged
 from attend.projection import Projection
 from attend.store import ROLES, Role, StoredProjection
-from attend.verify import Verified, together, unopened, verify
 
 
 @click.command("info")

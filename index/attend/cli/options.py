@@ -15,11 +15,11 @@ from pydantic.fields import FieldInfo
 
 from attend.api.base import DEFAULT_COLLECTION, MAX_ROW, Request, descriptions, parse
 from attend.cli.output import shortened
-from attend.collection import Collection
-from attend.data import Data
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest
 from attend.encoder import load
 from attend.engines import SCHEME
-from attend.errors import InvalidRequest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound=Request)

@@ -10,9 +10,9 @@ from typing import NoReturn
 import click
 from tqdm import tqdm
 
-from attend.progress import Bar as Bar  # commands take it from here
+from attend.core.progress import Bar as Bar  # commands take it from here
+from attend.core.types import Json
 from attend.source import RowProblem
-from attend.types import Json
 
 SHOWN_PROBLEMS = 20
 """Problems printed one by one; a file of an unexpected kind has one in every row."""

@@ -38,7 +38,7 @@ def reindex_command(target: Target, encoder: str | None, rollback: bool, force: 
         raise click.UsageError("Give --encoder, or --rollback alone.")
     if rollback and force:
         raise click.UsageError("--force goes with --encoder: a rollback compares nothing.")
-    from attend import reindex  # here: torch takes seconds to import
+    from attend.write import reindex  # here: torch takes seconds to import
 
     library = target.library()
     try:

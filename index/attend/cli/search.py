@@ -13,12 +13,12 @@ from attend.api.recommend import RecommendRequest
 from attend.api.search import SearchOptions
 from attend.cli.options import JsonType, Target, model_options, on_collection, present
 from attend.cli.output import rounded, shortened
-from attend.collection import Collection
-from attend.errors import InvalidRequest
+from attend.collection.collection import Collection
+from attend.core.errors import InvalidRequest
+from attend.core.types import Json
 from attend.search.foreign import FEW
 from attend.source.cells import as_vector
 from attend.store import StoredDocument
-from attend.types import Json
 
 SNIPPET = 100
 """Characters of a text that are printed."""

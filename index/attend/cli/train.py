@@ -13,7 +13,7 @@ from attend.api.learning import FOR_OBJECTIVES, TrainRequest
 from attend.cli.feedback import InteractionFile, LabelFiles, add_files
 from attend.cli.options import Target, checked, model_options, on_collection, present, take
 from attend.cli.output import Bar, end, interrupted, table
-from attend.collection import Collection
+from attend.collection.collection import Collection
 from attend.store import ROLES, State
 
 HEADER = ("before", "after", "gain", "95 % interval", "p", "queries")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.types import Int64
+from attend.core.types import Int64
 
 TOKENS_PER_BATCH = 2048
 """On one core: eight texts of 256 tokens fill the matrix product; more only take memory."""

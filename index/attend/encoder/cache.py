@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attend.types import Float16, Float32
+from attend.core.types import Float16, Float32
 
 ENTRY_BYTES = 400
 """What Python keeps for an entry besides the numbers and the characters, as measured."""

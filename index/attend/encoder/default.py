@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from attend.arrays import unit
+from attend.core.arrays import unit
+from attend.core.types import Float32
 from attend.encoder.forward import TRIAL, DirectEncoder, Parts
-from attend.types import Float32
 
 COSINES = (0.2191, 0.0839, 0.2141)
 """The cosines of the trial texts' embeddings, as sentence-transformers computes them: of the first

@@ -21,9 +21,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from attend.arrays import unit
-from attend.timings import timed
-from attend.types import Float32, Int64
+from attend.core.arrays import unit
+from attend.core.timings import timed
+from attend.core.types import Float32, Int64
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

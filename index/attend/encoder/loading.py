@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from attend.core.errors import EncoderError, InvalidRequest
 from attend.encoder.model import SentenceEncoder
-from attend.errors import EncoderError, InvalidRequest
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

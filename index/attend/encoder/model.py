@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from attend.arrays import unit
-from attend.coalesce import Coalescer
-from attend.deadline import checked, under_deadline
+from attend.core.arrays import unit
+from attend.core.coalesce import Coalescer
+from attend.core.deadline import checked, under_deadline
+from attend.core.errors import EncoderError, InvalidRequest
+from attend.core.timings import collecting, record, timed
+from attend.core.types import Float16, Float32
 from attend.encoder.batching import (
     TOKENS_PER_BATCH,
     IdleCores,
@@ -25,9 +28,6 @@ from attend.encoder.batching import (
 from attend.encoder.cache import EmbeddingCache, Key
 from attend.encoder.passages import Passage, PassageSplitter
 from attend.encoder.tokens import TokenRun, TokenStates, UnitTokens, token_run
-from attend.errors import EncoderError, InvalidRequest
-from attend.timings import collecting, record, timed
-from attend.types import Float16, Float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attend.errors import EncoderError, InvalidRequest
-from attend.types import Int64
+from attend.core.errors import EncoderError, InvalidRequest
+from attend.core.types import Int64
 
 if TYPE_CHECKING:
     from semantic_text_splitter import TextSplitter

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attend.arrays import unit
-from attend.deadline import checked
+from attend.core.arrays import unit
+from attend.core.deadline import checked
+from attend.core.timings import timed
+from attend.core.types import Bool, Float16, Float32, Int64
 from attend.encoder.cache import EmbeddingCache, Key
-from attend.timings import timed
-from attend.types import Bool, Float16, Float32, Int64
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from attend.core.errors import InvalidRequest
 from attend.engines.engine import Engine
 from attend.engines.local import Folder
-from attend.errors import InvalidRequest
 
 __all__ = ["SCHEME", "engine_of"]
 

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from attend.errors import CollectionExists, Unsupported
-from attend.settings import Settings
+from attend.collection.versions import Selects, SnapshotSource
+from attend.core.errors import CollectionExists, Unsupported
+from attend.core.settings import Settings
+from attend.core.types import Json
 from attend.store import CollectionStore
-from attend.types import Json
-from attend.versions import Selects, SnapshotSource
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,17 @@ import numpy as np
 
 from attend.api.base import NAME_PATTERN
 from attend.api.search import Mask, SearchOptions
+from attend.collection.versions import Selected
+from attend.collection.views import Views
+from attend.core.errors import LimitExceeded, UnknownAlias
+from attend.core.settings import Settings
+from attend.core.types import Int64
 from attend.engines.engine import MAX_ALIASES, Capabilities, OpenedCollection, name_taken
 from attend.engines.local_checks import LocalChecks
-from attend.errors import LimitExceeded, UnknownAlias
 from attend.keys.files import sync_folder
 from attend.projection import identity
 from attend.search.queries import rows_by_id
-from attend.settings import Settings
 from attend.store import Store, compile_filter
-from attend.types import Int64
-from attend.versions import Selected
-from attend.views import Views
 
 LEFT_BEHIND = re.compile(r"(making|dropped|restored)-[0-9a-f]{16}")
 """Folders on their way to a collection, or from one: there for a moment, unless it was killed."""

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attend.arrays import KeyTable, locate
+from attend.collection.views import LocalView, Views
+from attend.core.arrays import KeyTable, locate
+from attend.core.errors import AttendError, Conflict, Damaged
+from attend.core.settings import Settings, Tuning
+from attend.core.types import Float32, Int64
 from attend.engines.engine import Finding
-from attend.errors import AttendError, Conflict, Damaged
-from attend.ingest import key_hash, value_hash
 from attend.projection import Projection
 from attend.recommend.predictor import read_model
-from attend.settings import Settings, Tuning
 from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
 from attend.store.connections import count_change
 from attend.store.keys import own_key_rows
-from attend.types import Float32, Int64
-from attend.views import LocalView, Views
+from attend.write.ingest import key_hash, value_hash
 
 log = logging.getLogger("attend")
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from attend.data import Data
-from attend.errors import Conflict
+from attend.collection.data import Data
+from attend.core.errors import Conflict
+from attend.core.types import OnStage
 from attend.keys.files import scratch_beside, sync_file, sync_folder
 from attend.store.connections import connect_to_read
-from attend.types import OnStage
 
 MANIFEST = "manifest.json"
 

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from attend.collection import Collection
-from attend.errors import Conflict
+from attend.collection.collection import Collection
+from attend.core.errors import Conflict
+from attend.core.types import WHOLE, Float32, Json, OnStage
 from attend.keys.files import scratch_beside, sync_folder, synced
 from attend.store import Predicate, StoredDocument, compile_filter
 from attend.store.filters import by_value
-from attend.types import WHOLE, Float32, Json, OnStage
 
 PAGE = 1000
 """Documents that are read at a time."""

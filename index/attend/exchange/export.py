@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.collection import Collection
+from attend.collection.collection import Collection
+from attend.core.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
 from attend.encoder import load
 from attend.encoder.loading import find
-from attend.errors import Conflict, Damaged, EncoderError, InvalidRequest, LimitExceeded
 from attend.exchange.layers import LayerPair, LinearLayer, MissingPart, missing_parts, pair_of
 from attend.keys.files import scratch_beside, sync_file, sync_folder, write_synced
 from attend.projection import Projection

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.settings import Tuning
+from attend.core.types import Float32, Float64, Floats
 from attend.projection import Projection
-from attend.settings import Tuning
 from attend.store import StoredVersion
-from attend.types import Float32, Float64, Floats
 
 
 class LinearLayer(NamedTuple):

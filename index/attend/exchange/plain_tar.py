@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
-from attend.errors import Damaged
+from attend.core.errors import Damaged
 
 BLOCK = 512
 CHUNK = 1 << 20

@@ -20,21 +20,21 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from attend.aliases import check_name
 from attend.api.base import NAME_PATTERN, invalid, parse
 from attend.api.documents import CollectionSettings
-from attend.data import Data
+from attend.collection.aliases import check_name
+from attend.collection.data import Data
+from attend.core.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest, LimitExceeded
+from attend.core.settings import Settings
+from attend.core.types import OnStage
 from attend.engines.engine import MAX_ALIASES
 from attend.engines.local_checks import version_problems
-from attend.errors import CannotWrite, CollectionExists, Damaged, InvalidRequest, LimitExceeded
 from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_of, read_figures
 from attend.exchange.plain_tar import PlainFile, plain_files
 from attend.keys.files import sync_file, sync_folder
-from attend.settings import Settings
 from attend.store import Store
 from attend.store.schema import printable
 from attend.store.untrusted import adopt
-from attend.types import OnStage
 from attend.values import parse_type
 
 FILE = re.compile(

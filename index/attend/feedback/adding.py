@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from attend.api.base import ABSENT, MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
-from attend.errors import AttendError, Detail, InvalidRequest, UnknownDocument
+from attend.collection.stored import StoredCollection
+from attend.core.errors import AttendError, Detail, InvalidRequest, UnknownDocument
+from attend.core.liking import Liking
+from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
 from attend.feedback.reading import is_earlier
-from attend.ingest import check_id
-from attend.liking import Liking
-from attend.own_vectors import as_embedding
 from attend.store import Interaction, NewExample, Question, moved
-from attend.stored import StoredCollection
-from attend.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
+from attend.write.ingest import check_id
+from attend.write.own_vectors import as_embedding
 
 Item = TypeVar("Item", bound=Request)
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Example, Json, QueryInput, same_question
 from attend.feedback.reading import (
     DOCUMENT_NAMES,
     LABEL_NAMES,
@@ -39,7 +40,6 @@ from attend.source.decoding import SAVE_AS, TableFormat, open_text
 from attend.source.files import JsonLinesFile
 from attend.source.opening import READERS
 from attend.source.rows import Unusable, read_rows
-from attend.types import Example, Json, QueryInput, same_question
 
 QUERY_ID_NAMES = ("query_id", "qid", "question_id")
 

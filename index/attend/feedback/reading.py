@@ -19,13 +19,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from attend.api.base import MAX_TEXT
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import MAX_WEIGHT, Example, Json, QueryInput, same_question
 from attend.source import Row, RowItem, RowProblem, Source, sample
 from attend.source.cells import as_vector, document_id, is_unicode, number_of, seconds_of, shown
 from attend.source.columns import Columns, Layout, guess_columns, matching
 from attend.source.rows import Unusable, column_names, read_rows
 from attend.store import Interaction
-from attend.types import MAX_WEIGHT, Example, Json, QueryInput, same_question
 
 Entry = TypeVar("Entry", Example, Interaction)
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.arrays import unit
+from attend.core.arrays import unit
+from attend.core.types import Float32, Int64, Json, OnStage
 from attend.keys import quantised
 from attend.keys.quantised import CODES, LISTS, Point, QuantisedVectors
 from attend.keys.vectors import FlatVectors
-from attend.types import Float32, Int64, Json, OnStage
 
 log = logging.getLogger("attend")
 

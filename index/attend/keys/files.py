@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from attend.arrays import KeyTable
-from attend.errors import Conflict, Damaged, ManifestMismatch
+from attend.core.arrays import KeyTable
+from attend.core.errors import Conflict, Damaged, ManifestMismatch
+from attend.core.types import Float32, Int64, Json
 from attend.keys.quantised import CODES, LISTS
-from attend.types import Float32, Int64, Json
 
 READING = threading.Lock()
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.arrays import kth_largest
+from attend.core.arrays import kth_largest
+from attend.core.types import Bool, Float32, Int64
 from attend.keys.segment import Segment
-from attend.types import Bool, Float32, Int64
 
 OVERFETCH = 1.25
 """Keys fetched for each attended document, times keys per document: most documents are

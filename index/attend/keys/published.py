@@ -25,8 +25,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from attend.arrays import KeyTable
-from attend.errors import Damaged, ManifestMismatch
+from attend.core.arrays import KeyTable
+from attend.core.errors import Damaged, ManifestMismatch
+from attend.core.types import OnStage
 from attend.keys.choose import IndexTarget, choose, open_index
 from attend.keys.files import (
     DOCUMENTS,
@@ -48,7 +49,6 @@ from attend.keys.files import (
 )
 from attend.keys.quantised import CODES
 from attend.keys.segment import Segment
-from attend.types import OnStage
 
 CHECKED_BYTES = 64 << 20
 """Mapped files up to this size have their checksum tested when they are opened, as all those that

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
-from attend.arrays import top
-from attend.errors import Damaged
+from attend.core.arrays import top
+from attend.core.errors import Damaged
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.keys.vectors import FETCH_SHARE, FlatVectors, NearestKeys, Selector
-from attend.types import Bool, Float32, Float64, Int64
 
 LISTS, CODES = "lists.faiss", "codes.faiss"
 

@@ -19,9 +19,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Bool, Int64
 from attend.keys.vectors import FlatVectors
-from attend.types import Bool, Int64
 
 Array = TypeVar("Array", bound=NDArray[Any])
 

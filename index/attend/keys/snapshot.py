@@ -9,12 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Float32, Int64, Json
 from attend.keys.choose import FLAT
 from attend.keys.files import Manifest
 from attend.keys.nearest import Near, Proposals, near_in, nearest
 from attend.keys.segment import BLOCK_KEYS, Delta, Segment
-from attend.types import Float32, Int64, Json
 
 SAMPLED = 32_768
 """Documents in a sample: 50 MB at 384 dimensions."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import faiss
 import numpy as np
 
-from attend.types import Bool, Float32, Int64
+from attend.core.types import Bool, Float32, Int64
 
 FETCH_SHARE = 8
 """A fetch of more than one key in eight costs what a scan does, which finds documents."""

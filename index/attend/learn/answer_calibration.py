@@ -16,13 +16,13 @@ import numpy as np
 from scipy.special import expit
 
 from attend.attention import partition
+from attend.core.types import Bool, Float64, Int64
 from attend.learn.answers import AnswerTargets
 from attend.learn.blends import Blends, Held
 from attend.learn.calibration import Calibration
 from attend.learn.fit import minimise
 from attend.learn.no_answer import NO_LEVELS, SHARES, fit_null, threshold_at
 from attend.measure.statistics import auroc, calibration_error
-from attend.types import Bool, Float64, Int64
 
 SPAN = math.log(30)
 """How far from its start a scale may move, as a log."""

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.attention import log_shares, log_total
+from attend.core.types import Float32, Float64, Int64
 from attend.learn.data import Memory, Sparse
 from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
-from attend.types import Float32, Float64, Int64
 
 RECIPE = Recipe(
     "leave one out",

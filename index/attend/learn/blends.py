@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from attend.attention import Softmax
+from attend.core.types import Bool, Float32, Float64, Floats, Int64
 from attend.learn.answers import Answers, AnswerTargets, ValueMap, fit_output
 from attend.learn.calibration import ATTEND
 from attend.learn.data import BLOCK, products, stacked, top_places
 from attend.learn.fit import Fitted
 from attend.learn.held_out import DocumentFold
-from attend.types import Bool, Float32, Float64, Floats, Int64
 
 FLOOR = 1e-3
 """The least share that a right answer counts as having: a hundred documents show no less."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.attention import partition
+from attend.core.types import Bool, Float64, Int64, Json
 from attend.learn.data import UNIT_SCALE
 from attend.learn.fit import minimise
 from attend.learn.no_answer import (
@@ -33,7 +34,6 @@ from attend.learn.no_answer import (
     threshold_at,
 )
 from attend.measure.statistics import calibration_error
-from attend.types import Bool, Float64, Int64, Json
 
 ATTEND = 100
 """Documents that a search attends to."""

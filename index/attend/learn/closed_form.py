@@ -22,9 +22,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy import linalg, sparse
 
-from attend.arrays import top
+from attend.core.arrays import top
+from attend.core.types import Float64, Int64
 from attend.learn.data import Sparse
-from attend.types import Float64, Int64
 
 ENTRIES = 100
 """Documents with interactions that each row names at least, and documents without that it names at

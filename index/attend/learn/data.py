@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from attend.arrays import KeyTable, top_mask, unit
 from attend.attention import Mechanism
+from attend.core.arrays import KeyTable, top_mask, unit
+from attend.core.types import Bool, Float32, Float64, Floats, Int64
 from attend.measure.statistics import dcg
-from attend.types import Bool, Float32, Float64, Floats, Int64
 
 Sparse: TypeAlias = Any
 """A `scipy.sparse.csr_array`: SciPy has no types."""

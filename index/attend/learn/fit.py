@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from scipy.optimize import minimize
 
-from attend.arrays import unit
-from attend.errors import Conflict
+from attend.core.arrays import unit
+from attend.core.errors import Conflict
+from attend.core.types import Float32, Float64, Int64
 from attend.learn.data import Memory
-from attend.types import Float32, Float64, Int64
 
 Batch = TypeVar("Batch", contravariant=True)
 Result = TypeVar("Result")

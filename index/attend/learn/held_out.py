@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from attend.core.types import Bool, Float64, Int64, Json
 from attend.learn.data import Questions, Ratings, Sparse, answerable, lengths, without
-from attend.types import Bool, Float64, Int64, Json
 
 Split = Literal["random", "latest", "unseen", "new"]
 

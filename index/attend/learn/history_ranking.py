@@ -1,7 +1,7 @@
 """How well a version ranks what comes next: the weights of all documents for a history.
 
 With item weights m, a logit has two further terms: what the document says by itself, and what all
-documents of the history say together, of which every one knows (attend.item_weights).
+documents of the history say together, of which every one knows (attend.recommend.weights).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from scipy import sparse
 
 from attend.attention.softmax import summed
-from attend.item_weights import JOINT
+from attend.core.types import Bool, Float64, Floats, Int64
 from attend.learn.data import BLOCK, Memory, Sparse, lengths, products, top_places
 from attend.learn.fit import Fitted
 from attend.learn.held_out import HistoryFold
 from attend.measure.statistics import CUT, dcg, ndcg
-from attend.types import Bool, Float64, Floats, Int64
+from attend.recommend.weights import JOINT
 
 
 class HistoryRanker(NamedTuple):

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float32, Int64
 from attend.learn.data import Memory, Sparse, lengths
 from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, unlearned
 from attend.learn.held_out import shuffled_ranks
-from attend.types import Float32, Int64
 
 _RATES = {"maps": 3e-3, "offsets": 2e-3, "gates": 1e-2}
 

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import expit
 
 from attend.attention import partition, runners_up
+from attend.core.types import Bool, Float64
 from attend.learn.fit import minimise
-from attend.types import Bool, Float64
 
 ERROR_RATE = 0.05
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.core.types import Float64, Int64, Json
 from attend.learn.held_out import Split
 from attend.learn.selection import Outcome, mixed
 from attend.measure.statistics import (
@@ -26,7 +27,6 @@ from attend.measure.statistics import (
     difference_intervals,
     paired_randomisation,
 )
-from attend.types import Float64, Int64, Json
 
 SIGNIFICANCE = 0.05
 """The chance of a promotion without a gain, and of one with a larger loss than is tolerated, over

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attend.arrays import best, top_mask
 from attend.attention import log_shares
-from attend.errors import InvalidRequest
+from attend.core.arrays import best, top_mask
+from attend.core.errors import InvalidRequest
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.learn.data import BLOCK, Memory, Questions, Sparse, ideal_dcg, products, top_places
 from attend.learn.fit import Fitted, Recipe, Residual, Watch, descend, shuffled_batches
 from attend.measure.statistics import CUT, ndcg
-from attend.types import Bool, Float32, Float64, Int64
 
 RECIPE = Recipe(
     "known documents",

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.learn.data import Ratings
-from attend.types import Bool, Float32, Float64, Int64
 
 USER_SHRINK, ITEM_SHRINK = 10.0, 5.0
 """Ratings of the mean one that each user's and each item's own are averaged with."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.learn.data import Ratings
 from attend.learn.fit import minimise
 from attend.learn.held_out import SPLITS, Split
@@ -23,7 +24,6 @@ from attend.learn.promotion import (
 from attend.learn.rating_net import FittedRatings
 from attend.recommend.rating_model import FEATURES
 from attend.recommend.rating_prediction import BOUND, Rated, coverage, deviations, predict
-from attend.types import Bool, Float32, Float64, Int64
 
 FEWEST = 10
 """Held-out ratings of a split; fewer say nothing, and the split is left out."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.core.types import Float32, Float64
 from attend.learn.data import Ratings
 from attend.learn.fit import Recipe, Watch, descend
 from attend.learn.rating_batches import (
@@ -24,7 +25,6 @@ from attend.learn.rating_batches import (
     residual_factors,
 )
 from attend.recommend.rating_model import FEATURES, Own, RatingModel, centred
-from attend.types import Float32, Float64
 
 MASKED = -1e4
 """The logit of what is left out: no weight, and no NaN."""

@@ -13,9 +13,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from attend.core.types import Bool, Float64, Int64
 from attend.learn.fit import Watch, run_parallel
 from attend.learn.held_out import FAMILIAR, SPLITS, Split
-from attend.types import Bool, Float64, Int64
 
 PART_COST = 0.0005
 """The gain in nDCG that each further part of the mechanism must be worth."""

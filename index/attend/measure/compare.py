@@ -19,8 +19,9 @@ from attend.api.learning import (
     QueryDifference,
     RankedDocument,
 )
-from attend.collection import Collection
-from attend.errors import InvalidRequest
+from attend.collection.collection import Collection
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64, QueryInput, same_question
 from attend.measure.rankings import (
     MEASURES,
     Evaluation,
@@ -38,7 +39,6 @@ from attend.measure.statistics import (
     paired_randomisation,
     reliability,
 )
-from attend.types import Float64, QueryInput, same_question
 
 MEASURE = "ndcg@10"
 """The measure that orders gains and losses by default."""

@@ -22,9 +22,10 @@ import numpy as np
 
 from attend.api.answers import Predicted
 from attend.api.recommend import MAX_TARGETS
-from attend.collection import Collection
-from attend.errors import SourceError
-from attend.liking import is_liked
+from attend.collection.collection import Collection
+from attend.core.errors import SourceError
+from attend.core.liking import is_liked
+from attend.core.types import Float64
 from attend.measure.statistics import (
     Interval,
     by_group,
@@ -34,7 +35,6 @@ from attend.measure.statistics import (
     ndcg,
 )
 from attend.store import Interaction
-from attend.types import Float64
 from attend.values import as_number
 
 CUT = 10

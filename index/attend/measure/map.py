@@ -17,15 +17,15 @@ from attend.api.answers import Answer
 from attend.api.map import KeyMap, MapPoint, MapQuery, Place
 from attend.api.queries import Query
 from attend.api.search import MapRequest
-from attend.arrays import KeyTable
-from attend.collection import Collection
-from attend.deadline import check_deadline
-from attend.errors import InvalidRequest
+from attend.collection.collection import Collection
+from attend.collection.versions import Version
+from attend.core.arrays import KeyTable
+from attend.core.deadline import check_deadline
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64, Floats
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, StoredDocument
-from attend.types import Float64, Floats
 from attend.values import display_title, only
-from attend.versions import Version
 
 FEWEST = 8
 """Documents that t-SNE takes; fewer have no neighbourhoods."""

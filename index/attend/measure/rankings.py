@@ -17,13 +17,13 @@ import numpy as np
 from attend.api.answers import Answer
 from attend.api.base import parse
 from attend.api.search import MAX_BATCH, SearchRequest
-from attend.collection import Collection
-from attend.errors import InvalidRequest, SourceError
+from attend.collection.collection import Collection
+from attend.core.errors import InvalidRequest, SourceError
+from attend.core.types import Float64, QueryInput
 from attend.feedback import files
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.source import RowItem, RowProblem
 from attend.source.rows import Item
-from attend.types import Float64, QueryInput
 
 DEPTH = 100
 """Documents ranked for each query."""

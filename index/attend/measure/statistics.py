@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attend.api.learning import Bin, Reliability
-from attend.errors import InvalidRequest
-from attend.types import Float64
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64
 
 RESAMPLES = 10_000
 """Draws for an interval or a p-value: a p of .05 then has a standard error of .002."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64, Floats
 from attend.projection.projection import Projection
 from attend.projection.tensors import check_count, check_heads_divide, floating, rows
-from attend.types import Float64, Floats
 
 
 def mean_gates(heads: int) -> Float64:

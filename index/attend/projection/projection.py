@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attend.arrays import unit
-from attend.errors import Damaged, InvalidRequest
+from attend.core.arrays import unit
+from attend.core.errors import Damaged, InvalidRequest
+from attend.core.types import Float64, Floats
 from attend.projection import tensors
-from attend.types import Float64, Floats
 
 RAW_KEYS = "raw"
 """The key fingerprint of every projection that leaves embeddings as they are."""

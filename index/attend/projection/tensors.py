@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from attend.errors import Damaged, DimensionMismatch, InvalidRequest
-from attend.types import Float64, Floats
+from attend.core.errors import Damaged, DimensionMismatch, InvalidRequest
+from attend.core.types import Float64, Floats
 
 
 def floating(values: ArrayLike) -> Floats:

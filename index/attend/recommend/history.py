@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.recommend import MAX_USED, ExampleItem, ProfileItem, RecommendRequest, query_of
-from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
-from attend.liking import chosen_liking, is_liked
+from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
+from attend.core.liking import chosen_liking, is_liked
+from attend.core.types import Float32, Float64, Int64, Json
 from attend.search.queries import QueryEncoder
 from attend.store import CollectionStore, compile_filter
 from attend.store.filters import by_value
-from attend.types import Float32, Float64, Int64, Json
 from attend.values import as_numbers
 
 NO_ROW = 0

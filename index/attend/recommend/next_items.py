@@ -11,21 +11,21 @@ import numpy as np
 
 from attend.api.answers import Recommendation, Recommended
 from attend.api.recommend import RecommendRequest
-from attend.arrays import locate, unit
 from attend.attention import Attended
-from attend.errors import InvalidRequest
+from attend.collection.versions import SnapshotSource, Vanished, View, until_stable
+from attend.core.arrays import locate, unit
+from attend.core.errors import InvalidRequest
+from attend.core.settings import Settings
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.recommend.history import Histories, History
 from attend.search.attend import MAX_RANKED, Attention, attend, weigh_documents
 from attend.search.hits import texts_of
 from attend.search.listing import explain_parts, matches
 from attend.search.memory import Queries
 from attend.search.scoring import AttentionOptions, Scoring
-from attend.settings import Settings
 from attend.store import CollectionStore, compile_filter
 from attend.store.filters import by_value
-from attend.types import Bool, Float32, Float64, Int64
 from attend.values import display_title, only
-from attend.versions import SnapshotSource, Vanished, View, until_stable
 
 POOL = 1000
 """The most documents that diversity chooses from."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.arrays import locate
-from attend.errors import InvalidRequest
+from attend.core.arrays import locate
+from attend.core.errors import InvalidRequest
+from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.recommend.rating_model import Items, Own, RatingModel
 from attend.recommend.rating_prediction import Rated, attended, deviations, predict, shrunk
-from attend.types import Bool, Float32, Float64, Int64, Json
 from attend.values import ValueType, as_number, blend_for, infer
 
 LARGEST = 1e100

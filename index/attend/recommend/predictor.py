@@ -10,7 +10,10 @@ import numpy as np
 
 from attend.api.answers import Predicted
 from attend.api.recommend import MAX_HISTORY, ExampleItem, RecommendRequest
-from attend.errors import Damaged, InvalidRequest, LimitExceeded
+from attend.collection.versions import SnapshotSource, Vanished, until_stable
+from attend.collection.views import UNTRAINED
+from attend.core.errors import Damaged, InvalidRequest, LimitExceeded
+from attend.core.types import Float32, Int64
 from attend.recommend.history import Histories, History, example_name, missing_error
 from attend.recommend.predict import (
     NO_ROW,
@@ -22,9 +25,6 @@ from attend.recommend.predict import (
 from attend.recommend.rating_model import Own, RatingModel
 from attend.search.listing import MAX_SHARES
 from attend.store import CollectionStore
-from attend.types import Float32, Int64
-from attend.versions import SnapshotSource, Vanished, until_stable
-from attend.views import UNTRAINED
 
 TERMS = "ratings"
 """The name of the terms of documents in the store."""

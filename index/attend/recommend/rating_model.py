@@ -19,9 +19,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from attend.arrays import unit
-from attend.errors import Damaged, DimensionMismatch
-from attend.types import Float32, Float64, Int64
+from attend.core.arrays import unit
+from attend.core.errors import Damaged, DimensionMismatch
+from attend.core.types import Float32, Float64, Int64
 
 NUMBERS = ("mean", "low", "high", "shrink")
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.attention import Softmax
+from attend.core.types import Bool, Float32, Float64
 from attend.recommend.rating_model import Items, RatingModel, centred
-from attend.types import Bool, Float32, Float64
 
 BLOCK = 4_000_000
 """Logits worked on at once: 32 MB."""

@@ -12,8 +12,10 @@ import numpy as np
 from attend.api.answers import Answer, Calibrated, Facets, Hit, MemoryShare, Weighing
 from attend.api.search import SearchOptions
 from attend.attention import Attended
-from attend.deadline import checked, forgetting
-from attend.errors import InvalidRequest
+from attend.collection.versions import Vanished
+from attend.core.deadline import checked, forgetting
+from attend.core.errors import InvalidRequest
+from attend.core.types import Float64, Int64, Json
 from attend.search.attend import Attention
 from attend.search.estimate import WHOLE, attended_share
 from attend.search.foreign import ERROR_RATE, LEAST, NOTHING_DUE, ForeignTests, best_score
@@ -35,9 +37,7 @@ from attend.search.values import (
     values_of,
 )
 from attend.store import CollectionStore, StoredDocument, compile_filter
-from attend.types import Float64, Int64, Json
 from attend.values import ValueType, blend_for, infer, only, with_all_keys
-from attend.versions import Vanished
 
 AHEAD = 10_000
 """Documents read at once for all queries of a batch; beyond, each reads its own, and forgets."""

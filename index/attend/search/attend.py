@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from attend.arrays import KeyTable, kth_largest
 from attend.attention import (
     Attended,
     BlockWeights,
@@ -24,16 +23,17 @@ from attend.attention import (
     weighed,
     weights_by_block,
 )
-from attend.errors import LimitExceeded, WrongKeys
+from attend.collection.versions import View
+from attend.core.arrays import KeyTable, kth_largest
+from attend.core.errors import LimitExceeded, WrongKeys
+from attend.core.settings import Settings
+from attend.core.timings import timed
+from attend.core.types import Int64
 from attend.keys.segment import BLOCK_KEYS
 from attend.search.estimate import estimate_mixture, worth_estimating
 from attend.search.memory import Queries
 from attend.search.queries import BestByWords, WordScores
 from attend.search.scoring import ALL, MAX_SCORES, AttentionOptions, Scoring, plan_of
-from attend.settings import Settings
-from attend.timings import timed
-from attend.types import Int64
-from attend.versions import View
 
 SCAN_FLOATS = 64_000_000
 """Up to this many floats, scoring all keys takes tens of milliseconds: exact is cheap."""

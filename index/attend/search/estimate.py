@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.answers import AttendedShare
-from attend.arrays import KeyTable, locate
 from attend.attention import Attended, Logits, Partition, join, log_mix, partition
 from attend.attention import weighed as weigh_logits
-from attend.item_weights import PartScores
+from attend.core.arrays import KeyTable, locate
+from attend.core.timings import timed
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.keys import NONE, Near, Sample
 from attend.keys.snapshot import SAMPLED
+from attend.recommend.weights import PartScores
 from attend.search.scoring import Scoring
-from attend.timings import timed
-from attend.types import Bool, Float32, Float64, Int64
 
 PROPOSED = 320
 """Keys near a part that it proposes. (50 parts, 1,000,000 grown keys: its sum is known to 0.015 of

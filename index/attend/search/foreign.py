@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from attend.collection.versions import SnapshotSource, View
+from attend.core.errors import AttendError
+from attend.core.settings import Number, Settings
+from attend.core.types import Json
 from attend.encoder import Encoder
-from attend.errors import AttendError
 from attend.search.attend import Attention, attend
 from attend.search.listing import unmoved_logits
 from attend.search.memory import Queries
 from attend.search.scoring import AttentionOptions
-from attend.settings import Number, Settings
 from attend.store import CollectionStore, StoredDocument
-from attend.types import Json
-from attend.versions import SnapshotSource, View
 
 log = logging.getLogger("attend")
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attend.api.search import SearchRequest
+from attend.core.types import Json
 from attend.search.attend import Attention
 from attend.search.highlighting import highlights
 from attend.search.listing import Listing, Match, explanations, matches
 from attend.search.queries import Search
 from attend.search.tokens import TokenReader, query_text, token_shares, with_rest
 from attend.store import CollectionStore, StoredDocument
-from attend.types import Json
 from attend.values import display_title, whole_text
 
 TOKENS = "explain=tokens"

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchRequest
-from attend.arrays import locate
 from attend.attention import Attended, Softmax
-from attend.errors import InvalidRequest, LimitExceeded
+from attend.collection.versions import Vanished
+from attend.core.arrays import locate
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.types import Float64, Int64, Json
 from attend.search.attend import Attention
 from attend.search.memory import Queries
 from attend.search.scoring import ALL, Scoring
 from attend.store import CollectionStore, StoredDocument, StoredKey
-from attend.types import Float64, Int64, Json
-from attend.versions import Vanished
 
 PAGE = {"k", "offset", "cursor", "fields", "include", "facets", "title", "highlight", "explain"}
 """Options of the page, which may change from one page to the next."""

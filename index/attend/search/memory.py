@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attend.api.answers import MemoryShare
-from attend.arrays import KeyTable, top, unit
 from attend.attention import Softmax
+from attend.core.arrays import KeyTable, top, unit
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.search.queries import EncodedQuery, WordScores
 from attend.store import CollectionStore, ExampleSet
-from attend.types import Float32, Float64, Floats, Int64
 
 SCALE = 10.0
 """s: the factor on the cosine of a query and a question."""

@@ -10,13 +10,13 @@ import numpy as np
 
 from attend.api.queries import Query, QueryPart
 from attend.api.search import SearchRequest
-from attend.arrays import locate, top, unit
+from attend.core.arrays import locate, top, unit
+from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
+from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
+from attend.core.types import Float32, Float64, Int64
 from attend.encoder import Encoder
-from attend.errors import InvalidRequest, KeylessDocuments, UnknownDocument
-from attend.own_vectors import as_embedding
-from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning
 from attend.store import CollectionStore, Lexical
-from attend.types import Float32, Float64, Int64
+from attend.write.own_vectors import as_embedding
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""

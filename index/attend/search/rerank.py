@@ -14,9 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from attend.attention import Attended, Logits, attend_logits, log_mix, partition
-from attend.deadline import checked
+from attend.collection.versions import Vanished
+from attend.core.deadline import checked
+from attend.core.errors import InvalidRequest
+from attend.core.timings import timed
+from attend.core.types import Float16, Float32, Float64
 from attend.encoder import Encoder
-from attend.errors import InvalidRequest
 from attend.search.attend import Attention
 from attend.search.listing import Match, matches
 from attend.search.queries import Search
@@ -29,9 +32,6 @@ from attend.search.tokens import (
     query_text,
 )
 from attend.store import CollectionStore
-from attend.timings import timed
-from attend.types import Float16, Float32, Float64
-from attend.versions import Vanished
 
 RERANK = "rerank"
 """The option that asks for it."""

@@ -9,17 +9,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from attend.api.search import SearchOptions
-from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, Mechanism, default_scale, log_mix
-from attend.deadline import checked
-from attend.errors import InvalidRequest
-from attend.item_weights import PartScores
+from attend.collection.versions import Version, View
+from attend.core.arrays import KeyTable
+from attend.core.deadline import checked
+from attend.core.errors import InvalidRequest
+from attend.core.settings import Settings
+from attend.core.types import Float32, Float64, Floats, Int64
 from attend.projection import RAW_KEYS, Projection
+from attend.recommend.weights import PartScores
 from attend.search.memory import FeedbackReader, MovedQueries, Queries
 from attend.search.queries import EncodedQuery, WordScores, fitted_word_weight, word_weight
-from attend.settings import Settings
-from attend.types import Float32, Float64, Floats, Int64
-from attend.versions import Version, View
 
 MAX_PLANS = 64
 """Plans that a version keeps."""

@@ -20,14 +20,14 @@ import numpy as np
 from attend.api.answers import AcrossAnswer, Answer, CollectionHit, Hit, Matrix
 from attend.api.search import AcrossRequest, SearchRequest
 from attend.attention import Attended, Softmax
-from attend.errors import InvalidRequest, LimitExceeded
+from attend.collection.versions import Vanished
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.settings import Settings
+from attend.core.types import Float64, Int64
 from attend.search.answer import Answered
 from attend.search.attend import Attention
 from attend.search.listing import group_key
-from attend.settings import Settings
 from attend.store import CollectionStore
-from attend.types import Float64, Int64
-from attend.versions import Vanished
 
 MAX_CELLS = 1_000_000
 """Cells of an attention matrix in one response: about 20 MB of JSON."""

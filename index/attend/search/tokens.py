@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from attend.collection.versions import Vanished
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.settings import Settings
+from attend.core.types import Float32, Float64, Int64
 from attend.encoder import Encoder, TokenStates
 from attend.encoder.tokens import TOGETHER
-from attend.errors import InvalidRequest, LimitExceeded
 from attend.projection import Projection
 from attend.search.listing import MAX_SHARES, Match
 from attend.search.queries import Search
 from attend.search.scoring import Scoring
-from attend.settings import Settings
 from attend.store import CollectionStore
-from attend.types import Float32, Float64, Int64
-from attend.versions import Vanished
 
 BILINEAR = ("dot", "cosine")
 """Scorers that are sums over pairs of tokens."""

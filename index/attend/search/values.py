@@ -12,14 +12,15 @@ import numpy as np
 from attend.api.answers import Facets
 from attend.api.names import remedy, suggestion
 from attend.api.search import SearchRequest
-from attend.deadline import check_deadline, forgetting
-from attend.errors import InvalidRequest, UnknownField
+from attend.collection.versions import Vanished, View
+from attend.core.deadline import check_deadline, forgetting
+from attend.core.errors import InvalidRequest, UnknownField
+from attend.core.settings import Settings
+from attend.core.types import Float64, Json
 from attend.projection import Projection
-from attend.settings import Settings
 from attend.store import CollectionStore, Predicate, StoredDocument, compile_filter
 from attend.store.filters import VALUE, Among, Within, by_value, leaves_of
 from attend.store.selection import check_facets
-from attend.types import Float64, Json
 from attend.values import (
     ValueType,
     blend_for,
@@ -30,7 +31,6 @@ from attend.values import (
     select,
 )
 from attend.values.numbers import is_list
-from attend.versions import Vanished, View
 
 KEY = "@key"
 """The value that is the key itself, so that K = V."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.core.types import Json, id_fault
 from attend.source.rows import Unusable
-from attend.types import Json, id_fault
 
 MAX_DIGITS = 18
 """Longer whole numbers stay text: they would not fit into 64 bits."""

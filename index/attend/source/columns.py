@@ -13,11 +13,11 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TypeVar
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Json
 from attend.source.cells import as_vector, common_type, scalar, shown
 from attend.source.files import headless
 from attend.source.rows import LOOKAHEAD_ROWS, Row, Source, column_names, listed, sample
-from attend.types import Json
 
 ID_NAMES = ("_id", "id", "doc_id", "document_id", "uid", "uuid", "key", "pk")
 TEXT_NAMES = (

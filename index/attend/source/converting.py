@@ -20,8 +20,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from attend.core.types import Json
 from attend.source.rows import SAMPLE_ROWS, Unusable
-from attend.types import Json
 
 CONVERTERS = {
     ".pdf": "PdfConverter",

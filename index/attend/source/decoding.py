@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from attend.errors import InvalidRequest, SourceError
+from attend.core.errors import InvalidRequest, SourceError
 from attend.source.rows import unreadable
 
 HEAD_BYTES = 1 << 20

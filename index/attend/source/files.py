@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source.cells import CellFormat, cell_format, is_unicode, kind, scalar
 from attend.source.decoding import (
     DETECTED,

@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 import yaml
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Json
 from attend.source.cells import to_json
 from attend.source.converting import CONVERTIBLE, EMAIL, MissingExtra, convert, convert_bytes
 from attend.source.decoding import (
@@ -22,7 +23,6 @@ from attend.source.decoding import (
     read_head,
 )
 from attend.source.rows import FileSource, Row, RowProblem, Unusable, unreadable
-from attend.types import Json
 
 MAX_FILE_BYTES = 64 << 20
 MARKDOWN = frozenset({".md", ".markdown"})

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, MutableMapping
 from typing import TypeAlias
 
+from attend.core.types import Document, Json
 from attend.source.cells import (
     SCALARS,
     as_vector,
@@ -26,7 +27,6 @@ from attend.source.rows import (
     column_names,
     sample,
 )
-from attend.types import Document, Json
 
 ColumnTypes: TypeAlias = MutableMapping[str, str]
 """Column → number, boolean, text or mixed."""

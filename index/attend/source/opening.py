@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Json
 from attend.source.decoding import DETECTED, TableFormat
 from attend.source.files import (
     Delimited,
@@ -18,7 +19,6 @@ from attend.source.files import (
 )
 from attend.source.folders import DOCUMENT_SUFFIXES, Mailbox, TextFolder
 from attend.source.rows import Row, RowProblem, Source
-from attend.types import Json
 
 KINDS = (
     "Readable are .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, a SQLite table as "

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from attend.errors import SourceError
-from attend.types import Json
+from attend.core.errors import SourceError
+from attend.core.types import Json
 
 SAMPLE_ROWS = 100
 """Rows that are read before columns and their types are chosen."""

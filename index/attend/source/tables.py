@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import compute, types
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Floats, Json
 from attend.source.cells import to_json
 from attend.source.columns import ID_NAMES, matching
 from attend.source.files import check_names
 from attend.source.rows import FileSource, Replay, Row, RowProblem, Source, listed, unreadable
-from attend.types import Floats, Json
 
 ROWID = "rowid"
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.deadline import check_deadline, deadline, is_over, over_time
-from attend.errors import (
+from attend.core.deadline import check_deadline, deadline, is_over, over_time
+from attend.core.errors import (
     AttendError,
     CannotWrite,
     Conflict,
@@ -28,11 +28,11 @@ from attend.errors import (
     Replaced,
     UnknownCollection,
 )
-from attend.open_files import check_open_files, is_out_of_files, out_of_files
+from attend.core.open_files import check_open_files, is_out_of_files, out_of_files
+from attend.core.types import Float32, Json
 from attend.store.records import State
 from attend.store.tokens import register
 from attend.store.words import TOKENIZER
-from attend.types import Float32, Json
 
 BUSY_SECONDS = 30.0
 

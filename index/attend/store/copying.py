@@ -8,10 +8,10 @@ from contextlib import closing
 
 import numpy as np
 
+from attend.core.types import Float32
 from attend.store.connections import BUSY_SECONDS, count_change, count_up
 from attend.store.database import Store
 from attend.store.tokens import register
-from attend.types import Float32
 
 Encode = Callable[[Sequence[str]], Float32]
 """Texts of queries -> embeddings (n, d)."""

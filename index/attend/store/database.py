@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from attend.deadline import NO_DEADLINE, checked, until
+from attend.core.deadline import NO_DEADLINE, checked, until
+from attend.core.types import Consistency, Int64, Json
 from attend.store import words
 from attend.store.connections import (
     Connections,
@@ -30,7 +31,6 @@ from attend.store.records import State
 from attend.store.selection import Selection
 from attend.store.versions import StoredVersions, insert_version
 from attend.store.words import TOKENIZER, Lexical, WordCache, WordReader
-from attend.types import Consistency, Int64, Json
 
 REMEMBERED_PUBLICATIONS = 100
 """More than are ever on disk at once, for all layouts together."""

@@ -9,8 +9,9 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet
-from attend.deadline import count_read
-from attend.errors import UnknownDocument
+from attend.core.deadline import count_read
+from attend.core.errors import UnknownDocument
+from attend.core.types import Int64, Json
 from attend.store.connections import (
     DatabasePart,
     change_settings,
@@ -22,7 +23,6 @@ from attend.store.filters import Predicate
 from attend.store.keys import replace_keys
 from attend.store.records import Entry, Hashes, StaleEntries, StoredDocument
 from attend.store.selection import MAX_VALUES, Selection, check_facets, whole_number
-from attend.types import Int64, Json
 
 NAMED = 10
 """Unknown documents that an error names."""

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from sqlite_utils import Database
 
-from attend.errors import InvalidRequest
-from attend.liking import Liking, chosen_liking, liked_mask
+from attend.core.errors import InvalidRequest
+from attend.core.liking import Liking, chosen_liking, liked_mask
+from attend.core.types import MAX_ID, Float32, Int64, Json
 from attend.store.connections import (
     DatabasePart,
     columns_of,
@@ -41,7 +42,6 @@ from attend.store.records import (
     StoredExample,
     UserHistory,
 )
-from attend.types import MAX_ID, Float32, Int64, Json
 
 SAME = 0.02
 """Share of an embedding's length within which two embeddings of a text are the same: bfloat16

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sqlite_utils import Database
 
-from attend.errors import AttendError
+from attend.core.errors import AttendError
 from attend.store.conditions import WORDS, located, paths
 from attend.store.connections import Connections
 from attend.store.filters import ID, TEXT

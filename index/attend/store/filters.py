@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from attend.api.names import OPERATORS, remedy
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.types import Json
 from attend.store.connections import plain
 from attend.store.words import TOKENIZER
-from attend.types import Json
 
 ID, VALUE, TEXT = "@id", "@value", "@text"
 

@@ -14,10 +14,10 @@ from operator import itemgetter
 import numpy as np
 from sqlite_utils import Database
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.types import Float32, Int64
 from attend.store.connections import DatabasePart, columns_of, put_settings, read_state, stacked
 from attend.store.records import Entry, KeyChanges, KeyRow, State, StoredKey, TooFarBehind
-from attend.types import Float32, Int64
 
 READ_BLOCK = 8192
 """Keys read at a time: 12 MB of embeddings at 384 dimensions."""

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, Unpack
 
 from attend.api.answers import Facet
-from attend.arrays import KeyTable
-from attend.errors import Unsupported
-from attend.liking import Liking
+from attend.core.arrays import KeyTable
+from attend.core.errors import Unsupported
+from attend.core.liking import Liking
+from attend.core.types import Consistency, Float32, Int64, Json
 from attend.store.filters import Predicate
 from attend.store.records import (
     Entry,
@@ -31,7 +32,6 @@ from attend.store.records import (
     VersionDetails,
 )
 from attend.store.words import Lexical
-from attend.types import Consistency, Float32, Int64, Json
 
 
 class CollectionStore(Protocol):

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 import numpy as np
 
 from attend.api.base import Reply
-from attend.arrays import KeyTable
-from attend.errors import Conflict
-from attend.types import Bool, Document, Float32, Float64, Int64, Json
+from attend.core.arrays import KeyTable
+from attend.core.errors import Conflict
+from attend.core.types import Bool, Document, Float32, Float64, Int64, Json
 
 
 class KeyRow(NamedTuple):
@@ -267,7 +267,7 @@ class InteractionSet(NamedTuple):
     rows: Int64  # (n,) rows of documents
     values: Float64  # (n,) NaN for no value, or one that is no number
     times: Float64  # (n,) seconds since 1970, NaN if unknown
-    liked: Bool  # (n,) whose value is a like (`attend.liking`)
+    liked: Bool  # (n,) whose value is a like (`attend.core.liking`)
 
 
 class UserHistory(NamedTuple):

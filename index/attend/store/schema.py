@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlite_utils import Database
 
-from attend.errors import Damaged
+from attend.core.errors import Damaged
 from attend.store.migrations import migrations
 
 SPACE = re.compile("[ \t\n\f\r]+")

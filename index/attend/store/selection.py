@@ -13,7 +13,8 @@ import numpy as np
 from sqlite_utils import Database
 
 from attend.api.answers import Facet, FacetValue
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.types import Int64, Json
 from attend.store.caching import LimitedCache
 from attend.store.conditions import (
     BOOLEAN,
@@ -40,7 +41,6 @@ from attend.store.filters import (
     compile_filter,
     leaves_of,
 )
-from attend.types import Int64, Json
 
 CACHED_ROWS = 4_000_000
 """Rows in the cache, of the filters used last: 32 MB."""

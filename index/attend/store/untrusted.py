@@ -18,7 +18,7 @@ from typing import Any
 
 from sqlite_utils import Database
 
-from attend.errors import Damaged
+from attend.core.errors import Damaged
 from attend.store.checks import CHECKS
 from attend.store.migrations import migrations
 from attend.store.schema import check_migrations, depth_problems

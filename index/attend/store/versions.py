@@ -10,7 +10,8 @@ from typing import Unpack
 import numpy as np
 from sqlite_utils import Database
 
-from attend.errors import Conflict, InvalidRequest, UnknownProjection
+from attend.core.errors import Conflict, InvalidRequest, UnknownProjection
+from attend.core.types import Json
 from attend.store.connections import (
     DatabasePart,
     count_change,
@@ -28,7 +29,6 @@ from attend.store.records import (
     Terms,
     VersionDetails,
 )
-from attend.types import Json
 
 _SETTING: Mapping[Role, str] = {
     "search": "projection",

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlite_utils import Database
 
+from attend.core.types import Float32, Float64, Int64
 from attend.store.caching import LimitedCache
 from attend.store.tokens import (
     SPLIT,
@@ -27,7 +28,6 @@ from attend.store.tokens import (
     readable,
     register,
 )
-from attend.types import Float32, Float64, Int64
 
 MAX_STEMS = 1024
 """Distinct stems of a text that are used, the first ones: twice what most encoders read."""

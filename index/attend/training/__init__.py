@@ -15,7 +15,8 @@ from typing import Any
 
 from attend.api.base import parse
 from attend.api.learning import Objective, TrainRequest
-from attend.stored import StoredCollection
+from attend.collection.stored import StoredCollection
+from attend.core.types import Json
 from attend.training.task import (
     FEWEST_QUESTIONS,
     Cancelled,
@@ -24,7 +25,6 @@ from attend.training.task import (
     StageWatch,
     Task,
 )
-from attend.types import Json
 
 __all__ = ["FEWEST_QUESTIONS", "Cancelled", "Progress", "TrainRequest", "train"]
 

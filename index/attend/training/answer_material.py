@@ -9,18 +9,18 @@ import numpy as np
 from scipy import sparse
 
 from attend.api.learning import TrainRequest
-from attend.arrays import unit
-from attend.errors import InvalidRequest
+from attend.collection.stored import StoredCollection
+from attend.core.arrays import unit
+from attend.core.errors import InvalidRequest
+from attend.core.types import Int64, Json
 from attend.learn.answers import Answers, AnswerTargets
 from attend.learn.blends import Words
 from attend.learn.data import twins
 from attend.learn.held_out import DocumentFold, sampled
 from attend.search.values import KEY, TYPE_SAMPLE, check_path, declared_types, value_of
 from attend.store import CollectionStore, StoredDocument
-from attend.stored import StoredCollection
 from attend.training.material import memory_of
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
-from attend.types import Int64, Json
 from attend.values import ValueType, infer
 
 MOST_DOCUMENTS = 20_000

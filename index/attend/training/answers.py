@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attend.core.types import Float64, Floats, Json
 from attend.learn.answer_calibration import calibrate_answers_checked, fit_scale, told_apart
 from attend.learn.answers import RECIPE, Answers, ValueMap, fit_answers
 from attend.learn.blends import (
@@ -43,7 +44,6 @@ from attend.training.version import (
     scale_now,
     stored_keys,
 )
-from attend.types import Float64, Floats, Json
 
 FOLDS = 3
 

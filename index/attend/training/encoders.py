@@ -8,7 +8,8 @@ import numpy as np
 
 from attend.api.base import parse
 from attend.api.learning import TrainRequest
-from attend.collection import Collection
+from attend.collection.collection import Collection
+from attend.core.types import Float64
 from attend.learn.data import Questions
 from attend.learn.held_out import SPLITS, QuestionFold, Split
 from attend.learn.promotion import PromotionVerdict, compare_splits, decide
@@ -17,7 +18,6 @@ from attend.training.material import read_questions
 from attend.training.ranking import MEASURE, UNMEASURED, RankingObjective
 from attend.training.task import StageWatch, Task
 from attend.training.version import ServedVersion, active_version
-from attend.types import Float64
 
 
 def compare_encoders(before: Collection, after: Collection, watch: StageWatch) -> PromotionVerdict:

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from attend.collection.stored import StoredCollection
+from attend.core.types import Bool, Float32, Float64, Int64
 from attend.learn.data import Memory, Questions, Sparse, answerable, stacked
 from attend.learn.fit import Fitted
 from attend.learn.held_out import QuestionFold
 from attend.learn.ranking import find_candidates
 from attend.search.memory import FeedbackMemory, Labels
-from attend.stored import StoredCollection
 from attend.training.material import RankingMaterial, room_of, word_shares
-from attend.types import Bool, Float32, Float64, Int64
 
 
 def scores_without_answers(

@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.item_weights import ItemWeights
+from attend.core.settings import Tuning
+from attend.core.types import Floats, Int64, Json
 from attend.learn import next_items, promotion, selection
 from attend.learn.closed_form import ClosedForm, item_weights
 from attend.learn.data import Memory, Sparse, lengths
 from attend.learn.fit import Fitted, Watch
 from attend.learn.held_out import HistoryFold, history_folds
 from attend.learn.history_ranking import HistoryRanker, Measured, measure
-from attend.settings import Tuning
+from attend.recommend.weights import ItemWeights
 from attend.store import Terms
 from attend.training.material import HistoryMaterial, read_histories
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
@@ -35,7 +36,6 @@ from attend.training.version import (
     offsets_of,
     projection_of,
 )
-from attend.types import Floats, Int64, Json
 
 MEASURE = "ndcg@10"
 

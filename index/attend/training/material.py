@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from attend.arrays import KeyTable, locate
-from attend.errors import InvalidRequest
+from attend.collection.stored import StoredCollection
+from attend.core.arrays import KeyTable, locate
+from attend.core.errors import InvalidRequest
+from attend.core.types import Bool, Float32, Float64, Int64, Json
 from attend.feedback.files import propensity
 from attend.learn.closed_form import MOST_ITEMS
 from attend.learn.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learn.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
 from attend.store.words import TOKENIZER, Lexical
-from attend.stored import StoredCollection
-from attend.types import Bool, Float32, Float64, Int64, Json
 
 MOST_QUESTIONS = 10_000
 MOST_DOCUMENTS = 100_000

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from attend.collection.versions import Version
+from attend.core.types import Float32, Json
 from attend.learn.calibration import Calibration, calibrate_checked
 from attend.learn.data import Questions, answerable, stacked, twins
 from attend.learn.fit import Fitted, Watch, unlearned
@@ -46,8 +48,6 @@ from attend.training.version import (
     scale_now,
     with_examples,
 )
-from attend.types import Float32, Json
-from attend.versions import Version
 
 MEASURE = "ndcg@10"
 

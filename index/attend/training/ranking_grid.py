@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from attend.core.settings import UNTRAINED_MEMORY
+from attend.core.types import Float64
 from attend.learn.data import Memory, Questions
 from attend.learn.held_out import QuestionFold, Split
 from attend.learn.selection import PART_COST
-from attend.settings import UNTRAINED_MEMORY
 from attend.training.hidden import feedback_of
-from attend.types import Float64
 
 SHARES = (0.3, 0.6, 1.0)
 EXAMPLES = (0.0, 0.7, 0.8, 0.9, 1.0)

@@ -7,6 +7,8 @@ from functools import partial
 
 import numpy as np
 
+from attend.core.settings import Tuning
+from attend.core.types import Json
 from attend.learn.data import Ratings
 from attend.learn.fit import Watch
 from attend.learn.held_out import SPLITS, RatingFold, rating_fold
@@ -22,12 +24,10 @@ from attend.learn.rating_judge import (
 from attend.learn.rating_net import RECIPES, FittedRatings, Shape, fit_ratings
 from attend.learn.selection import cross_validate
 from attend.recommend.predictor import TERMS
-from attend.settings import Tuning
 from attend.store import Terms
 from attend.training.material import RatingMaterial, read_ratings
 from attend.training.task import FEWEST_QUESTIONS, NothingToLearn
 from attend.training.version import NewVersion, ObjectiveRun, TrainingOutcome
-from attend.types import Json
 
 SHAPE = Shape()
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attend.api.learning import OBJECTIVE_ROLES, TrainRequest
-from attend.errors import InvalidRequest
+from attend.collection.stored import StoredCollection
+from attend.core.errors import InvalidRequest
+from attend.core.types import Json, OnStage
 from attend.store import Role, StoredProjection
-from attend.stored import StoredCollection
-from attend.types import Json, OnStage
 
 FEWEST_QUESTIONS = 20
 """Fewer prove nothing: half of all orders of ten pairs are already one side's by chance."""

@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attend.arrays import KeyTable
 from attend.attention import log_mix, partition
-from attend.errors import Conflict
+from attend.collection.stored import StoredCollection
+from attend.collection.versions import Version
+from attend.core.arrays import KeyTable
+from attend.core.errors import Conflict
+from attend.core.settings import Settings, Tuning
+from attend.core.types import Bool, Float32, Float64, Floats, Int64, Json
 from attend.learn.calibration import ATTEND, Calibration
 from attend.learn.data import BLOCK, Memory, Questions, ideal_dcg, top_places
 from attend.learn.fit import Fitted, Watch
@@ -20,12 +24,8 @@ from attend.measure.statistics import CUT, ndcg
 from attend.projection import Projection, given, identity
 from attend.recommend.rating_model import RatingModel
 from attend.search.scoring import AttentionOptions, plan_of
-from attend.settings import Settings, Tuning
 from attend.store import Offsets, StoredProjection, Terms
-from attend.stored import StoredCollection
 from attend.training.task import Task
-from attend.types import Bool, Float32, Float64, Floats, Int64, Json
-from attend.versions import Version
 
 OBJECTIVES = {
     "ranking": "learned from examples what should be found",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attend.types import Float64, Json
+from attend.core.types import Float64, Json
 from attend.values.kinds import Kind, ValueType, is_missing, is_sendable, is_strings
 from attend.values.numbers import Moments, as_matrix, as_numbers, is_numbers
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
 import numpy as np
 
-from attend.errors import InvalidRequest, LimitExceeded
-from attend.types import Json
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.types import Json
 from attend.values.numbers import as_matrix, as_number, is_list, is_numbers
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attend.types import Float64, Json
+from attend.core.types import Float64, Json
 
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 

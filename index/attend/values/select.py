@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attend.types import Json
+from attend.core.types import Json
 
 TITLES = ("title", "name", "headline", "question")
 """Fields that are titles where they are texts, the likeliest first."""

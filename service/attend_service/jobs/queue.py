@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from attend import Data
-from attend.errors import AttendError, Conflict, NotFound
+from attend.core.errors import AttendError, Conflict, NotFound
 from attend_service.jobs.store import Job, JobStore
 from attend_service.jobs.training import unaliased
 from attend_service.problems import INTERRUPTED, problem_of

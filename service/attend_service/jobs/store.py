@@ -15,7 +15,7 @@ import orjson
 from sqlite_utils import Database, Migrations
 
 from attend.api.base import Reply
-from attend.errors import CannotWrite, Conflict, Damaged
+from attend.core.errors import CannotWrite, Conflict, Damaged
 from attend.store.connections import database_error
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]

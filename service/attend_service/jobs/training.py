@@ -20,8 +20,9 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from attend import Collection, Data, errors
-from attend.errors import AttendError, UnknownCollection
+from attend import Collection, Data
+from attend.core import errors
+from attend.core.errors import AttendError, UnknownCollection
 from attend.training import Cancelled, train
 
 LOOK_SECONDS = 0.2

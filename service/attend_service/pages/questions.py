@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from attend import Collection
-from attend.errors import OutOfFiles
+from attend.core.errors import OutOfFiles
 from attend.values import display_title
 from attend_service.context import collection_of
 

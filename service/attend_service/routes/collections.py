@@ -18,8 +18,8 @@ from attend.api.documents import (
     SettingsChange,
     UnopenedCollection,
 )
-from attend.errors import EncoderError, InvalidRequest, OutOfFiles, UnknownAlias
-from attend.settings import Settings
+from attend.core.errors import EncoderError, InvalidRequest, OutOfFiles, UnknownAlias
+from attend.core.settings import Settings
 from attend_service.context import collection_of, context
 from attend_service.operations import Operations
 from attend_service.replies import reply

@@ -17,7 +17,7 @@ from attend.api.documents import (
     Written,
 )
 from attend.api.upsert import ArrowDocuments, UpsertRequest
-from attend.errors import UnknownDocument
+from attend.core.errors import UnknownDocument
 from attend.store import StoredDocument
 from attend_service.context import collection_of
 from attend_service.operations import Operations

@@ -27,7 +27,7 @@ from attend.api.learning import (
     RolledBack,
     TrainRequest,
 )
-from attend.errors import InvalidRequest, UnknownProjection
+from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure.compare import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection

@@ -14,7 +14,7 @@ from attend.api.answers import AcrossAnswer, Answer, Matrix
 from attend.api.base import Reply, parse
 from attend.api.map import KeyMap
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
-from attend.errors import AttendError, InvalidRequest, OverTime
+from attend.core.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart
 from attend_service.context import check_opened, collection_of, context
 from attend_service.operations import Operations

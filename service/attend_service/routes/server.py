@@ -20,9 +20,9 @@ from attend import Data
 from attend.api.base import Reply, parse
 from attend.api.documents import Restored
 from attend.api.search import PlainSearch
-from attend.errors import Damaged, EncoderError, InvalidRequest
+from attend.core.errors import Damaged, EncoderError, InvalidRequest
+from attend.core.settings import Settings
 from attend.exchange import restore_backup, save_backup
-from attend.settings import Settings
 from attend_service import openapi
 from attend_service.context import EXTENSION, check_opened, collection_of, context
 from attend_service.metrics import MEDIA_TYPE, metrics_of

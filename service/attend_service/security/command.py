@@ -13,7 +13,7 @@ import click
 
 from attend.api.base import NAME_PATTERN
 from attend.cli.output import table
-from attend.errors import AttendError
+from attend.core.errors import AttendError
 from attend_service.security.keys import SCOPES, ApiKey, KeyFile, Scope
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}

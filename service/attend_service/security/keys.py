@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from filelock import FileLock
 
-from attend.errors import Damaged, NotFound
+from attend.core.errors import Damaged, NotFound
 
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

@@ -11,7 +11,7 @@ from flask import request
 from werkzeug.exceptions import RequestURITooLarge
 
 from attend import Data, encoder
-from attend.errors import Conflict, InvalidRequest
+from attend.core.errors import Conflict, InvalidRequest
 
 MAX_QUERY_STRING = 16_384
 """Bytes after the question mark."""

@@ -15,10 +15,10 @@ from attend.api.feedback import FeedbackListing, InteractionListing
 from attend.api.learning import CompareRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, SearchOptions
-from attend.deadline import deadline, limits
-from attend.errors import LimitExceeded
+from attend.core.deadline import deadline, limits
+from attend.core.errors import LimitExceeded
+from attend.core.settings import MAX_RERANK
 from attend.search.values import KEY
-from attend.settings import MAX_RERANK
 from attend_service.shared import NeedsMemory
 
 MAX_MEMORY = 512 * 1024 * 1024

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from attend.arrays import KeyTable
 from attend.attention import (
     Additive,
     Attended,
@@ -17,6 +16,7 @@ from attend.attention import (
     attend_many,
     default_scale,
 )
+from attend.core.arrays import KeyTable
 
 
 def table(keys: Any, documents: Any = None, starts: Any = None) -> KeyTable:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.arrays import KeyTable
 from attend.attention import Additive, Attended, attend_many, weights_by_block
-from attend.errors import InvalidRequest
+from attend.core.arrays import KeyTable
+from attend.core.errors import InvalidRequest
 from tests.index.attention.single import attend_all, attend_top, mechanism, table
 
 SCORERS = ("dot", "cosine", "laplace", "additive")

@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 
 from attend.attention import SCORERS, Additive, default_scale
 from attend.attention import mechanism as scorers
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from tests.index.attention.single import mechanism
 
 shapes = st.tuples(

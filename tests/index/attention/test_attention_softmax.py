@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import special
 
 from attend.attention import POOLS, Softmax, log_mix, log_shares, log_total
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 
 finite = st.floats(-1e3, 1e3)
 logits = arrays(np.float64, array_shapes(max_dims=3, max_side=6), elements=finite)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.data import Data
+from attend.collection.data import Data
 from attend.exchange import export_documents
 from tests.index.helpers import vector_data
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.data import Data
-from attend.errors import InvalidRequest
-from attend.mapping_memory import entries_of
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest
+from attend.write.mapping_memory import entries_of
 from attend_service.app import create_app
 from attend_service.readiness import Readiness
 from attend_service.settings import ServerSettings

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from attend.core.types import Float32
 from attend.encoder import SentenceEncoder, batching, load
 from attend.encoder.batching import LIMIT, MOST, IdleCores, core_limit
 from attend.encoder.model import Part
-from attend.types import Float32
 
 MINE = len(os.sched_getaffinity(0))
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from attend import Data
-from attend.deadline import until
+from attend.core.deadline import until
+from attend.core.errors import OverTime
+from attend.core.types import Float32
 from attend.encoder import CachedEncoder, EmbeddingCache, SentenceEncoder, load
 from attend.encoder.cache import Key
-from attend.errors import OverTime
-from attend.types import Float32
 from tests.places import ROOT
 
 LIMIT = 30.0

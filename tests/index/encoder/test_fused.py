@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
+from attend.core.types import Float32
 from attend.encoder import DEFAULT, load
 from attend.encoder.loading import find
-from attend.types import Float32
 
 torch = pytest.importorskip("torch")
 fused = pytest.importorskip("attend.encoder.forward")
@@ -218,7 +218,7 @@ def test_a_missing_operator_or_a_wrong_one_leaves_the_plain_model(
 
 
 def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
-    from attend.errors import EncoderError
+    from attend.core.errors import EncoderError
 
     folder = tiny_transformer(tmp_path, "bert")
     from safetensors.torch import load_file

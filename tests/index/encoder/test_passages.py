@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attend.core.errors import EncoderError, InvalidRequest
 from attend.encoder.passages import CHARACTERS_PER_TOKEN, Passage, PassageSplitter
-from attend.errors import EncoderError, InvalidRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -22,7 +22,8 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.errors import (
+from attend.collection.verify import verify
+from attend.core.errors import (
     CollectionExists,
     Conflict,
     Damaged,
@@ -32,7 +33,6 @@ from attend.errors import (
 )
 from attend.exchange import backup, restore_backup, save_backup
 from attend.keys.files import scratch_beside
-from attend.verify import verify
 from tests.index.helpers import vector_data
 
 QUERY = [1.0, 0.5, 0.25, 0.0]

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from attend.data import Data
-from attend.errors import CannotWrite, Damaged, InvalidRequest
+from attend.collection.data import Data
+from attend.collection.verify import verify
+from attend.core.errors import CannotWrite, Damaged, InvalidRequest
 from attend.exchange import restore, restore_backup, save_backup
-from attend.verify import verify
 from tests.index.helpers import vector_data
 from tests.snapshots import BOOKS, OFFSETS, Member, changed, fill, packed, repacked, rows, unpacked
 

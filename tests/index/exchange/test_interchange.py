@@ -14,13 +14,13 @@ from safetensors.numpy import load_file, save_file
 
 from attend import Data
 from attend.cli import main
-from attend.collection import Collection
+from attend.collection.collection import Collection
+from attend.core.errors import Conflict, Damaged, InvalidRequest
+from attend.core.settings import Tuning
 from attend.encoder import load
 from attend.encoder.loading import DEFAULT_SHA256
-from attend.errors import Conflict, Damaged, InvalidRequest
 from attend.exchange import export_model, export_weights, import_projection
 from attend.projection import Projection, given, identity
-from attend.settings import Tuning
 from attend.store import NewExample, Question
 from tests.index.helpers import vector_data
 

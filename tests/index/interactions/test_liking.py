@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from attend import Collection, Data
 from attend.cli import main
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.liking import Liking, chosen_liking
 from attend.feedback import add_interactions
-from attend.liking import Liking, chosen_liking
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from attend.api.feedback import InteractionsAdded
 from attend.cli import main
 from attend.cli.output import REJECTED
-from attend.errors import InvalidRequest, SourceError, UnknownDocument
+from attend.core.errors import InvalidRequest, SourceError, UnknownDocument
 from attend.feedback import add_interactions
 from attend.feedback.reading import INTERACTIONS, gather, read_interactions
 from attend.source import RowItem, open_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.types import Document
+from attend.core.types import Document
 from tests.index.helpers import index_fields, vector_data
 
 DOCUMENTS, WIDTH, K = 10_000, 16, 20

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
 from attend.keys import Delta, Segment, Snapshot
 from attend.keys import nearest as nearest_module
 from attend.keys import vectors as vectors_module

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attend import views as views_module
-from attend.arrays import KeyTable
-from attend.collection import Collection
-from attend.data import Data
-from attend.errors import Damaged, ManifestMismatch
+from attend.collection import views as views_module
+from attend.collection.collection import Collection
+from attend.collection.data import Data
+from attend.collection.verify import verify
+from attend.core.arrays import KeyTable
+from attend.core.errors import Damaged, ManifestMismatch
 from attend.keys import IndexOrigin, Progress, PublishedIndexes
 from attend.keys import published as published_module
-from attend.verify import verify
 from tests.index.helpers import (
     no_encoder,
     published,

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from attend import Data
-from attend.arrays import KeyTable
-from attend.errors import Damaged
+from attend.collection.verify import verify
+from attend.core.arrays import KeyTable
+from attend.core.errors import Damaged
+from attend.core.types import Document
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, choose
 from attend.keys.quantised import QuantisedVectors
 from attend.store import NewExample, Question
-from attend.types import Document
-from attend.verify import verify
 from tests.index.helpers import published, vector_data
 
 KEYS, WIDTH, NEAREST = 12_000, 32, 10

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from attend import views as views_module
-from attend.errors import UnknownProjection
+from attend.collection import views as views_module
+from attend.core.errors import UnknownProjection
 from attend.projection import given
 from attend.store import keys as store_keys
 from tests.index.helpers import several_keys, vector_data

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from attend.item_weights import JOINT, ItemWeights
 from attend.learn import closed_form
 from attend.learn.closed_form import ClosedForm, item_weights
+from attend.recommend.weights import JOINT, ItemWeights
 from tests.index.learning import sparse_of, unit
 
 KNOWN, ALL, WORDS = 15, 20, 6

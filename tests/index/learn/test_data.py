@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from attend.arrays import top_mask
+from attend.core.arrays import top_mask
 from attend.learn import data
 from attend.learn.data import answerable, top_places, twins
 from tests.index.learning import drawn_questions, memory_of, questions_of, unit

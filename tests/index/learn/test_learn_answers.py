@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit, logsumexp, softmax
 
-from attend.errors import Conflict
+from attend.core.errors import Conflict
 from attend.learn import answers as answers_module
 from attend.learn.answer_calibration import calibrate_answers, fit_scale
 from attend.learn.answers import (

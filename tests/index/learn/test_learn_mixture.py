@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from attend.errors import Conflict, InvalidRequest
+from attend.core.errors import Conflict, InvalidRequest
 from attend.learn import next_items
 from attend.learn.data import Memory, histories_of, lengths, without
 from attend.learn.fit import Recipe

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from attend.errors import Conflict, InvalidRequest
+from attend.core.errors import Conflict, InvalidRequest
 from attend.learn import ranking as ranking_module
 from attend.learn.data import UNIT_SCALE
 from attend.learn.fit import Recipe, run_parallel, shuffled_batches, unlearned

@@ -14,8 +14,8 @@ from scipy import stats
 
 from attend.cli import main
 from attend.cli.comparison import as_text
-from attend.data import Data
-from attend.errors import InvalidRequest, SourceError, UnknownProjection
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest, SourceError, UnknownProjection
 from attend.measure.compare import compare, compare_rankings
 from attend.measure.plots import gain_histogram, reliability_diagram
 from attend.measure.rankings import MEASURES, RankedQueries, Ranking, evaluate

@@ -10,7 +10,7 @@ import pytest
 from attend import Collection, Data
 from attend.api.base import parse
 from attend.api.feedback import FeedbackItem
-from attend.errors import InvalidRequest, UnknownProjection
+from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.feedback import add_feedback
 from attend.measure import compare as comparing
 from attend.measure.compare import compare, compare_judged

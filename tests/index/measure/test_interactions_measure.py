@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.measure.interactions import evaluate, protocol_of, read_ids
 from attend.store import Interaction
 

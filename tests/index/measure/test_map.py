@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from attend import Collection, Data
 from attend.api.base import parse
 from attend.api.search import MapRequest
-from attend.errors import InvalidRequest, UnknownProjection
+from attend.core.errors import InvalidRequest, UnknownProjection
 from attend.measure.map import KeyMap, chart
 from attend.projection import given
 

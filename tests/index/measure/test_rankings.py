@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from attend.data import Data
-from attend.errors import InvalidRequest, SourceError
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest, SourceError
 from attend.feedback.files import read_judgements
 from attend.measure.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
 from tests.index.helpers import run_index, vector_data, write_jsonl

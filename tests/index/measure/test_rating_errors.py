@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.collection import Collection
+from attend.collection.collection import Collection
 from attend.measure.interactions import numbers_by_user, rating_errors
 from attend.measure.statistics import by_group
 from attend.store import Interaction

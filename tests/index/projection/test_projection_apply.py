@@ -8,7 +8,7 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from attend.errors import DimensionMismatch, InvalidRequest
+from attend.core.errors import DimensionMismatch, InvalidRequest
 from attend.projection import Projection, given, identity, tensors
 from tests.index.helpers import split_heads
 

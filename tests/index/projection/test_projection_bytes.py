@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from attend.errors import Damaged, InvalidRequest
+from attend.core.errors import Damaged, InvalidRequest
 from attend.projection import RAW_KEYS, Projection, given, identity, tensors
 from tests.index.helpers import split_heads
 

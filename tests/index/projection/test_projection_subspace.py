@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.projection import kinds, lsi, pca, spectrum
 
 RATINGS = np.array(

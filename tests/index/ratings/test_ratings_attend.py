@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.errors import DimensionMismatch
+from attend.core.errors import DimensionMismatch
 from attend.recommend.rating_model import Own
 from attend.recommend.rating_prediction import Rated, predict
 from tests.index.ratings.rated_world import DIMENSION, HEADS, asked, looped, model, own

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from attend.errors import Damaged
+from attend.core.errors import Damaged
 from attend.recommend.rating_model import Own, RatingModel
 from tests.index.ratings.rated_world import HEADS, model, own
 

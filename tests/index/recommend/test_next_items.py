@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp
 
-from attend.errors import AttendError, InvalidRequest, UnknownDocument
+from attend.collection.versions import CENTRED_SCALE
+from attend.core.errors import AttendError, InvalidRequest, UnknownDocument
 from attend.feedback import add_interactions
 from attend.projection import Projection
 from attend.recommend import history as histories
 from attend.recommend import next_items
-from attend.versions import CENTRED_SCALE
 from tests.index.helpers import several_keys, vector_data
 
 WIDTH, DOCUMENTS = 6, 80

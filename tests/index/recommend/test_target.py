@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from attend.api.recommend import MAX_TARGETS
-from attend.collection import Collection
-from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from attend.collection.collection import Collection
+from attend.core.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.feedback import add_interactions
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.errors import InvalidRequest, UnknownCollection
+from attend.core.errors import InvalidRequest, UnknownCollection
 from attend.projection import identity
 from attend.search.several import LogitScale, shares_of
 from tests.index.helpers import vector_data

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attend import Collection, Data
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.values import ANSWER_KEYS
 
 FOUR = "See the page on refunds, which says when money comes back, and how soon."

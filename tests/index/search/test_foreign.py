@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.build import Mapped, build
-from attend.data import Data
-from attend.errors import EncoderError, InvalidRequest
+from attend.collection.data import Data
+from attend.collection.verify import verify
+from attend.core.errors import EncoderError, InvalidRequest
+from attend.core.settings import Tuning
 from attend.projection import identity
 from attend.search import foreign
 from attend.search.answer import conformal_share
 from attend.search.foreign import FEW, LEAST, NOT_MADE, SETTING, SHARE, passages
-from attend.settings import Tuning
 from attend.store import StoredDocument
-from attend.verify import verify
+from attend.write.build import Mapped, build
 from tests.index.world import WORDS
 
 OWN = "whale ship storm sea island gold"
@@ -209,7 +209,7 @@ def source(tmp_path, count: int) -> Mapped:
 @pytest.mark.parametrize("merge_at", [LEAST, 10_000])
 def test_a_build_of_any_size_makes_it(library, tmp_path, monkeypatch, merge_at):
     """Where more keys are new than are searched as a matrix, the first look writes the index."""
-    monkeypatch.setattr("attend.views.MERGE_KEYS", merge_at)
+    monkeypatch.setattr("attend.collection.views.MERGE_KEYS", merge_at)
     collection = library.create("default")
     build(collection, [source(tmp_path, LEAST + 20)])
     assert collection.info().foreign["documents"] == LEAST + 20

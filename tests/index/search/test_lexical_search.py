@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.projection import given as projection_given
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.queries import NO_WORDS, WordScores
-from attend.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from tests.index.world import World, check_weights, expected, words
 
 WIDTH = 32  # of the tiny encoder

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attend.errors import InvalidRequest, LimitExceeded
+from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.projection import identity
 from attend.search.highlighting import word_spans
 from attend.search.listing import cursor, fingerprint, place

@@ -11,14 +11,14 @@ import pytest
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.data import Data
+from attend.collection.data import Data
+from attend.core.settings import Tuning
 from attend.keys import nearest, segment, vectors
 from attend.projection import identity
 from attend.search import attend as attending
 from attend.search.attend import attend
 from attend.search.memory import Queries
 from attend.search.scoring import AttentionOptions
-from attend.settings import Tuning
 from attend.store import NewExample, Question
 from tests.index.helpers import vector_data
 from tests.index.world import check_weights, expected

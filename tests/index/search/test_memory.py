@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from attend import Collection, Data
 from attend.cli import main
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
+from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.projection import identity
 from attend.search import memory as memories
-from attend.settings import UNTRAINED_MEMORY, Tuning
 from tests.index.helpers import several_keys, vector_data
 
 WIDTH, DOCUMENTS, QUESTIONS = 8, 40, 90

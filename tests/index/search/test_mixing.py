@@ -9,14 +9,14 @@ import pytest
 from scipy.special import log_softmax, logsumexp
 
 from attend.attention import Partition
+from attend.collection.versions import CENTRED_SCALE
+from attend.core.types import Document
 from attend.keys import snapshot
 from attend.keys.quantised import QuantisedVectors
 from attend.search import attend as attending
 from attend.search import estimate as mixing
 from attend.search.memory import Queries
 from attend.search.scoring import AttentionOptions, Scoring, plan_of
-from attend.types import Document
-from attend.versions import CENTRED_SCALE
 from tests.index.helpers import vector_data
 
 KEYS, WIDTH, PARTS = 20_000, 32, 12

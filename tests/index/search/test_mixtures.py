@@ -8,7 +8,7 @@ from scipy.special import log_softmax, logsumexp
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.errors import InvalidRequest, LimitExceeded, UnknownDocument
+from attend.core.errors import InvalidRequest, LimitExceeded, UnknownDocument
 from attend.projection import Projection
 from attend.search import attend as attending
 from tests.index.helpers import vector_data

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from attend.api.base import parse
 from attend.api.search import SearchRequest
 from attend.cli import main
-from attend.errors import Damaged, InvalidRequest
+from attend.core.errors import Damaged, InvalidRequest
+from attend.core.settings import Tuning
 from attend.projection import given as projection_given
 from attend.projection import identity
-from attend.settings import Tuning
 from tests.index.world import World, check_weights, expected
 
 WIDTH = 32  # of the tiny encoder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attend.api.base import parse
 from attend.api.search import SearchRequest
-from attend.errors import InvalidRequest, UnknownDocument
+from attend.core.errors import InvalidRequest, UnknownDocument
 from tests.index.helpers import brute_logits, vector_data
 from tests.index.world import World
 

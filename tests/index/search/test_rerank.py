@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attend.core.errors import InvalidRequest
 from attend.encoder.cache import EmbeddingCache
 from attend.encoder.tokens import TokenStates, UnitTokens
-from attend.errors import InvalidRequest
 from attend.search.rerank import SHARE
 from tests.index.helpers import vector_data
 from tests.index.search.test_tokens import WIDTH, activate, token_rows

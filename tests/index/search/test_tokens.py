@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attend.data import Data
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest, LimitExceeded
+from attend.core.settings import Tuning
 from attend.encoder import DEFAULT, load
 from attend.encoder.loading import find
-from attend.errors import InvalidRequest, LimitExceeded
 from attend.projection import Projection
-from attend.settings import Tuning
 from tests.index.helpers import vector_data
 from tests.index.world import World
 

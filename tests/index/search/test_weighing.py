@@ -10,9 +10,9 @@ from scipy.special import softmax
 
 from attend import Collection, Data
 from attend.api.answers import AttendedShare
+from attend.core.settings import Tuning
 from attend.keys import snapshot
 from attend.projection import identity
-from attend.settings import Tuning
 
 
 @pytest.fixture

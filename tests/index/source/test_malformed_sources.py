@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, TableFormat, documents, guess, open_source, sample
 
 

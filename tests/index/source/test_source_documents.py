@@ -17,7 +17,7 @@ from docx import Document
 from reportlab.pdfgen.canvas import Canvas
 
 from attend.cli import main
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, converting, documents, guess, open_source, sample
 from attend.source.folders import front_matter
 

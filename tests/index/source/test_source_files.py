@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, open_source, sample
 from attend.source import files as files_module
 from attend.source import rows as rows_module

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
 from attend.source.decoding import SAVE_AS
 from attend.source.folders import heading

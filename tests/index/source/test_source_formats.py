@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attend.errors import InvalidRequest, SourceError
+from attend.core.errors import InvalidRequest, SourceError
 from attend.feedback.reading import INTERACTIONS, read_interactions
 from attend.source import (
     Row,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from attend.api.base import parse
 from attend.api.upsert import DocumentRequest
-from attend.errors import InvalidRequest, SourceError
+from attend.core.errors import InvalidRequest, SourceError
 from attend.source import FieldMap, Row, RowProblem, describe, documents, guess, open_source, sample
 from attend.source.cells import as_vector, document_id, scalar
 from attend.source.rows import SAMPLE_ROWS, Unusable

@@ -14,7 +14,7 @@ import pandas
 import polars
 import pytest
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
 
 pa = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow, which is not installed")

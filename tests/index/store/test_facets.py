@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attend.api.answers import Facet, FacetValue
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.store import compile_filter, selection
 from tests.index.helpers import entry, finish_indexes, fresh_store, index_fields
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.store import compile_filter, selection
 from attend.store.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_LISTED
 from tests.index.helpers import entry, fresh_store, index_faults, index_fields

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.deadline import until
-from attend.errors import (
+from attend.core.deadline import until
+from attend.core.errors import (
     CannotWrite,
     Conflict,
     Damaged,
@@ -23,12 +23,12 @@ from attend.errors import (
     OverTime,
     UnknownProjection,
 )
-from attend.ingest import Ingest, value_hash
-from attend.settings import Settings
+from attend.core.settings import Settings
+from attend.core.types import Document
 from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections
 from attend.store import keys as store_keys
 from attend.store.tokens import register
-from attend.types import Document
+from attend.write.ingest import Ingest, value_hash
 from tests.index.helpers import embeddings_of, entry, fresh_store, integrity, no_encoder
 
 

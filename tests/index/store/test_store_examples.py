@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.errors import UnknownDocument
-from attend.ingest import value_hash
+from attend.core.errors import UnknownDocument
+from attend.core.types import Document
 from attend.store import Entry, NewExample, Question
 from attend.store.tokens import register
-from attend.types import Document
+from attend.write.ingest import value_hash
 from tests.index.helpers import embeddings_of, entry, fresh_store
 
 

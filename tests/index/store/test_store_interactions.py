@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from attend.errors import InvalidRequest, UnknownDocument
-from attend.liking import Liking
+from attend.core.errors import InvalidRequest, UnknownDocument
+from attend.core.liking import Liking
+from attend.core.types import Document
 from attend.store import Entry, Interaction, Store
-from attend.types import Document
 from tests.index.helpers import entry, fresh_store, integrity
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attend.ingest import value_hash
 from attend.store import Store, compile_filter
 from attend.store import words as store_words
 from attend.store.tokens import register
 from attend.store.words import MAX_STEMS, Tokenizer
+from attend.write.ingest import value_hash
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]  # too short for a stemmer to touch

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sqlite_utils import Database
 
-from attend.errors import Conflict, InvalidRequest, UnknownProjection
-from attend.ingest import value_hash
+from attend.core.errors import Conflict, InvalidRequest, UnknownProjection
+from attend.core.settings import Settings
+from attend.core.types import Document
 from attend.projection import identity
-from attend.settings import Settings
 from attend.store import Entry, NewExample, Question, Store
 from attend.store.migrations import migrations
-from attend.types import Document
+from attend.write.ingest import value_hash
 from tests.index.helpers import entry, fresh_store, integrity, vector_data
 
 

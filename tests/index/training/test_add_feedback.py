@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend import views as views_module
 from attend.api.base import parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem
-from attend.data import Data
-from attend.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from attend.collection import views as views_module
+from attend.collection.data import Data
+from attend.collection.verify import verify
+from attend.core.errors import DimensionMismatch, InvalidRequest, UnknownDocument
+from attend.core.settings import Tuning
+from attend.core.types import Example
 from attend.feedback import add_feedback
 from attend.feedback.adding import FEW, PROBES, unfit
 from attend.projection import identity
-from attend.settings import Tuning
 from attend.store import feedback as store_feedback
-from attend.types import Example
-from attend.verify import verify
 from tests.index.helpers import vector_data
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]

@@ -12,14 +12,14 @@ from attend.api.base import parse
 from attend.api.learning import TrainRequest
 from attend.api.search import SearchRequest
 from attend.cli import main
-from attend.data import Data
-from attend.errors import InvalidRequest
+from attend.collection.data import Data
+from attend.core.errors import InvalidRequest
+from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.learn.blends import Blends, attend_fold, fold_scores
 from attend.learn.fit import unlearned
 from attend.learn.held_out import DocumentFold, document_folds
 from attend.measure.statistics import calibration_error
 from attend.projection import given
-from attend.settings import UNTRAINED_MEMORY, Tuning
 from attend.training import Cancelled, train
 from attend.training.answer_material import read_answers
 from tests.index.answer_world import WIDTH, asked, named, stored, told_apart

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attend.errors import SourceError
+from attend.core.errors import SourceError
+from attend.core.types import Example
 from attend.feedback.files import propensity, read_clicks, read_judgements
 from attend.feedback.reading import CLICKS, gather, label_columns, read_labels
 from attend.source import RowItem, RowProblem, open_source
 from attend.source.decoding import SAVE_AS
-from attend.types import Example
 from tests.index.helpers import write_jsonl
 
 

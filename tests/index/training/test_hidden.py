@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.data import Data
+from attend.collection.data import Data
+from attend.core.settings import Tuning
 from attend.feedback import add_feedback
 from attend.learn.data import answerable, twins
 from attend.learn.fit import unlearned
 from attend.learn.held_out import question_folds
 from attend.projection import given
-from attend.settings import Tuning
 from attend.training.hidden import hidden_scores, without_answers
 from attend.training.material import read_questions, start_of
 from tests.index.world import WORDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.errors import InvalidRequest
+from attend.core.errors import InvalidRequest
 from attend.feedback import add_interactions
 from attend.learn.data import without
 from attend.learn.held_out import history_folds

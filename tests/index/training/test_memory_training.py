@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attend import Collection
-from attend.arrays import unit
+from attend.core.arrays import unit
+from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.projection import identity
-from attend.settings import UNTRAINED_MEMORY, Tuning
 from tests.index.helpers import vector_data
 
 WIDTH, DOCUMENTS, QUESTIONS = 16, 120, 60

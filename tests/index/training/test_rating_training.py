@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attend.collection import Collection
-from attend.errors import Damaged, InvalidRequest
+from attend.collection.collection import Collection
+from attend.collection.verify import verify
+from attend.core.errors import Damaged, InvalidRequest
 from attend.exchange import export_weights
 from attend.learn.rating_net import RECIPES, Shape
 from attend.recommend.predict import PredictionTargets, ValuedHistory, predict_values
@@ -18,7 +19,6 @@ from attend.recommend.predictor import RatingModels
 from attend.store import Interaction, InteractionSet
 from attend.training import Cancelled, train
 from attend.training.material import read_ratings
-from attend.verify import verify
 from tests.index.helpers import vector_data
 from tests.index.learn.rated import planted
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from attend.api.learning import TrainRequest
-from attend.data import Data
+from attend.collection.data import Data
+from attend.collection.versions import Version
+from attend.core.settings import Tuning
 from attend.feedback import add_feedback
 from attend.learn.held_out import DocumentFold
 from attend.projection import given, identity
-from attend.settings import Tuning
 from attend.training.answer_material import read_answers, shared_words
 from attend.training.version import ServedVersion, stored_keys
-from attend.versions import Version
 from tests.index.helpers import split_heads
 from tests.index.world import WORDS, words
 

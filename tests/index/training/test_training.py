@@ -21,8 +21,10 @@ from click.testing import CliRunner
 from scipy.linalg import expm
 
 from attend.cli import main
-from attend.data import Data
-from attend.errors import Conflict, InvalidRequest
+from attend.collection.data import Data
+from attend.collection.versions import Version
+from attend.core.errors import Conflict, InvalidRequest
+from attend.core.settings import Tuning
 from attend.feedback import add_feedback
 from attend.learn.data import answerable
 from attend.learn.fit import run_parallel, unlearned
@@ -30,12 +32,10 @@ from attend.learn.promotion import PromotionVerdict, significance_of
 from attend.learn.ranking import RECIPE, find_candidates, fit_ranking
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
-from attend.settings import Tuning
 from attend.training import Cancelled, ranking, train
 from attend.training.material import memory_of, read_questions, start_of
 from attend.training.ranking import MEASURE, RankingChoice
 from attend.training.version import scale_now
-from attend.versions import Version
 from tests.index.helpers import several_keys, vector_data
 from tests.index.learning import unit
 from tests.index.world import WORDS, words

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attend.values
-from attend.errors import InvalidRequest, LimitExceeded
+from attend.core.errors import InvalidRequest, LimitExceeded
 from attend.values import infer, parse_type, select
 from attend.values.kinds import DEEPEST, LONGEST_CATEGORY, MOST_FIELDS
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from attend import Collection, Data
+from attend.core.settings import Tuning
 from attend.projection import given, identity
-from attend.settings import Tuning
 
 TOPICS = {
     "sea": "a captain sails a ship over the sea to hunt a white whale",

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
+from attend.core.errors import InvalidRequest, Unavailable, UnknownCollection
+from attend.core.types import Consistency
 from attend.engines.milvus.server import Address
-from attend.errors import InvalidRequest, Unavailable, UnknownCollection
-from attend.types import Consistency
 
 try:
     import grpc

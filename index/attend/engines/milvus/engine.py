@@ -9,6 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from attend.api.search import Mask, SearchOptions
+from attend.collection.versions import OnSettings, Selected, Version, View
+from attend.core.errors import InvalidRequest
+from attend.core.settings import Settings
+from attend.core.types import Float32, OnStage
 from attend.engines.engine import OpenedCollection
 from attend.engines.milvus import schema, tables
 from attend.engines.milvus.checks import RemoteChecks
@@ -20,20 +24,16 @@ from attend.engines.milvus.store import RemoteStore
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.versions import version_body
 from attend.engines.milvus.writing import GRACE_SECONDS
-from attend.errors import InvalidRequest
 from attend.projection import identity
 from attend.search.queries import rows_by_id
-from attend.settings import Settings
 from attend.store import Role, compile_filter
-from attend.types import Float32, OnStage
-from attend.versions import OnSettings, Selected, Version, View
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""
 
 
 class RemoteSnapshots:
-    """As `attend.views.Views`, over a server's tables: there is nothing to bring up to date."""
+    """As `attend.collection.views.Views`, over a server's tables, which are always up to date."""
 
     def __init__(self, tables: Tables, store: RemoteStore) -> None:
         self.on_settings: OnSettings = lambda settings: None
@@ -67,7 +67,7 @@ class RemoteSnapshots:
         return RemoteKeys(self._tables, version, size, graph, scope)
 
     def select(self, options: SearchOptions, query_rows: tuple[int, ...]) -> Selected:
-        """Return the snapshot of one search; see `attend.versions`."""
+        """Return the snapshot of one search; see `attend.collection.versions`."""
         _check(options)
         self.refresh()
         there = self._tables.known()

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from attend.core.types import Json
 from attend.engines.milvus.server import CAPABILITIES
 from attend.store import Predicate
 from attend.store.filters import (
@@ -30,7 +31,6 @@ from attend.store.filters import (
     Within,
     leaves_of,
 )
-from attend.types import Json
 
 FilterFields = dict[str, list[bool | int | float | str]]
 

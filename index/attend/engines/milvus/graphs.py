@@ -17,6 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attend.collection.versions import Version
+from attend.core.errors import AttendError, Unavailable
+from attend.core.settings import Settings
+from attend.core.types import Float32, Floats, Int64, Json, OnStage
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import reading
 from attend.engines.milvus.examples import read_examples
@@ -25,11 +29,7 @@ from attend.engines.milvus.registry import Lease
 from attend.engines.milvus.rows import Table
 from attend.engines.milvus.server import MESSAGE_BYTES
 from attend.engines.milvus.tables import Tables
-from attend.errors import AttendError, Unavailable
 from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
-from attend.settings import Settings
-from attend.types import Float32, Floats, Int64, Json, OnStage
-from attend.versions import Version
 
 log = logging.getLogger("attend")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from attend.collection.versions import Version
+from attend.core.types import OnStage
 from attend.engines.milvus.client import reading
 from attend.engines.milvus.rows import Table
 from attend.engines.milvus.tables import Tables
 from attend.engines.milvus.writing import projected
-from attend.types import OnStage
-from attend.versions import Version
 
 BLOCK = 500
 """Keys read, projected and written at once: filter fields may take 64 KiB a key."""

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
+from attend.core.errors import LimitExceeded, UnknownAlias, UnknownProjection
+from attend.core.types import Consistency
 from attend.engines.engine import MAX_ALIASES, name_taken
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import Client
 from attend.engines.milvus.rows import LOOKED_AGAIN, Table
-from attend.errors import LimitExceeded, UnknownAlias, UnknownProjection
-from attend.types import Consistency
 
 PART_BYTES = 48_000
 """Of matrices in one row: 64,000 letters of base64."""

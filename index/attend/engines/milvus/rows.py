@@ -10,9 +10,9 @@ from typing import Any
 
 from pymilvus.client import ts_utils
 
+from attend.core.types import Consistency
 from attend.engines.milvus.client import TRY_SECONDS, Client, MilvusClient, now
 from attend.engines.milvus.server import MESSAGE_BYTES
-from attend.types import Consistency
 
 Row = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from attend.core.errors import InvalidRequest
+from attend.core.types import Consistency
 from attend.engines.engine import Capabilities
-from attend.errors import InvalidRequest
-from attend.types import Consistency
 
 MAX_TEXT_BYTES = 65_535
 MAX_RESULTS = 16_384

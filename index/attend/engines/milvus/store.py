@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from attend.arrays import KeyTable
+from attend.core.arrays import KeyTable
+from attend.core.errors import Unsupported
+from attend.core.types import Consistency, Document, Float32, Int64, Json
 from attend.engines.milvus import schema
 from attend.engines.milvus.client import reading
 from attend.engines.milvus.examples import RemoteExamples
@@ -23,7 +25,6 @@ from attend.engines.milvus.server import CAPABILITIES
 from attend.engines.milvus.tables import Head, Read, Tables
 from attend.engines.milvus.versions import RemoteVersions
 from attend.engines.milvus.writing import Writer
-from attend.errors import Unsupported
 from attend.store import (
     CollectionStore,
     Entry,
@@ -34,7 +35,6 @@ from attend.store import (
     StoredDocument,
     StoredKey,
 )
-from attend.types import Consistency, Document, Float32, Int64, Json
 
 REVISIONS = 5
 """Attempts of an update when another one comes between."""

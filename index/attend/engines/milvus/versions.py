@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Unpack
 
+from attend.collection.versions import Version
+from attend.core.errors import Conflict
+from attend.core.types import Json
 from attend.engines.milvus import schema
 from attend.engines.milvus.graphs import Graphs
 from attend.engines.milvus.key_tables import fill
 from attend.engines.milvus.registry import Known
 from attend.engines.milvus.server import CAPABILITIES
 from attend.engines.milvus.tables import Tables
-from attend.errors import Conflict
 from attend.store import NO_OFFSETS, Role, StoredProjection, StoredVersion, VersionDetails
-from attend.types import Json
-from attend.versions import Version
 
 
 class RemoteVersions:

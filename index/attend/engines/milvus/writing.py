@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from attend.arrays import KeyTable
+from attend.collection.versions import Version
+from attend.core.arrays import KeyTable
+from attend.core.errors import AttendError, LimitExceeded, Unavailable
+from attend.core.types import Document
 from attend.engines.milvus import schema
 from attend.engines.milvus.filters import filter_fields
 from attend.engines.milvus.rows import Row
 from attend.engines.milvus.server import MAX_TEXT_BYTES
 from attend.engines.milvus.tables import Head, Tables
-from attend.errors import AttendError, LimitExceeded, Unavailable
 from attend.store import Entry, KeyRow, StaleEntries
-from attend.types import Document
-from attend.versions import Version
 
 log = logging.getLogger("attend")
 

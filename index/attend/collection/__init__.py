@@ -1,0 +1,1 @@
+"""Collections: searching and writing them, their versions, and the folder that holds them."""

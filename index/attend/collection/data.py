@@ -1,0 +1,380 @@
+"""A library: collections by name, wherever an engine keeps them, and the encoders they share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from attend import encoder as encoders
+from attend.api.answers import AcrossAnswer
+from attend.api.base import DEFAULT_COLLECTION, parse
+from attend.api.documents import CollectionSettings
+from attend.api.keywords import CollectionKeywords, SearchKeywords, keywords_of
+from attend.api.search import AcrossRequest, SearchRequest
+from attend.collection.aliases import AliasedCollections, check_name
+from attend.collection.collection import Collection
+from attend.core.deadline import SlowLock
+from attend.core.errors import (
+    CollectionExists,
+    Conflict,
+    EncoderMismatch,
+    Unsupported,
+)
+from attend.core.settings import Settings
+from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
+from attend.engines import SCHEME, engine_of
+from attend.engines.engine import Capabilities
+from attend.search.several import merged_answer
+from attend.values import parse_type
+
+__all__ = ["DEFAULT_COLLECTION", "Data"]
+
+RETIRED_SECONDS = 60.0
+"""After which nobody searches any more in a collection that another one took the place of."""
+
+
+class Data(AliasedCollections):
+    """Collections in a folder or on a server, and the encoders that they share.
+
+    >>> library.names()
+    ['books']
+    >>> poems = library.create("poems", dimension=2)
+    >>> poems.upsert([{"id": "ode", "vector": [0.5, 0.5]}]).added
+    1
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        load_encoder: Callable[[str], Encoder] | None = None,
+        cache_bytes: int = 0,
+        read_only: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        """
+        Args:
+            folder: a data folder, or the address of another engine, `milvus://HOST:PORT/LIBRARY`.
+            cache_bytes: memory for a cache of query embeddings.
+            read_only: write nothing, not even an index; the folder may be write-protected. Writes
+                of other processes are seen.
+            engine: the address of an engine that keeps the collections, where `folder` keeps only
+                the access keys and jobs of this process.
+
+        Raises:
+            InvalidRequest: a wrong address, or a package that it needs is not installed.
+            Unavailable: no server answers there.
+        """
+        self.embeddings = EmbeddingCache(cache_bytes)
+        self._folder = None if str(folder).startswith(SCHEME) else Path(folder)
+        super().__init__(engine_of(engine or folder, read_only=read_only), read_only)
+        self._load = load_encoder or encoders.load
+        # Both are read under no lock: nobody waits while others open something else.
+        self._encoders: dict[str, Encoder] = {}
+        self._open: dict[str, tuple[object, Collection]] = {}
+        self._opening: dict[str, SlowLock] = {}
+        self._retired: list[threading.Timer] = []
+        self._loading = SlowLock()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the library; of one on a server, the folder of this process.
+
+        Raises:
+            Unsupported: it was opened by its address alone.
+
+        >>> library.folder.is_dir()
+        True
+        """
+        if self._folder is None:
+            raise Unsupported(
+                f"A library of the engine {self.capabilities.engine} that is opened by its address "
+                f"alone has no folder; name one with --data as well."
+            )
+        return self._folder
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The features of the engine.
+
+        >>> library.capabilities.engine
+        'local'
+        """
+        return self._engine.capabilities
+
+    def collection(self, name: str = DEFAULT_COLLECTION) -> Collection:
+        """Return an existing collection, by its name or an alias.
+
+        Raises:
+            UnknownCollection: no collection has this name; the sentence names the others.
+            Opening: another thread opens it, and this one has a deadline.
+
+        >>> library.collection("books").name
+        'books'
+        """
+        alias, name = name, self.resolve(name)
+        identity = self._engine.identity(name)
+        if identity is None:
+            raise self._unknown(name, alias)
+        opened = self._open.get(name)
+        if opened is not None and opened[0] == identity:
+            return opened[1]
+        with self._opening_of(name):
+            outdated = self._open.get(name)
+            # Another process may have dropped the collection and made one of the same name.
+            if outdated is not None and outdated[0] == identity:
+                return outdated[1]
+            collection = Collection(name, self._engine.open(name), self.encoder)
+            self._open[name] = identity, collection
+        if outdated is not None:  # searches in it end as they began
+            closing = threading.Timer(RETIRED_SECONDS, outdated[1].close)
+            closing.daemon = True
+            self._retired = [*filter(threading.Timer.is_alive, self._retired), closing]
+            closing.start()
+        return collection
+
+    @keywords_of(CollectionSettings)
+    def create(
+        self, name: str = DEFAULT_COLLECTION, **settings: Unpack[CollectionKeywords]
+    ) -> Collection:
+        """Create a collection, or return an existing one of the same settings.
+
+        Args:
+            settings: the fields of `attend.api.documents.CollectionSettings`, which describes
+                them: an `encoder` by name or folder (the packaged model if absent), or the
+                `dimension` of vectors that documents bring; `normalize`, `values`, `recall`.
+
+        Raises:
+            InvalidRequest: a name or a setting that is not allowed.
+            CollectionExists: a collection with other settings, or an alias, has this name.
+            EncoderError: the encoder cannot be loaded.
+
+        >>> library.create("poems", dimension=2).info().documents
+        0
+        """
+        check_name(name)
+        leads_to = self._aliases.target(name)
+        if leads_to is not None:
+            raise CollectionExists(
+                f"{name!r} is an alias of the collection {leads_to!r}, and no collection can have "
+                f"its name; choose another, or delete the alias.",
+                field="collection",
+            )
+        self._check_writable()
+        full = self._settings(parse(CollectionSettings, settings))  # may load an encoder
+        with self._opening_of(name):
+            if self._engine.identity(name) is None:
+                self._engine.make(name, full)
+            collection = self.collection(name)
+        collection.views.refresh()
+        has = collection.settings
+        full = replace(full, value_name=has.value_name)  # no setting of a caller's
+        if full.normalize is None:  # left to the first write, which may have been
+            full = replace(full, normalize=has.normalize)
+        if has != full:
+            raise _differs(name, has, full)
+        return collection
+
+    @keywords_of(CollectionSettings)
+    def ensure(
+        self, name: str = DEFAULT_COLLECTION, **settings: Unpack[CollectionKeywords]
+    ) -> Collection:
+        """Return an existing collection, which must have the settings named, or create one.
+
+        Raises:
+            EncoderMismatch: it was built with another encoder than the one named.
+            CollectionExists: it was made with another of the settings named.
+
+        >>> library.ensure("books").name, library.ensure("poems", dimension=2).name
+        ('books', 'poems')
+        """
+        name = self.resolve(name)
+        if name not in self.names():
+            return self.create(name, **settings)
+        collection = self.collection(name)
+        collection.views.refresh()
+        has = collection.settings
+        full = self._settings(parse(CollectionSettings, settings)) if settings else has
+        if "encoder" in settings and has.encoder != full.encoder:
+            raise EncoderMismatch(
+                f"The collection {name!r} was built with the encoder {has.encoder!r}, not "
+                f"{full.encoder!r}. Use that one, or build another collection."
+            )
+        agreed = replace(has, **{field: getattr(full, field) for field in settings})
+        if agreed != has:
+            raise _differs(name, has, agreed)
+        return collection
+
+    def drop(self, name: str) -> None:
+        """Delete a collection with everything in it.
+
+        Raises:
+            UnknownCollection: no collection has this name.
+            Conflict: the name is an alias, or the collection has one.
+
+        >>> library.drop("books")
+        >>> library.names()
+        []
+        """
+        self._check_writable()
+        self._check_exists(name)
+        self.check_droppable(name)
+        with self._opening_of(name):
+            self._engine.drop(name)
+            opened = self._open.pop(name, None)
+        if opened is not None:  # the disk gets its room back once the files are closed
+            opened[1].close()
+
+    def _exchange(self, name: str, other: str) -> None:
+        """Let two collections change their names, in one step and in every process.
+
+        Raises:
+            UnknownCollection: one of them does not exist.
+        """
+        self._check_writable()
+        for existing in (name, other):
+            self._check_exists(existing)
+        self._engine.exchange(name, other)
+
+    def _check_exists(self, name: str) -> None:
+        actual = self.resolve(name)
+        if self._engine.identity(actual) is None:
+            raise self._unknown(actual, name)
+
+    def _opening_of(self, name: str) -> AbstractContextManager[None]:
+        """Let one thread at a time open a collection; openings of others go on beside it."""
+        lock = self._opening.setdefault(name, SlowLock())
+        return lock.held(f"The collection {name!r} is being opened")
+
+    def check_droppable(self, name: str) -> None:
+        """Raise Conflict for an alias, and for a collection that has one.
+
+        >>> library.check_droppable("books")
+        """
+        leads_to = self._aliases.target(name)
+        if leads_to is not None:
+            raise Conflict(
+                f"{name!r} is an alias of the collection {leads_to!r}. Delete the alias, or name "
+                f"the collection itself.",
+                field="collection",
+            )
+        aliases = [alias for alias, target in self.aliases().items() if target == name]
+        if aliases:
+            raise Conflict(
+                f"The collection {name!r} is the target of {', '.join(aliases)}. Point the "
+                f"alias at another collection or delete it, then delete this one.",
+                field="collection",
+            )
+
+    @keywords_of(SearchRequest)
+    def search(
+        self,
+        query: str | Sequence[float] | Mapping[str, Any] | AcrossRequest,
+        collections: Sequence[str] = (),
+        **options: Unpack[SearchKeywords],
+    ) -> AcrossAnswer:
+        """Search several collections, and merge their hits by weight where that is sound.
+
+        Args:
+            query, options: as `Collection.search` takes them; or the whole request.
+            collections: names or aliases.
+
+        Raises:
+            UnknownCollection: one of them does not exist.
+
+        >>> library.create("poems", dimension=2).upsert([{"id": "ode", "vector": [0.6, 0.8]}]).added
+        1
+        >>> found = library.search([1.0, 0.1], ["books", "poems"], k=3)
+        >>> [(hit.collection, hit.id) for hit in found.hits]
+        [('books', 'whale'), ('books', 'ship'), ('poems', 'ode')]
+        """
+        request = query
+        if not isinstance(request, AcrossRequest):
+            fields = {"query": query, "collections": list(collections), **options}
+            request = parse(AcrossRequest, fields)
+        started = time.perf_counter()
+        opened = [self.collection(name) for name in request.collections]
+        by_name = {collection.name: collection for collection in opened}  # aliases may repeat
+        one = request.of_each()
+        answers = {
+            name: collection._answer_requests([one])[0] for name, collection in by_name.items()
+        }
+        settings = {name: collection.settings for name, collection in by_name.items()}
+        return merged_answer(answers, settings, request, started)
+
+    def encoder(self, name: str) -> Encoder:
+        """Return an encoder by name or folder; it is loaded once, however its folder is written.
+
+        >>> library.encoder("all-MiniLM-L6-v2").dimension  # doctest: +SKIP
+        384
+        """
+        name = encoders.canonical_name(name)
+        if name not in self._encoders:
+            with self._loading.held(f"The encoder {name!r}, or another, is being loaded"):
+                if name not in self._encoders:
+                    loaded = self._load(name)
+                    cached = self.embeddings.limit > 0
+                    encoder = CachedEncoder(loaded, self.embeddings) if cached else loaded
+                    self._encoders[name] = encoder
+        return self._encoders[name]
+
+    def rebuilt(self) -> list[str]:
+        """Return the open collections whose index was damaged, and was built again.
+
+        >>> library.rebuilt()
+        []
+        """
+        opened = sorted(self._open.items())
+        return [name for name, (_, collection) in opened if collection.views.damage is not None]
+
+    def close(self) -> None:
+        """Close all collections.
+
+        >>> library.close()
+        """
+        self.close_collections()
+        self._engine.close()
+
+    def close_collections(self) -> None:
+        """Close the files of all collections; each is opened again where it is used next.
+
+        >>> library.close_collections()
+        """
+        while self._open:
+            _, (_, collection) = self._open.popitem()
+            collection.close()
+        while self._retired:
+            closing = self._retired.pop()
+            closing.cancel()
+            closing.function()
+
+    def _settings(self, request: CollectionSettings) -> Settings:
+        plain = request.model_dump(exclude={"encoder", "dimension"})
+        if request.values is not None:
+            parse_type(request.values, field="values")
+        if request.dimension is not None:
+            return Settings(encoder=None, dimension=request.dimension, **plain)
+        plain["normalize"] = bool(request.normalize)
+        encoder = self.encoder(request.encoder or encoders.DEFAULT)
+        if request.overlap is not None:
+            encoder.passages([], request.overlap)  # refuses one that leaves a passage nothing new
+        return Settings(encoder=encoder.name, dimension=encoder.dimension, **plain)
+
+
+def _differs(name: str, has: Settings, other: Settings) -> CollectionExists:
+    stored: Mapping[str, Any] = has.stored()
+    differences = [
+        f"{field} is {stored[field]!r}, not {value!r}"
+        for field, value in other.stored().items()
+        if stored[field] != value
+    ]
+    return CollectionExists(
+        f"The collection {name!r} exists with other settings: {'; '.join(differences)}. "
+        f"Use those, or another name.",
+        field="collection",
+    )

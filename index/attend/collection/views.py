@@ -1,0 +1,353 @@
+"""Views of a data folder, kept in step with its database.
+
+A search takes one view at its start, and later writes do not disturb it. `Views` follows the
+database by SQLite's `data_version` and swaps in the next. A view begins with the published index
+of its version, which is written from the database; the database stays the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attend.collection.version_indexes import VersionIndexes
+from attend.collection.versions import OnSettings, Version, View
+from attend.core.deadline import NO_DEADLINE, SlowLock, until
+from attend.core.errors import AttendError, CannotWrite, Conflict, InvalidRequest
+from attend.core.settings import Settings
+from attend.core.types import Float32, OnStage
+from attend.keys import Image, Progress, PublishedIndexes, Segment, Snapshot
+from attend.projection import RAW_KEYS, identity
+from attend.store import ROLES, Role, State, Store, TooFarBehind
+
+log = logging.getLogger("attend")
+
+MERGE_KEYS = 10_000
+"""Fresh keys that are searched as a plain matrix before they are merged into the index."""
+
+DEAD_SHARE = 2
+"""Living keys for each masked one, below which a published segment is written again: a masked
+key still costs a search its product, and the disk its place."""
+
+KEPT_VIEWS = 3
+"""Versions held in memory at once: the active one, and some that requests name."""
+
+UNTRAINED = 0
+"""The number of the version that is made in memory, in roles that have no other yet."""
+
+NEVER = -1
+"""The change of a view of a published index alone."""
+
+WRITTEN = "The index of the collection is being written"
+
+UNREAD = -1
+"""The number of changes of the settings before they were looked at."""
+
+
+@dataclass(frozen=True)
+class LocalView(View):
+    keys: Snapshot
+
+    def give_up(self, damage: str) -> None:
+        self.keys.image.damage = damage
+
+
+class _Centre(NamedTuple):
+    """The untrained version that recommends, and the keys that its mean is of."""
+
+    version: Version
+    keys: Hashable
+
+
+class _Slot:
+    """The place of one version's view; `lock` is held by whoever makes the next one."""
+
+    def __init__(self) -> None:
+        self.lock = SlowLock()
+        self.view: LocalView | None = None
+
+
+class Views:
+    """The views of one collection, by version, and their published indexes.
+
+    Each version is opened and kept up to date under a lock of its own, and a view that is
+    up to date is read under none: searches go on while another version is opened.
+
+    Attributes:
+        on_settings: called with the settings once another process, or this one, changed them.
+    """
+
+    def __init__(self, store: Store, folder: Path, settings: Settings) -> None:
+        self.on_settings: OnSettings = lambda settings: None
+        self._store = store
+        self._indexes = VersionIndexes(store, folder, settings)
+        self._settings = settings
+        self._settings_change = UNREAD
+        self._centre: _Centre | None = None
+        self._centring = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._seen = threading.local()
+        self._lock = threading.Lock()  # of `_slots`; never held while anything is read
+        self._publishing = threading.Lock()
+
+    def current(self, version: int | None = None, role: Role = "search") -> LocalView:
+        """Return the view of a version, with every committed write in it.
+
+        Args:
+            version: the active one of `role` if None (or 0). Without any, that is the untrained
+                one: embeddings as they are, queries centred.
+
+        Raises:
+            UnknownProjection: no such version exists.
+            InvalidRequest: the version answers no searches.
+            ManifestMismatch: the published index belongs to something else.
+        """
+        state = self._state()
+        number = version or state.active(role)
+        if number == UNTRAINED:
+            return self._untrained(state)
+        slot = self._slots.get(number)
+        view = None if slot is None else slot.view
+        if view is not None and view.change >= state.change and not view.keys.image.damage:
+            return view
+        return self._brought_up(number, state.change)
+
+    @property
+    def damage(self) -> str | None:
+        """The last damage of an index that was found since it was opened, and repaired."""
+        return self._indexes.damage
+
+    def mean(self) -> Float32:
+        """Return the mean of keys' embeddings (d,) that queries are centred by."""
+        center = self._untrained(self._state()).version.projection.center
+        assert center is not None  # that is what the untrained version is made of
+        return center.astype(np.float32, copy=False)
+
+    @until(NO_DEADLINE)
+    def publish(self, on_stage: OnStage = lambda stage, done: None) -> LocalView:
+        """Write the active version's keys as a new generation, and use it from now on."""
+        self._store.connections.check_writable()
+        with self._publishing:
+            return self._publish(self._store.state().projection, on_stage)
+
+    @until(NO_DEADLINE)
+    def merge_if_due(self) -> None:
+        """Publish when fresh keys, or those masked, are too many to be searched as they are."""
+        if self._store.connections.read_only:
+            return
+        for number in {self.current().version.number, UNTRAINED, self._store.state().recommend}:
+            # Where another thread is at it, this one need not wait.
+            if self._is_due(number) and self._publishing.acquire(blocking=False):
+                try:
+                    if self._is_due(number):
+                        self._publish(number)
+                finally:
+                    self._publishing.release()
+
+    def has_fresh(self) -> bool:
+        """Return whether the active version's keys differ from those last published."""
+        keys = self.current().keys
+        return bool(keys.delta.living or keys.published.removed)
+
+    def discard(self, number: int) -> None:
+        """Remove the published index of a version."""
+        self.indexes(number).discard()
+        with self._lock:
+            self._slots = {}
+
+    def indexes(self, number: int) -> PublishedIndexes:
+        """Return the index files of a version's keys, sound or not."""
+        return self._indexes.of(self._version(number))
+
+    def progress(self) -> Progress:
+        """Return the state of the database, which no sound index is ahead of."""
+        return self._indexes.progress()
+
+    def _state(self) -> State:
+        """Return the state of the database; read only after another connection has committed."""
+        latest = self._store.connections.data_version()
+        if getattr(self._seen, "data_version", None) != latest:
+            self._seen.state = self._store.state()
+            self._seen.data_version = latest
+        state: State = self._seen.state
+        if state.settings != self._settings_change:
+            self._read_settings(state.settings)
+        return state
+
+    def refresh(self) -> None:
+        """Look whether settings were changed."""
+        self._state()
+
+    def _read_settings(self, change: int) -> None:
+        """Take the settings and indexes that another process, or this one, has written."""
+        settings = Settings.of(self._store.settings())
+        is_changed = settings != self._settings
+        with self._lock:
+            views = {number: slot.view for number, slot in self._slots.items() if slot.view}
+        outdated = [number for number, view in views.items() if self._is_replaced(view)]
+        with self._lock:
+            for number in outdated:
+                self._slots.pop(number, None)
+        self._settings = self._indexes.settings = settings
+        self._settings_change = change
+        if is_changed:
+            self.on_settings(settings)
+
+    def _is_replaced(self, view: LocalView) -> bool:
+        """Return whether another process has published keys of a version since."""
+        current, image = self._indexes.of(view.version).current(), view.keys.image
+        return current is not None and (not image.manifest or current != image.manifest.nonce)
+
+    def _brought_up(self, number: int, change: int) -> LocalView:
+        """Return a version's view, opened or advanced at least to a change."""
+        with self._lock:
+            slot = self._slots.setdefault(number, _Slot())
+        with slot.lock.held(WRITTEN), until(NO_DEADLINE):
+            if slot.view is not None and slot.view.keys.image.damage:
+                self._indexes.give_up(slot.view.version, slot.view.keys.image)
+            elif slot.view is not None:
+                if slot.view.change >= change:
+                    return slot.view
+                try:
+                    slot.view = self._advance(slot.view)
+                    return slot.view
+                except TooFarBehind:
+                    log.info("version %d is opened again: too many keys were removed", number)
+            try:
+                version = self._version(number)
+                view = slot.view = self._load(version)
+            except BaseException:
+                with self._lock:
+                    self._slots.pop(number, None)
+                raise
+        self._keep(number)
+        if not (image := view.keys.image).is_checked:
+            threading.Thread(target=self._check, args=[version, image], daemon=True).start()
+        return view
+
+    def _check(self, version: Version, image: Image) -> None:
+        """Read all of an index that was opened, and make another at once if it is damaged."""
+        try:
+            self._indexes.check(version, image)
+            if image.damage:
+                self._brought_up(version.number, NEVER)
+        except (AttendError, OSError, sqlite3.Error) as error:  # the next search may have more luck
+            log.info("The index of version %d was not checked: %s", version.number, error)
+
+    def _untrained(self, state: State) -> LocalView:
+        """Return embeddings as keys, under queries less their mean.
+
+        Nothing of it is stored: where the version that searches has embeddings as keys, its view
+        serves. The mean is of the published keys, which are the same in every process, whenever
+        it looks; of all keys in their present state while most of them are not published.
+        """
+        raw = self.current(state.projection)
+        if raw.version.layout != RAW_KEYS:
+            raw = self._brought_up(UNTRAINED, state.change)
+        most = raw.keys.published.living_keys >= raw.keys.fresh
+        keys = raw.keys.image if most else raw.change
+        with self._centring:
+            centre = self._centre
+            if centre is None or centre.keys != keys:
+                now = Settings.of(self._store.settings())  # the first write decides some
+                unit, scorer = now.unit_embeddings, now.scorer
+                mean = raw.keys.mean(published=most)
+                version = Version.centred(mean, unit=unit, scorer=scorer)
+                centre = self._centre = _Centre(version, keys)
+        return replace(raw, version=centre.version)
+
+    def _keep(self, number: int) -> None:
+        """Drop versions that were opened long ago, but for the active ones and this."""
+        state = self._store.state()
+        needed = {number, *map(state.active, ROLES)}
+        with self._lock:
+            spare = [n for n in self._slots if n not in needed and self._slots[n].view]
+            for outdated in spare[: max(0, len(spare) - (KEPT_VIEWS - 2))]:
+                del self._slots[outdated]
+
+    def _load(self, version: Version) -> LocalView:
+        base = self._indexes.read(version)
+        fresh = self._store.state().last_key - base.last_key
+        if fresh > _bearable(base.published) and not self._store.connections.read_only:
+            # In blocks on its way to the disk: as fresh keys it would be in memory at once.
+            try:
+                self._indexes.write(version)
+            # A full disk does not prevent an answer.
+            except (CannotWrite, Conflict, OSError) as error:
+                log.warning("The index was not written, and is held in memory: %s", error)
+            base = self._indexes.read(version)
+        try:
+            return self._opened(version, base)
+        except TooFarBehind:  # a newer index was written since
+            return self._opened(version, self._indexes.read(version))
+
+    def _opened(self, version: Version, base: Snapshot) -> LocalView:
+        """Return a version over published keys, with everything that was committed since."""
+        if version.terms and version.last_key < base.last_key:
+            # Some of these keys may be of other texts than those that terms were learned of.
+            version = self._stored(version.number)
+        return self._advance(LocalView(version, base, NEVER))
+
+    def _is_due(self, number: int) -> bool:
+        slot = self._slots.get(number)
+        if slot is None or slot.view is None:
+            return False  # it is written when it is opened
+        keys = slot.view.keys
+        coming = self._store.state().last_key - keys.last_key
+        hollow = max(MERGE_KEYS, keys.published.living_keys // DEAD_SHARE)
+        removed = keys.published.removed_keys
+        return keys.fresh + coming > _bearable(keys.published) or removed > hollow
+
+    def _publish(self, number: int, on_stage: OnStage = lambda stage, done: None) -> LocalView:
+        version = self._version(number)
+        self._indexes.write(version, on_stage)
+        fresh = self._opened(version, self._indexes.read(version))
+        with self._lock:
+            slot = self._slots.setdefault(number, _Slot())
+        with slot.lock.held(WRITTEN):
+            view = slot.view = self._advance(fresh)
+        self._keep(number)
+        return view
+
+    def _advance(self, view: LocalView) -> LocalView:
+        """Return the view with everything that was committed since it was made."""
+        keys = view.keys
+        changes = self._store.changes_since(
+            keys.last_key, keys.last_removal, examples=view.version.examples
+        )
+        state, version = changes.state, view.version.without(changes.added)
+        if state.change == view.change:
+            return view
+        advanced = keys.advanced(
+            version.keys(changes.added), changes.removed, state.last_key, state.last_removal
+        )
+        return LocalView(version, advanced, state.change)
+
+    def _version(self, number: int) -> Version:
+        slot = self._slots.get(number)
+        if slot is not None and slot.view is not None:
+            return slot.view.version
+        return self._stored(number)
+
+    def _stored(self, number: int) -> Version:
+        if number == UNTRAINED:
+            return Version(number, identity(self._settings.dimension).fold())
+        stored = self._store.version(number)
+        if stored.role == "predict":
+            raise InvalidRequest(
+                f"Version {number} predicts ratings and has no keys to search; name another.",
+                field="projection",
+            )
+        return Version.of(number, stored, self._settings.scorer)
+
+
+def _bearable(base: Segment) -> int:
+    """Return how many fresh keys may be searched beside a published segment."""
+    return max(MERGE_KEYS, base.keys // 10)

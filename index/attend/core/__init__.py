@@ -1,0 +1,1 @@
+"""Parts that every room uses: arrays, types, errors, settings, deadlines."""

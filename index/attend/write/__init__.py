@@ -1,0 +1,1 @@
+"""Taking in documents: from a source to keys and values in the store."""
