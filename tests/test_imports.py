@@ -31,7 +31,7 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
             yield from (each if each in known else str(node.module) for each in whole)
 
 
-@pytest.mark.parametrize("package", ["attend", "attend_service"])
+@pytest.mark.parametrize("package", ["attend", "attend_milvus", "attend_service"])
 def test_no_imports_lead_in_a_circle(package: str) -> None:
     known = modules(package)
     needs = {
@@ -45,7 +45,7 @@ def test_no_imports_lead_in_a_circle(package: str) -> None:
         raise AssertionError(f"A circle: {' → '.join(error.args[1])}") from None
 
 
-def test_the_service_is_not_needed_by_what_it_serves() -> None:
-    known = modules("attend") | modules("attend_service")
+def test_the_library_needs_neither_the_service_nor_milvus() -> None:
+    known = modules("attend") | modules("attend_milvus") | modules("attend_service")
     for path in modules("attend").values():
-        assert not any(each.startswith("attend_service") for each in imported(path, known)), path
+        assert not any(each.startswith("attend_") for each in imported(path, known)), path

@@ -51,12 +51,12 @@ PATTERNS = {
     "attend/engines/__init__.py _ADDRESS": Worst("tried at one place", ("a", "a://", "a|:|/")),
     "attend/engines/local.py LEFT_BEHIND": Worst("at most 24 characters", ("making-|a|",)),
     "attend/engines/local.py NAME_PATTERN": NAME,
-    "attend/engines/milvus/filters.py [\ud800-\udfff]": Worst(ONE, ("\ud800", "a")),
-    "attend/engines/milvus/server.py //[^@/]*@": Worst(
+    "attend_milvus/filters.py [\ud800-\udfff]": Worst(ONE, ("\ud800", "a")),
+    "attend_milvus/server.py //[^@/]*@": Worst(
         "a run ends where the next one begins", ("/", "//|a|", "//a", "//|a|/@")
     ),
-    "attend/engines/milvus/server.py [A-Za-z][A-Za-z0-9]{0,31}": Worst("at most 32 characters"),
-    "attend/engines/milvus/server.py pattern": Worst(f"{NOT_INPUT}: options of the command line"),
+    "attend_milvus/server.py [A-Za-z][A-Za-z0-9]{0,31}": Worst("at most 32 characters"),
+    "attend_milvus/server.py pattern": Worst(f"{NOT_INPUT}: options of the command line"),
     "attend/exchange/restore.py FILE": Worst(
         "at most 150 characters",
         ("collections/|a|", "collections/a/keys/|a|", "collections/a/keys/a/|1|"),

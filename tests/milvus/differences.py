@@ -91,7 +91,7 @@ def _shown(value: object) -> str:
 
 
 def both() -> tuple[Capabilities, Capabilities]:
-    from attend.engines.milvus.server import CAPABILITIES
+    from attend_milvus.server import CAPABILITIES
 
     return LOCAL, CAPABILITIES
 

@@ -18,8 +18,8 @@ from attend.core.errors import (
     UnknownDocument,
     Unsupported,
 )
-from attend.engines.milvus import schema, writing
-from attend.engines.milvus.tables import Tables
+from attend_milvus import schema, writing
+from attend_milvus.tables import Tables
 from tests.index.helpers import embeddings_of
 from tests.milvus.server import MilvusServer, wait_until
 
@@ -249,9 +249,9 @@ def test_what_the_engine_lacks_is_refused_with_a_sentence(collection: Collection
 
 
 def test_a_server_that_is_not_there_is_told_in_time() -> None:
-    from attend.engines.milvus.client import Client
-    from attend.engines.milvus.rows import Table
-    from attend.engines.milvus.server import Address
+    from attend_milvus.client import Client
+    from attend_milvus.rows import Table
+    from attend_milvus.server import Address
 
     client = Client(Address.of("milvus://127.0.0.1:1?patience=1"))
     with pytest.raises(Unavailable, match="does not answer"):

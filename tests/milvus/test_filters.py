@@ -11,7 +11,7 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.errors import Unsupported
-from attend.engines.milvus.filters import filter_fields
+from attend_milvus.filters import filter_fields
 from tests.milvus.server import MilvusServer
 
 VALUES: list[Any] = [

@@ -16,10 +16,10 @@ import pytest
 from attend import Collection, Data
 from attend.api.answers import Answer
 from attend.collection.verify import verify
-from attend.engines.milvus.graphs import EfPoint, KeyGraph
-from attend.engines.milvus.registry import Known
-from attend.engines.milvus.tables import Tables
 from attend.projection import Projection
+from attend_milvus.graphs import EfPoint, KeyGraph
+from attend_milvus.registry import Known
+from attend_milvus.tables import Tables
 from tests.milvus.server import MilvusServer, wait_until
 from tests.soak.client import Client, Server
 

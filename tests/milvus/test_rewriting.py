@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from attend import Collection, Data
-from attend.engines.milvus import writing
-from attend.engines.milvus.keys import RemoteKeys
-from attend.engines.milvus.tables import Tables
+from attend_milvus import writing
+from attend_milvus.keys import RemoteKeys
+from attend_milvus.tables import Tables
 from tests.milvus.load import BOUND_SECONDS
 from tests.milvus.server import MilvusServer, wait_until
 

@@ -11,9 +11,9 @@ import pytest
 
 from attend import Collection, Data
 from attend.collection.verify import verify
-from attend.engines.milvus import schema, writing
-from attend.engines.milvus.tables import Tables
-from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at, version_now
+from attend_milvus import schema, writing
+from attend_milvus.tables import Tables
+from attend_milvus.writing import UNFINISHED_SECONDS, version_at, version_now
 from tests.milvus.server import MilvusServer
 
 DIMENSION, DOCUMENTS = 4, 12

@@ -19,7 +19,7 @@ from attend.collection.collection import Collection
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest
 from attend.encoder import load
-from attend.engines import SCHEME
+from attend.engines import is_address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Fields = TypeVar("Fields", bound=Request)
@@ -85,8 +85,8 @@ class Target:
 def _check_engine(
     _context: click.Context, _option: click.Parameter, address: str | None
 ) -> str | None:
-    if address is not None and not address.startswith(SCHEME):
-        raise click.BadParameter(f"{address!r} is not an address such as {SCHEME}127.0.0.1:19530.")
+    if address is not None and not is_address(address):
+        raise click.BadParameter(f"{address!r} is not an address such as milvus://127.0.0.1:19530.")
     return address
 
 

@@ -27,7 +27,7 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.encoder import CachedEncoder, EmbeddingCache, Encoder
-from attend.engines import SCHEME, engine_of
+from attend.engines import engine_of, is_address
 from attend.engines.engine import Capabilities
 from attend.search.several import merged_answer
 from attend.values import parse_type
@@ -71,7 +71,7 @@ class Data(AliasedCollections):
             Unavailable: no server answers there.
         """
         self.embeddings = EmbeddingCache(cache_bytes)
-        self._folder = None if str(folder).startswith(SCHEME) else Path(folder)
+        self._folder = None if is_address(folder) else Path(folder)
         super().__init__(engine_of(engine or folder, read_only=read_only), read_only)
         self._load = load_encoder or encoders.load
         # Both are read under no lock: nobody waits while others open something else.

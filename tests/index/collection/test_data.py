@@ -398,6 +398,35 @@ def test_an_address_is_no_folder(tmp_path, monkeypatch, where):
     attend.open("a:b").close()
 
 
+def test_an_installed_distribution_brings_an_engine(tmp_path, monkeypatch):
+    """As `attend.engines` describes it: an entry point, named as the scheme."""
+    (tmp_path / "attend_shelf.py").write_text(
+        "from pathlib import Path\n"
+        "from attend.engines.local import Folder\n"
+        "def shelf(address):\n"
+        "    return Folder(Path(address.removeprefix('shelf:/')), read_only=False)\n"
+    )
+    metadata = tmp_path / "attend_shelf-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: attend-shelf\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[attend.engines]\nshelf = attend_shelf:shelf\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    library = attend.open(f"shelf:/{tmp_path}/library")
+    library.create("points", dimension=2).upsert([{"id": "north", "vector": [0, 1]}])
+    library.close()
+    assert attend.open(tmp_path / "library").collection("points").search([0, 1]).hits[0].id == (
+        "north"
+    )
+
+
+def test_an_engine_says_what_it_lacks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    for name in [name for name in sys.modules if name.startswith("attend_milvus")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InvalidRequest, match=r"pip install attend-retrieval\[milvus\]"):
+        attend.open("milvus://127.0.0.1:1/nothing")
+
+
 def test_a_thread_that_opened_its_files_while_they_were_closed_reads_once_at_most(tmp_path):
     data = vector_data(tmp_path)
     collection = data.create("a", dimension=2)

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.index.write.test_own_vectors import TOPICS, text_of, unit_vectors
 
 import attend
 from attend.api.arrow import MAX_CELLS, arrow_documents, stream_documents
 from attend.core.errors import InvalidRequest
+from tests.index.write.test_own_vectors import TOPICS, text_of, unit_vectors
 
 WIDTH = 1536
 COUNT = 500

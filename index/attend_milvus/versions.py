@@ -17,13 +17,13 @@ from typing import Any, Unpack
 from attend.collection.versions import Version
 from attend.core.errors import Conflict
 from attend.core.types import Json
-from attend.engines.milvus import schema
-from attend.engines.milvus.graphs import Graphs
-from attend.engines.milvus.key_tables import fill
-from attend.engines.milvus.registry import Known
-from attend.engines.milvus.server import CAPABILITIES
-from attend.engines.milvus.tables import Tables
 from attend.store import NO_OFFSETS, Role, StoredProjection, StoredVersion, VersionDetails
+from attend_milvus import schema
+from attend_milvus.graphs import Graphs
+from attend_milvus.key_tables import fill
+from attend_milvus.registry import Known
+from attend_milvus.server import CAPABILITIES
+from attend_milvus.tables import Tables
 
 
 class RemoteVersions:

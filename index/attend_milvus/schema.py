@@ -8,7 +8,7 @@ LIBRARY_UUID_examples        a row for each question that a document answers
 ```
 Milvus has no transaction over several rows. So keys are written first, under a version of their
 own; then the document's row, which names that version: with it the document is another. The keys
-of the version before go later (`attend.engines.milvus.writing`), so that every search that was
+of the version before go later (`attend_milvus.writing`), so that every search that was
 asked meanwhile finds the document, by these keys or by those. A reader passes over keys whose
 version is not their document's, and reads the document's own.
 """
@@ -19,8 +19,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from attend.engines.milvus.client import Client, DataType
-from attend.engines.milvus.server import MAX_TEXT_BYTES
+from attend_milvus.client import Client, DataType
+from attend_milvus.server import MAX_TEXT_BYTES
 
 RAW = "raw"
 """The layout of the embeddings as they are: the truth, of which all others can be made."""

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from attend.engines.engine import Finding
-from attend.engines.milvus import writing
-from attend.engines.milvus.rows import Table
-from attend.engines.milvus.tables import IDENTITY, Head, Tables
-from attend.engines.milvus.writing import UNFINISHED_SECONDS, version_at
+from attend_milvus import writing
+from attend_milvus.rows import Table
+from attend_milvus.tables import IDENTITY, Head, Tables
+from attend_milvus.writing import UNFINISHED_SECONDS, version_at
 
 STRAYS, LACKING = "strays", "keys"
 

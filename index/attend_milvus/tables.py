@@ -11,12 +11,12 @@ import numpy as np
 
 from attend.core.errors import Conflict
 from attend.core.types import Consistency, Float32
-from attend.engines.milvus import schema
-from attend.engines.milvus.client import Client
-from attend.engines.milvus.registry import Known, Registry
-from attend.engines.milvus.rows import LOOKED_AGAIN, Row, Table, both
-from attend.engines.milvus.server import MAX_TEXT_BYTES, MESSAGE_BYTES
 from attend.store import StoredDocument
+from attend_milvus import schema
+from attend_milvus.client import Client
+from attend_milvus.registry import Known, Registry
+from attend_milvus.rows import LOOKED_AGAIN, Row, Table, both
+from attend_milvus.server import MAX_TEXT_BYTES, MESSAGE_BYTES
 
 PAGE = MESSAGE_BYTES // (3 * MAX_TEXT_BYTES)
 """Documents that fit into a message, whatever their texts."""

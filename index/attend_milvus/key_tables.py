@@ -9,10 +9,10 @@ from typing import Any
 
 from attend.collection.versions import Version
 from attend.core.types import OnStage
-from attend.engines.milvus.client import reading
-from attend.engines.milvus.rows import Table
-from attend.engines.milvus.tables import Tables
-from attend.engines.milvus.writing import projected
+from attend_milvus.client import reading
+from attend_milvus.rows import Table
+from attend_milvus.tables import Tables
+from attend_milvus.writing import projected
 
 BLOCK = 500
 """Keys read, projected and written at once: filter fields may take 64 KiB a key."""

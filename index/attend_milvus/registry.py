@@ -24,9 +24,9 @@ from typing import Any
 from attend.core.errors import LimitExceeded, UnknownAlias, UnknownProjection
 from attend.core.types import Consistency
 from attend.engines.engine import MAX_ALIASES, name_taken
-from attend.engines.milvus import schema
-from attend.engines.milvus.client import Client
-from attend.engines.milvus.rows import LOOKED_AGAIN, Table
+from attend_milvus import schema
+from attend_milvus.client import Client
+from attend_milvus.rows import LOOKED_AGAIN, Table
 
 PART_BYTES = 48_000
 """Of matrices in one row: 64,000 letters of base64."""
@@ -45,7 +45,7 @@ class Known:
             their keys, and True once they are complete.
         shards: of each table.
         graphs: by version what was measured of the HNSW table of its keys, which is complete
-            (`attend.engines.milvus.graphs`).
+            (`attend_milvus.graphs`).
     """
 
     name: str

@@ -30,12 +30,12 @@ from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
 from attend.core.errors import AttendError, LimitExceeded, Unavailable
 from attend.core.types import Document
-from attend.engines.milvus import schema
-from attend.engines.milvus.filters import filter_fields
-from attend.engines.milvus.rows import Row
-from attend.engines.milvus.server import MAX_TEXT_BYTES
-from attend.engines.milvus.tables import Head, Tables
 from attend.store import Entry, KeyRow, StaleEntries
+from attend_milvus import schema
+from attend_milvus.filters import filter_fields
+from attend_milvus.rows import Row
+from attend_milvus.server import MAX_TEXT_BYTES
+from attend_milvus.tables import Head, Tables
 
 log = logging.getLogger("attend")
 
@@ -49,7 +49,7 @@ class ExpiredKeys:
     """Deletes keys some time after it was given them, in a thread of its own.
 
     What it still holds when its process is killed stays: readers pass over it, and a sweep finds
-    it (`attend.engines.milvus.checks`).
+    it (`attend_milvus.checks`).
 
     Args:
         delete: deletes keys by their ids.

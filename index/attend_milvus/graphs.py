@@ -21,15 +21,15 @@ from attend.collection.versions import Version
 from attend.core.errors import AttendError, Unavailable
 from attend.core.settings import Settings
 from attend.core.types import Float32, Floats, Int64, Json, OnStage
-from attend.engines.milvus import schema
-from attend.engines.milvus.client import reading
-from attend.engines.milvus.examples import read_examples
-from attend.engines.milvus.key_tables import fill
-from attend.engines.milvus.registry import Lease
-from attend.engines.milvus.rows import Table
-from attend.engines.milvus.server import MESSAGE_BYTES
-from attend.engines.milvus.tables import Tables
 from attend.keys.choose import AMID, ENOUGH, FETCHED, NEAREST, QUERIES, held_out, share_found
+from attend_milvus import schema
+from attend_milvus.client import reading
+from attend_milvus.examples import read_examples
+from attend_milvus.key_tables import fill
+from attend_milvus.registry import Lease
+from attend_milvus.rows import Table
+from attend_milvus.server import MESSAGE_BYTES
+from attend_milvus.tables import Tables
 
 log = logging.getLogger("attend")
 

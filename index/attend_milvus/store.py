@@ -15,16 +15,6 @@ import numpy as np
 from attend.core.arrays import KeyTable
 from attend.core.errors import Unsupported
 from attend.core.types import Consistency, Document, Float32, Int64, Json
-from attend.engines.milvus import schema
-from attend.engines.milvus.client import reading
-from attend.engines.milvus.examples import RemoteExamples
-from attend.engines.milvus.filters import ELEMENTS, Expression, expression, has_element
-from attend.engines.milvus.registry import Known
-from attend.engines.milvus.rows import BLOCK
-from attend.engines.milvus.server import CAPABILITIES
-from attend.engines.milvus.tables import Head, Read, Tables
-from attend.engines.milvus.versions import RemoteVersions
-from attend.engines.milvus.writing import Writer
 from attend.store import (
     CollectionStore,
     Entry,
@@ -35,6 +25,16 @@ from attend.store import (
     StoredDocument,
     StoredKey,
 )
+from attend_milvus import schema
+from attend_milvus.client import reading
+from attend_milvus.examples import RemoteExamples
+from attend_milvus.filters import ELEMENTS, Expression, expression, has_element
+from attend_milvus.registry import Known
+from attend_milvus.rows import BLOCK
+from attend_milvus.server import CAPABILITIES
+from attend_milvus.tables import Head, Read, Tables
+from attend_milvus.versions import RemoteVersions
+from attend_milvus.writing import Writer
 
 REVISIONS = 5
 """Attempts of an update when another one comes between."""

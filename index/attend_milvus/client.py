@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from attend.core.errors import InvalidRequest, Unavailable, UnknownCollection
 from attend.core.types import Consistency
-from attend.engines.milvus.server import Address
+from attend_milvus.server import Address
 
 try:
     import grpc
@@ -25,8 +25,8 @@ try:
     from pymilvus.exceptions import MilvusException
 except ImportError as error:
     raise InvalidRequest(
-        f"The engine milvus needs packages that are not installed ({error}); run 'pip install -r "
-        f"requirements-milvus.txt'.",
+        f"The engine milvus needs packages that are not installed ({error}); run 'pip install "
+        f"attend-retrieval[milvus]'.",
         field="engine",
     ) from None
 
@@ -42,7 +42,7 @@ TRY_SECONDS = 10.0
 
 MOMENT_SECONDS = 10.0
 """For so long the reads of a request share the moment that they wait for. A search that began
-with it is over within twice `TRY_SECONDS` (see `attend.engines.milvus.writing`)."""
+with it is over within twice `TRY_SECONDS` (see `attend_milvus.writing`)."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 

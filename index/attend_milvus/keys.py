@@ -12,13 +12,13 @@ from attend.collection.versions import Version
 from attend.core.arrays import KeyTable
 from attend.core.errors import Unsupported
 from attend.core.types import Float32, Int64, Json
-from attend.engines.milvus.client import reading
-from attend.engines.milvus.graphs import EFS, KeyGraph
-from attend.engines.milvus.rows import Table, among, both
-from attend.engines.milvus.server import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
-from attend.engines.milvus.tables import Read, Tables
 from attend.keys import Near, Proposals, Sample
 from attend.keys.nearest import EXTRA, OVERFETCH
+from attend_milvus.client import reading
+from attend_milvus.graphs import EFS, KeyGraph
+from attend_milvus.rows import Table, among, both
+from attend_milvus.server import CAPABILITIES, MAX_RESULTS, MESSAGE_BYTES
+from attend_milvus.tables import Read, Tables
 
 MAX_EF = EFS[-1]
 """More keys are found faster by a scan than by HNSW."""

@@ -14,19 +14,19 @@ from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import Float32, OnStage
 from attend.engines.engine import OpenedCollection
-from attend.engines.milvus import schema, tables
-from attend.engines.milvus.checks import RemoteChecks
-from attend.engines.milvus.client import Client, reading
-from attend.engines.milvus.keys import RemoteKeys, Scope, Size
-from attend.engines.milvus.registry import Known, Registry
-from attend.engines.milvus.server import CAPABILITIES, MAX_ATTENDED, Address
-from attend.engines.milvus.store import RemoteStore
-from attend.engines.milvus.tables import Tables
-from attend.engines.milvus.versions import version_body
-from attend.engines.milvus.writing import GRACE_SECONDS
 from attend.projection import identity
 from attend.search.queries import rows_by_id
 from attend.store import Role, compile_filter
+from attend_milvus import schema, tables
+from attend_milvus.checks import RemoteChecks
+from attend_milvus.client import Client, reading
+from attend_milvus.keys import RemoteKeys, Scope, Size
+from attend_milvus.registry import Known, Registry
+from attend_milvus.server import CAPABILITIES, MAX_ATTENDED, Address
+from attend_milvus.store import RemoteStore
+from attend_milvus.tables import Tables
+from attend_milvus.versions import version_body
+from attend_milvus.writing import GRACE_SECONDS
 
 COUNTED_SECONDS = 10.0
 """For so long a count of documents and keys is good enough to plan a search with."""
@@ -156,13 +156,19 @@ SHARDS = 2
 
 
 class Milvus:
-    """Collections on a Milvus server; any number of processes may use them at once."""
+    """Collections on a Milvus server; any number of processes may use them at once.
+
+    The entry point `milvus` of the group `attend.engines` names this class.
+
+    Args:
+        address: see `attend_milvus.server.Address`.
+    """
 
     capabilities = CAPABILITIES
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._client = Client(address)
+    def __init__(self, address: str) -> None:
+        self.address = Address.of(address)
+        self._client = Client(self.address)
         self._registry = Registry(self._client)
         self.aliases = self._registry
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from attend.core.types import Json
-from attend.engines.milvus.server import CAPABILITIES
 from attend.store import Predicate
 from attend.store.filters import (
     ID,
@@ -31,6 +30,7 @@ from attend.store.filters import (
     Within,
     leaves_of,
 )
+from attend_milvus.server import CAPABILITIES
 
 FilterFields = dict[str, list[bool | int | float | str]]
 

@@ -11,8 +11,8 @@ from typing import Any
 from pymilvus.client import ts_utils
 
 from attend.core.types import Consistency
-from attend.engines.milvus.client import TRY_SECONDS, Client, MilvusClient, now
-from attend.engines.milvus.server import MESSAGE_BYTES
+from attend_milvus.client import TRY_SECONDS, Client, MilvusClient, now
+from attend_milvus.server import MESSAGE_BYTES
 
 Row = Mapping[str, Any]
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from attend.core.errors import UnknownDocument
 from attend.core.types import Float32
-from attend.engines.milvus import schema
-from attend.engines.milvus.client import Gone, reading
-from attend.engines.milvus.rows import Row, among
-from attend.engines.milvus.tables import Head, Tables
-from attend.engines.milvus.writing import version_now
 from attend.store import ExampleSet, NewExample, Question, StoredExample
 from attend.store.feedback import question_hash
+from attend_milvus import schema
+from attend_milvus.client import Gone, reading
+from attend_milvus.rows import Row, among
+from attend_milvus.tables import Head, Tables
+from attend_milvus.writing import version_now
 
 BLOCK = 1000
 """Examples read at once."""
