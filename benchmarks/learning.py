@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import ledger
-from common import DATA, parser, progress, tell
-from learning_answers import answers
-from learning_beside import adapter, tuned
-from learning_costs import judgements
-from learning_foreign import foreign
-from learning_live import many_keys
-from learning_memory import conala_feedback
-from learning_no_answer import no_answer
-from learning_plain import plain
-from learning_ranking import bilingual, conala, reranked, scifact, scifact_narrow
-from learning_removed import removed
-from learning_rows import Results, Row
-from learning_safety import KINDS, cannot_gain, simulated_losses
+from common import DATA, Results, Row, parser, progress, tell
+from learning_answers import answers, foreign, no_answer
+from learning_peers import adapter, plain, tuned
+from learning_ranking import (
+    bilingual,
+    conala,
+    conala_feedback,
+    judgements,
+    many_keys,
+    reranked,
+    scifact,
+    scifact_narrow,
+)
+from learning_safety import KINDS, cannot_gain, removed, simulated_losses
 from learning_sets import QUICK_QUERIES, Bench, Options, Workshop
 
 Section = Callable[[Bench], Iterator[Row]]

@@ -2,25 +2,225 @@
 
 from __future__ import annotations
 
+import json
+import resource
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from common import progress
-from learning_contest import Contest, first, found, unit, variant
-from learning_live import CALM, switched
-from learning_rows import Row, ahead, difference_row, not_behind
-from learning_sets import TITLES, Bench, RankingSet, encoder, taught, trained
+from common import ROOT, Row, ahead, difference_row, not_behind, progress
+from learning_sets import (
+    SEED,
+    TITLES,
+    Bench,
+    Contest,
+    Judged,
+    RankingSet,
+    encoder,
+    first,
+    found,
+    taught,
+    trained,
+    variant,
+)
 from threadpoolctl import threadpool_limits
 
-from attend import Collection
+from attend import Answer, Collection, Document
 from attend.api.base import parse
 from attend.api.search import SearchRequest
+from attend.core.arrays import unit
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
+from attend.core.types import Floats
 from attend.encoder import DEFAULT
+from attend.projection import given
+from attend.training.material import memory_of
 from attend_service.worker import BLAS_THREADS
+
+CALM = 20
+"""Queries that are asked over and over during a switch."""
+
+DIMENSION = 384
+
+WATCHED = 0.02
+"""Seconds between two looks at the memory."""
+
+STATUS = Path("/proc/self/status")
+
+
+class Met(NamedTuple):
+    """One search during a switch: which query, its seconds, and what it gave."""
+
+    query: int
+    seconds: float
+    answer: Answer | None
+    error: str | None
+
+
+class Switch(NamedTuple):
+    """An activation under load.
+
+    Attributes:
+        wrong: searches whose documents were those of neither version.
+        peak: bytes of memory of the process's own at most, less those before; None where the
+            system does not tell.
+    """
+
+    seconds: float
+    searches: int
+    slowest: float
+    errors: int
+    wrong: int
+    peak: int | None
+
+    def rows(self, name: str, what: str, most: float) -> Iterator[Row]:
+        yield Row(f"{name}.seconds", f"{what}: seconds", self.seconds).wanted("<=", most)
+        yield Row(
+            f"{name}.slowest",
+            "  slowest search meanwhile, seconds",
+            self.slowest,
+            note=f"{self.searches} searches",
+        )
+        yield Row(f"{name}.errors", "  searches that failed", self.errors).wanted("<=", 0)
+        yield Row(f"{name}.wrong", "  searches answered wrongly", self.wrong).wanted("<=", 0)
+        if self.peak is not None:
+            what = "  peak of its own memory above that before, MiB"
+            yield Row(f"{name}.peak_mib", what, self.peak / 2**20)
+
+
+def switched(collection: Collection, version: int, requests: Sequence[SearchRequest]) -> Switch:
+    """Activate a version while one thread searches without pause."""
+    before = [_documents(collection, request) for request in requests]
+    met: list[Met] = []
+    stop = threading.Event()
+    searching = threading.Thread(target=_search, args=(collection, requests, met, stop))
+    memory = Memory()
+    searching.start()
+    memory.start()
+    started = time.perf_counter()
+    collection.activate(version)
+    seconds = time.perf_counter() - started
+    memory.stop()
+    stop.set()
+    searching.join()
+    after = [_documents(collection, request) for request in requests]
+    right = {
+        answer.projection: [tuple(hit.id for hit in each.hits) for each in answers]
+        for answers in (before, after)
+        for answer in answers[:1]
+    }
+    return Switch(
+        seconds=seconds,
+        searches=len(met),
+        slowest=max(each.seconds for each in met),
+        errors=sum(each.error is not None for each in met),
+        wrong=sum(_is_wrong(each, right) for each in met),
+        peak=memory.risen(),
+    )
+
+
+def _search(
+    collection: Collection, requests: Sequence[SearchRequest], met: list[Met], stop: threading.Event
+) -> None:
+    at = 0
+    while not stop.is_set() or not met:
+        started = time.perf_counter()
+        answer, error = None, None
+        try:
+            answer = _documents(collection, requests[at])
+        except Exception as problem:  # whatever it is, a user would have met it
+            error = repr(problem)
+            progress(f"a search during the switch failed: {error}")
+        met.append(Met(at, time.perf_counter() - started, answer, error))
+        at = (at + 1) % len(requests)
+
+
+def _documents(collection: Collection, request: SearchRequest) -> Answer:
+    return collection.search_many([request])[0]
+
+
+def _is_wrong(met: Met, right: dict[int, list[tuple[str, ...]]]) -> bool:
+    if met.answer is None:
+        return False
+    expected = right.get(met.answer.projection)
+    return expected is None or tuple(hit.id for hit in met.answer.hits) != expected[met.query]
+
+
+class Memory:
+    """Watches the memory that is this process's own: a file that is mapped is not."""
+
+    def __init__(self) -> None:
+        self._before = self._peak = own_memory()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def risen(self) -> int | None:
+        if self._before is None or self._peak is None:
+            return None
+        return self._peak - self._before
+
+    def _watch(self) -> None:
+        while not self._done.wait(WATCHED):
+            now = own_memory()
+            if now is not None and self._peak is not None:
+                self._peak = max(self._peak, now)
+
+
+def own_memory() -> int | None:
+    """Anonymous resident bytes of this process; None where the system does not tell."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), None)
+
+
+# -- a million keys -------------------------------------------------------------------------
+
+
+def many_keys(bench: Bench) -> Iterator[Row]:
+    """The switch over as many keys as --keys says, vectors drawn at random."""
+    count = bench.options.keys
+    random = np.random.default_rng(SEED)
+
+    def fill(collection: Collection) -> None:
+        for at in range(0, count, 10_000):
+            rows = random.standard_normal((min(10_000, count - at), DIMENSION), dtype=np.float32)
+            collection.write(
+                [Document(str(at + each), vectors={"vector": row}) for each, row in enumerate(rows)]
+            )
+            if at % 100_000 == 0:
+                progress(f"stored {at} of {count} keys")
+        collection.publish()
+
+    name = f"random-{count}"
+    with bench.workshop.copy(name, fill, dimension=DIMENSION, normalize=True) as collection:
+        drawn = random.standard_normal((CALM, DIMENSION), dtype=np.float32)
+        requests = [parse(SearchRequest, {"query": {"vector": row}}) for row in drawn]
+        progress(f"activating over {count} keys")
+        switch = switched(collection, collection.add_projection(_turned(random)), requests)
+    yield from switch.rows("live-many", f"Live switch, {count} keys of {DIMENSION}", most=60)
+
+
+def _turned(random: np.random.Generator):  # type: ignore[no-untyped-def]
+    """A projection that makes every key anew, as a learned one does."""
+    w_q, w_k = (
+        np.eye(DIMENSION) + 0.01 * random.standard_normal((DIMENSION, DIMENSION)) for _ in range(2)
+    )
+    return given(w_q, w_k, normalize_queries=True, normalize_keys=True)
+
 
 RERANKED = 20
 TIMED = 50
@@ -265,3 +465,115 @@ def unseen(given: RankingSet) -> list[str]:
     """Test queries none of whose relevant documents is relevant to a training query."""
     known = given.train.documents()
     return [id for id in given.test.queries if not given.test.relevant(id) & known]
+
+
+COUNTS = (20, 100, 500)
+"""Questions that are taught."""
+
+PROVABLE = 100
+"""From this many on a gain was asked to be significant."""
+
+
+def conala_feedback(bench: Bench) -> Iterator[Row]:
+    conala = bench.ranking_set("conala")
+    for count in COUNTS:
+        yield from _new_among_new(bench, conala, count)
+
+
+def _new_among_new(bench: Bench, dataset: RankingSet, count: int) -> Iterator[Row]:
+    """Rank questions of new documents among documents that no example names."""
+    ids = np.random.default_rng(SEED).permutation(sorted(dataset.train.queries))[:count]
+    examples = dataset.train.some(sorted(ids.tolist()))
+    labelled = examples.documents()
+    new = [id for id in dataset.test.queries if not dataset.test.relevant(id) & labelled]
+    with bench.workshop.beir(dataset) as collection:
+        taught(collection, examples)
+        contest = Contest(collection, dataset.test.some(new))
+        mask = {"exclude": sorted(labelled)}
+        contest.search("frozen", mask=mask, memory=0.0)
+        contest.search("feedback", mask=mask)
+    name = f"feedback.{dataset.name}_{count}"
+    what = f"{TITLES[dataset.name]}, {len(new)} new among new"
+    yield contest.row(f"{name}_frozen", f"{what}, frozen", "frozen")
+    yield contest.row(name, f"  {count} examples, no training", "feedback")
+    gain = contest.difference("feedback", "frozen")
+    row = difference_row(f"{name}_gain", "  feedback less frozen", gain)
+    yield ahead(row, gain.p) if count >= PROVABLE else row.wanted(">", 0)
+
+
+DOCUMENTS, QUERIES, HELD = 3600, 2600, 300
+"""Documents, queries to learn from, and queries that judge."""
+
+GRADES = {3: 3, 2: 9, 1: 20, 0: 10}
+"""Judgements of a query by grade: 110,000 of all."""
+
+HIDDEN, SHARPNESS = 1.0, 30.0
+"""How far the hidden W_Q is from the identity, and the scale of its scores."""
+
+
+def judgements(bench: Bench) -> Iterator[Row]:
+    """Train on judgements that are drawn from a model over SciFact's abstracts."""
+    texts = bench.ranking_set("scifact").texts()
+    documents = list(texts)[:DOCUMENTS]
+
+    def fill(collection: Collection) -> None:
+        collection.upsert([{"id": id, "text": texts[id]} for id in documents])
+
+    with bench.workshop.copy("scifact-judgements", fill) as collection:
+        learned, held = drawn(documents, memory_of(collection, None).means(), sentences(texts))
+        taught(collection, learned)
+        contest = Contest(collection, held)
+        version = collection.store.state().projection
+        contest.search("frozen", projection=version, lexical=False, memory=0.0)
+        report, seconds, peak = trained_apart(collection)
+        contest.search("trained")
+        what = f"{sum(map(len, learned.qrels.values())):,} judgements"
+        yield contest.row("judgements.frozen", f"{what}, frozen", "frozen")
+        row = contest.row("judgements.trained", f"{what}, trained", "trained")
+        yield row._replace(note="promoted" if report["promoted"] else "not promoted")
+        yield Row("judgements.seconds", f"{what}: seconds of train", seconds).wanted("<=", 60)
+        yield Row("judgements.peak", f"{what}: GB of memory", peak / 1e9).wanted("<=", 1.2)
+
+
+def sentences(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return a sentence of each of some documents, by the name of a query."""
+    random = np.random.default_rng(SEED)
+    queries = {}
+    for id in random.permutation(sorted(texts))[: QUERIES + HELD].tolist():
+        parts = [part for part in texts[id].split(". ") if len(part) > 20] or [texts[id]]
+        queries[f"q{id}"] = parts[int(random.integers(len(parts)))]
+    return queries
+
+
+def drawn(
+    documents: Sequence[str], embeddings: Floats, queries: Mapping[str, str]
+) -> tuple[Judged, Judged]:
+    """Draw judgements of queries, and divide them into those to learn and those that judge.
+
+    Documents are drawn by a softmax over scores under a hidden W_Q; the first of them have grade 3.
+    """
+    random = np.random.default_rng(SEED)
+    names, keys = list(queries), unit(embeddings)
+    embedded = encoder(DEFAULT).encode_queries(list(queries.values()))
+    width = keys.shape[1]
+    hidden = np.eye(width) + HIDDEN * random.normal(size=(width, width)) / np.sqrt(width)
+    noise = random.gumbel(size=(len(names), len(keys))) / SHARPNESS
+    scores = unit(embedded @ hidden) @ keys.T + noise
+    best = np.argsort(-scores, axis=1)[:, : sum(GRADES.values())]
+    grades = np.repeat(list(GRADES), list(GRADES.values())).tolist()
+    qrels = {
+        name: dict(zip((documents[place] for place in row), grades, strict=True))
+        for name, row in zip(names, best, strict=True)
+    }
+    whole = Judged(queries, qrels)
+    return whole.some(names[:QUERIES]), whole.some(names[QUERIES:])
+
+
+def trained_apart(collection: Collection) -> tuple[dict[str, Any], float, float]:
+    """Train by the command line; return its report, its seconds, and the bytes it took at most."""
+    folder = collection.folder.parent.parent
+    command = [sys.executable, "-m", "index", "train", "--data", str(folder), "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    report = json.loads(done.stdout)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return report, float(report["seconds"]), float(peak)

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from common import ROOT
-from learning_rows import Row, number
+from common import ROOT, Row, number
 
 LEDGER = ROOT / "benchmarks" / "ledger.jsonl"
 

@@ -8,22 +8,41 @@ on a part of the training interactions. The test split is touched once, at the e
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ledger
 import numpy as np
-import recommend_films
 import recommend_ratings
-import recommend_speed
-from common import DATA, parser, progress, tell
-from learning_rows import Difference, Row, ahead, difference_row, not_behind, row_of
-from recommend_peers import PEERS, QUICK, WITHHELD, peer, settings
-from recommend_sets import Bench, Books, books, collection_of, matrix_of, words_of
+from common import (
+    DATA,
+    Difference,
+    Row,
+    ahead,
+    data_set,
+    difference_row,
+    not_behind,
+    parser,
+    progress,
+    row_of,
+    tell,
+)
+from recommend_ratings import ITEMS, RATINGS, USERS, World, simulated
+from scale import grown, real
+from scipy import sparse
 
 from attend import Collection, Data
+from attend.core.types import Int64
+from attend.feedback import add_interactions
+from attend.learn.data import histories_of
 from attend.measure.interactions import (
     CUT,
     MEASURES,
@@ -33,7 +52,441 @@ from attend.measure.interactions import (
     protocol_of,
 )
 from attend.measure.statistics import LEVEL, difference_intervals, paired_randomisation
+from attend.store import Interaction
 from attend.training import train
+
+QUICK_READERS = 1000
+
+HELD_OUT = 0.2
+"""Of each user's training interactions, to tune peers and in a rehearsal."""
+
+
+class Books(NamedTuple):
+    """Books, and interactions with them.
+
+    Attributes:
+        documents: as they are stored.
+        train, test: who read what before and after.
+        cold: ids to be withheld.
+        titles: by id.
+    """
+
+    documents: Sequence[dict[str, str]]
+    train: Sequence[Interaction]
+    test: Sequence[Interaction]
+    cold: Sequence[str]
+    titles: Mapping[str, str] = {}
+
+    def warm(self) -> Books:
+        """As if nobody had met the withheld books before the test."""
+        cold = set(self.cold)
+        return self._replace(train=[each for each in self.train if each.document not in cold])
+
+    def divided(self, seed: int) -> Books:
+        """A part of each user's training interactions in the place of the test."""
+        random, by_user = np.random.default_rng(seed), dict[str, list[Interaction]]()
+        for each in self.train:
+            by_user.setdefault(each.user, []).append(each)
+        before, after = list[Interaction](), list[Interaction]()
+        for met in by_user.values():
+            count = max(1, round(HELD_OUT * len(met))) if len(met) >= 3 else 0
+            out = set(random.permutation(len(met))[:count].tolist())
+            for at, each in enumerate(met):
+                (after if at in out else before).append(each)
+        return self._replace(train=before, test=after)
+
+    def with_titles_alone(self) -> Books:
+        """As if nothing but titles were told of books."""
+        return self._replace(
+            documents=[{**each, "text": self.titles[each["id"]]} for each in self.documents]
+        )
+
+
+class Matrix(NamedTuple):
+    """Interactions as a sparse matrix of ones (u, n), with the ids of both sides."""
+
+    met: Any
+    users: Sequence[str]
+    documents: Sequence[str]
+
+
+class Bench(NamedTuple):
+    """What all sections share."""
+
+    books: Books
+    data: Data
+    seed: int
+    quick: bool
+    full: bool
+    peers: Sequence[str]
+    folder: Path
+    kept: dict[str, TopNEvaluation]
+    rehearse: bool = False
+
+    def protocol(self, given: Books, cold: Sequence[str] | None = None) -> Protocol:
+        """Who is judged: all users, or some when quick."""
+        found = protocol_of(given.test, given.train, cold)
+        if not self.quick:
+            return found
+        users = sorted(found.relevant)
+        kept = np.random.default_rng(self.seed).permutation(len(users))[:QUICK_READERS]
+        some = {users[at]: found.relevant[users[at]] for at in kept.tolist()}
+        return replace(found, relevant=some)
+
+
+def words_of(given: Books) -> Any:
+    """The tf-idf of titles, authors and tags by book, sparse (n, t): rows of length one."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # only peers need it
+
+    texts = [each["text"] for each in given.documents]
+    return TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(texts).tocsr()
+
+
+def books(folder: Path) -> Books:
+    path = data_set(folder, "goodbooks")
+    with open(path / "books.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    documents = [{"id": str(row["id"]), "text": _text(row)} for row in rows]
+    known = {each["id"] for each in documents}
+    train, test = (
+        [each for each in _pairs(path / f"{name}.tsv") if each.document in known]
+        for name in ("train", "test")
+    )
+    cold = [id for id in (path / "cold_items.txt").read_text().split() if id in known]
+    return Books(documents, train, test, cold, {str(row["id"]): row["title"] for row in rows})
+
+
+def matrix_of(given: Books) -> Matrix:
+    """The training interactions."""
+    documents = [each["id"] for each in given.documents]
+    users = list(dict.fromkeys(each.user for each in given.train))
+    rows, columns = ({name: at for at, name in enumerate(side)} for side in (users, documents))
+    places = np.array([(rows[each.user], columns[each.document]) for each in given.train])
+    met = histories_of(places[:, 0], places[:, 1], (len(users), len(documents)))
+    return Matrix(met, users, documents)
+
+
+def collection_of(data: Data, name: str, given: Books) -> Collection:
+    """A collection of the books, with the training interactions."""
+    collection = data.create(name)
+    for at in range(0, len(given.documents), 500):
+        collection.upsert(list(given.documents[at : at + 500]))
+    add_interactions(collection, given.train)
+    return collection
+
+
+def _text(row: dict[str, Any]) -> str:
+    return f"{row['title']} {row.get('authors', '')} {', '.join(row.get('tags', []))}"
+
+
+def _pairs(path: Path) -> list[Interaction]:
+    with open(path, encoding="utf-8") as file:
+        next(file)
+        return [Interaction(user, book) for user, book, *_ in map(str.split, file)]
+
+
+Fit = Callable[..., Int64]
+"""Of histories (u, n) and settings: (u, 10) documents, best first."""
+
+
+def popularity(met: Any) -> Int64:
+    """What most users met."""
+    counts = np.asarray(met.sum(axis=0)).ravel()
+    return _top(met, lambda part: np.tile(counts, (part.shape[0], 1)))
+
+
+def ease(met: Any, weight: float) -> Int64:
+    """Steck 2019, "Embarrassingly shallow autoencoders": B = I − P / diag(P), where P is the
+    inverse of X'X + λI."""
+    items = _regressed((met.T @ met).toarray(), weight)
+    return _top(met, lambda part: part @ items)
+
+
+def cease(met: Any, words: Any, weight: float, side: float) -> Int64:
+    """Jeunen, Van Balen and Goethals 2020: EASE of X'X + αSS', with the words S of the texts."""
+    items = _regressed((met.T @ met + side * (words @ words.T)).toarray(), weight)
+    return _top(met, lambda part: part @ items)
+
+
+def tf_idf(met: Any, words: Any, among: Any = None) -> Int64:
+    """Likeness by words, summed over the history."""
+    likeness = (words @ words.T).toarray()
+    return _top(met, lambda part: part @ likeness, among)
+
+
+def lifted(
+    met: Any, words: Any, weight: float, ridge: float, likeness: float, among: Any = None
+) -> Int64:
+    """EASE, whose columns a kernel ridge regression on words predicts for documents that nobody
+    met, and likeness by words."""
+    counts = np.asarray(met.sum(axis=0)).ravel()
+    warm, cold = np.flatnonzero(counts), np.flatnonzero(counts == 0)
+    by_words = (words @ words.T).toarray()
+    items = _regressed((met.T @ met).toarray(), weight)
+    kernel = by_words[np.ix_(warm, warm)] + ridge * np.eye(len(warm))
+    items[:, cold] = items[:, warm] @ np.linalg.solve(kernel, by_words[np.ix_(warm, cold)])
+    items[:, cold] += likeness * by_words[:, cold]
+    return _top(met, lambda part: part @ items, among)
+
+
+def _regressed(gram: Any, weight: float) -> Any:
+    """B of a Gram matrix: the inverse of G + λI over its diagonal, which becomes zero."""
+    inverse = np.linalg.inv(gram.astype(np.float64) + weight * np.eye(len(gram)))
+    items = -inverse / np.diag(inverse)
+    np.fill_diagonal(items, 0)
+    return items
+
+
+def item_knn(met: Any, kind: str, neighbours: int) -> Int64:
+    from implicit import nearest_neighbours
+
+    model = getattr(nearest_neighbours, kind)(K=neighbours, num_threads=1)
+    return _by_library(model, met)
+
+
+def als(met: Any, factors: int, regularization: float, alpha: float) -> Int64:
+    from implicit.als import AlternatingLeastSquares
+
+    model = AlternatingLeastSquares(
+        factors=factors,
+        regularization=regularization,
+        alpha=alpha,
+        iterations=15,
+        random_state=0,
+        num_threads=1,
+    )
+    return _by_library(model, met)
+
+
+def bpr(met: Any, factors: int, learning_rate: float, iterations: int) -> Int64:
+    from implicit.bpr import BayesianPersonalizedRanking
+
+    model = BayesianPersonalizedRanking(
+        factors=factors,
+        learning_rate=learning_rate,
+        iterations=iterations,
+        random_state=0,
+        num_threads=1,
+    )
+    return _by_library(model, met)
+
+
+PEERS: Mapping[str, Fit] = {
+    "popularity": popularity,
+    "bpr": bpr,
+    "als": als,
+    "itemknn": item_knn,
+    "ease": ease,
+    "tfidf": tf_idf,
+    "cease": cease,
+}
+
+BY_WORDS: Mapping[str, Fit] = {"tfidf": tf_idf, "cease": cease, "lifted": lifted}
+"""Peers that read the texts, too."""
+
+WITHHELD: Mapping[str, Mapping[str, Any]] = {
+    "tfidf": {},
+    "lifted": {"weight": 100.0, "ridge": 1.0, "likeness": 0.02},
+}
+"""Peers for documents that nobody met, with settings chosen on a part of the training set."""
+
+GRIDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "popularity": {},
+    "bpr": {"factors": (64, 128), "learning_rate": (0.02, 0.05), "iterations": (100, 200)},
+    "als": {"factors": (64, 128, 256), "regularization": (0.01, 1.0), "alpha": (10.0, 30.0)},
+    "itemknn": {
+        "kind": ("CosineRecommender", "TFIDFRecommender", "BM25Recommender"),
+        "neighbours": (50, 200, 1000),
+    },
+    "ease": {"weight": (10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)},
+    "tfidf": {},
+    "cease": {"weight": (20.0, 50.0, 100.0, 200.0, 500.0), "side": (5.0, 10.0, 20.0, 50.0)},
+}
+
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "popularity": {},
+    "itemknn": {"kind": "CosineRecommender", "neighbours": 1000},
+    "ease": {"weight": 50.0},
+    "cease": {"weight": 50.0, "side": 10.0},
+}
+"""Peers of a quick run, with the settings that a full run chose."""
+
+
+def peer(name: str, words: Any) -> Fit:
+    """A peer by its name; those that read texts are bound to their words (n, t)."""
+    return partial(BY_WORDS[name], words=words) if name in BY_WORDS else PEERS[name]
+
+
+def settings(name: str) -> Iterator[dict[str, Any]]:
+    """All that are tried of a peer."""
+    grid = GRIDS[name]
+    for values in product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _by_library(model: Any, met: Any) -> Int64:
+    given = sparse.csr_matrix(met, dtype=np.float32)
+    with warnings.catch_warnings():
+        # It converts its own matrices, and says so.
+        warnings.simplefilter("ignore")
+        model.fit(given, show_progress=False)
+        found, _ = model.recommend(
+            np.arange(given.shape[0]), given, N=CUT, filter_already_liked_items=True
+        )
+    return np.asarray(found, dtype=np.int64)
+
+
+def _top(met: Any, score: Callable[[Any], Any], among: Any = None, step: int = 1024) -> Int64:
+    found = []
+    for at in range(0, met.shape[0], step):
+        part = met[at : at + step]
+        scores = np.array(score(part), dtype=np.float64)
+        scores[part.nonzero()] = -np.inf
+        if among is not None:
+            scores[:, ~among] = -np.inf
+        found.append(np.argsort(-scores, axis=1, kind="stable")[:, :CUT])
+    return np.concatenate(found)
+
+
+CHOOSING, JUDGING = 10, 11
+"""Seeds of the worlds of a rehearsal and of the test."""
+
+TASTE = World(pull=2.5)
+"""Taste decides more of what is rated than among the books there: EASE is then about twice as good
+as popularity, as it is on MovieLens."""
+
+QUICK_USERS, QUICK_RATINGS = 250, 25_000
+
+GENRES = (
+    *("Drama", "Comedy", "Thriller", "Action", "Romance", "Adventure", "Children", "Crime"),
+    *("Science Fiction", "Horror", "War", "Mystery", "Musical", "Documentary", "Animation"),
+    *("Western", "Film Noir", "Fantasy"),
+)
+"""Those that most films have first."""
+
+MOST_GENRES = 3
+
+
+def films_of(titles: Sequence[str], seed: int, quick: bool) -> Books:
+    """Films, who met which, and a fifth of each user's as the test."""
+    random = np.random.default_rng(seed)
+    genres = _genres(random)
+    users, count = (QUICK_USERS, QUICK_RATINGS) if quick else (USERS, RATINGS)
+    rated = simulated(genres, users=users, ratings=count, seed=seed, world=TASTE)
+    names = random.choice(np.array(titles), ITEMS)
+    documents = [
+        {"id": str(place), "text": f"{name}\n{', '.join(np.array(GENRES)[row > 0])}"}
+        for place, (name, row) in enumerate(zip(names, genres, strict=True))
+    ]
+    met = [
+        Interaction(f"u{user}", str(film))
+        for user, film in zip(rated.users.tolist(), rated.items.tolist(), strict=True)
+    ]
+    every = Books(documents, met, [], [], {each["id"]: each["text"] for each in documents})
+    return every.divided(seed)
+
+
+def _genres(random: np.random.Generator) -> np.ndarray:
+    """(n, g) ones where a film has a genre: one to three of each, some far oftener than others."""
+    shares = 1 / np.arange(1, len(GENRES) + 1)
+    order = np.log(shares) + random.gumbel(size=(ITEMS, len(GENRES)))
+    places = np.argsort(np.argsort(-order, axis=1), axis=1)
+    counts = random.integers(1, MOST_GENRES + 1, ITEMS)
+    return (places < counts[:, None]).astype(np.float32)
+
+
+SAMPLES = 1000
+"""Recommendations whose explanations are looked at."""
+
+
+def speed(bench: Bench) -> Iterator[Row]:
+    """Of one request with 50 documents as history."""
+    collection = bench.data.collection("books")
+    ids = [each["id"] for each in bench.books.documents]
+    random = np.random.default_rng(bench.seed)
+    histories = [random.choice(ids, 50, replace=False).tolist() for _ in range(100)]
+    for history in histories[:10]:
+        collection.recommend(history=history)
+    yield _timed("speed.small", f"{len(ids)} items", collection.recommend, histories).wanted(
+        "<=", 2
+    )
+    if bench.full:
+        yield from _million(bench)
+
+
+def _million(bench: Bench, count: int = 1_000_000, width: int = 384) -> Iterator[Row]:
+    """Of keys grown as `benchmarks/scale.py` grows them.
+
+    Quantised for a recall of 0.9, as what is promised is the list and not what one part finds.
+    """
+    random = np.random.default_rng(bench.seed)
+    collection = bench.data.create("million", dimension=width, normalize=True, recall=0.9)
+    pool, at = real(bench.folder), 0
+    for block in grown(pool, count, bench.seed):
+        for vectors in np.array_split(block, 5):  # of 10,000, as many as are taken at once
+            collection.upsert(
+                [{"id": str(at + row), "vector": each.tolist()} for row, each in enumerate(vectors)]
+            )
+            at += len(vectors)
+    collection.publish()
+    histories = [random.integers(0, count, 50).astype(str).tolist() for _ in range(30)]
+    collection.recommend(history=histories[0])
+    what = f"{count} items, which nobody met before"
+    yield _timed("speed.million_first", what, collection.recommend, histories).wanted("<=", 20)
+    met = [each for history in histories for each in history]
+    others = [random.choice(met, 50, replace=False).tolist() for _ in histories]
+    what = f"{count} items, which other histories held"
+    yield _timed("speed.million", what, collection.recommend, others).wanted("<=", 20)
+    recalls = []
+    for history in histories:
+        lists = (
+            collection.recommend(history=history, recall=1),
+            collection.recommend(history=history),
+        )
+        exact, found = ({hit.id for hit in answer.hits} for answer in lists)
+        recalls.append(len(exact & found) / len(exact))
+    yield Row("speed.million_recall", "recall of the exact list", float(np.mean(recalls))).wanted(
+        ">=", 0.95
+    )
+
+
+def _timed(
+    name: str, what: str, call: Callable[..., Any], histories: Sequence[Sequence[str]]
+) -> Row:
+    spent = []
+    for history in histories:
+        began = time.perf_counter()
+        call(history=history)
+        spent.append(1000 * (time.perf_counter() - began))
+    return Row(name, f"{what}: ms of a request, p50", float(np.median(spent)))
+
+
+def explanations(bench: Bench) -> Iterator[Row]:
+    """Whether what is named as the cause is one."""
+    collection = bench.data.collection("books")
+    protocol = bench.protocol(bench.books)
+    sums, lowered = [], []
+    for user in protocol.relevant:
+        history = [each.document for each in protocol.histories[user]]
+        if len(history) < 2:
+            continue
+        hit = collection.recommend(history=history, k=1, explain=True).hits[0]
+        shares = {str(each["id"]): float(each["weight"]) for each in hit.because or ()}
+        sums.append(abs(sum(shares.values()) - 1))
+        top = max(shares, key=shares.__getitem__)
+        left = [id for id in history if id != top]
+        # What was removed is no new rival: it stays masked.
+        rest = collection.recommend(history=[*left, {"id": top, "weight": 0}], k=100)
+        scores = {each.id: each.score for each in rest.hits}
+        lowered.append(scores.get(hit.id, -np.inf) < hit.score)
+        if len(sums) == SAMPLES:
+            break
+    yield Row("explained.sum", "largest error of a sum of shares", max(sums)).wanted("<=", 1e-6)
+    share = float(np.mean(lowered))
+    yield Row(
+        "explained.lowered", f"scores lower without the first cause, of {len(sums)}", share
+    ).wanted(">=", 1.0)
+
 
 SLOW = ("titles", "films", "withheld")
 """Sections that a quick run leaves out."""
@@ -99,7 +552,7 @@ def arguments() -> argparse.Namespace:
 
 
 def ratings(bench: Bench) -> Iterator[Row]:
-    """Simulated ratings, beside the Surprise library (see recommend_ratings.py)."""
+    """Simulated ratings, beside the Surprise library."""
     if bench.peers:
         yield from recommend_ratings.rows(bench.quick, bench.folder)
 
@@ -159,9 +612,9 @@ def beside(bench: Bench) -> Iterator[Row]:
 
 
 def films(bench: Bench) -> Iterator[Row]:
-    """Films with titles and genres (see recommend_films.py), beside those that take as much."""
-    world = recommend_films.CHOOSING if bench.rehearse else recommend_films.JUDGING
-    given = recommend_films.films(list(bench.books.titles.values()), world, bench.quick)
+    """Films with titles and genres (see py), beside those that take as much."""
+    world = CHOOSING if bench.rehearse else JUDGING
+    given = films_of(list(bench.books.titles.values()), world, bench.quick)
     collection = collection_of(bench.data, "films", given)
     report = train(collection, objective="interactions", seed=bench.seed)
     ours = _evaluated(collection, bench.protocol(given))
@@ -296,8 +749,8 @@ SECTIONS = {
     "titles": titles,
     "films": films,
     "withheld": withheld_books,
-    "speed": recommend_speed.speed,
-    "explanations": recommend_speed.explanations,
+    "speed": speed,
+    "explanations": explanations,
     "peers": beside,
     "ratings": ratings,
 }

@@ -9,7 +9,7 @@ neighbours disturb less than the clock. Recall is of the exact ten nearest.
   smallest of the ef that reach it; ours: what the index chose by itself, and scoring again by the
   keys).
 - `learned_qps_over_hnswlib`: the same, ours in 128 learned dimensions, recall being of the exact
-  ten there; `learned_ndcg_over_embeddings` is what these are worth (`scale_index.learned`).
+  ten there; `learned_ndcg_over_embeddings` is what these are worth (`learned`).
 - `hnswlib_build_seconds_over_ours`: ours with training and with measuring its parameters.
 - `bytes_over_hnswlib`: what a search keeps in memory, per key: codes and bytes, against graph and
   vectors. Ours has the keys themselves in a mapped file besides, of which a search reads a few.
@@ -18,32 +18,587 @@ neighbours disturb less than the clock. Recall is of the exact ten nearest.
 - `start_seconds`, `start_rss_over_index`: a fresh process from loading the index to its first
   answer, and all memory that it then has, over the index's files (keys, codes, bytes and ids).
 - `recall_found_less_promised`: the worst share found over real sets, filtered and not, less what
-  was promised (`scale_recall`; not when quick).
-- `path_qps_over_…`: from a vector to weights and values, one query at a time (`scale_path`).
+  was promised (not when quick).
+- `path_qps_over_…`: from a vector to weights and values, one query at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
-import scale_path
-import scale_recall
-from common import DATA, parser, progress, tell
-from scale_data import NEAREST, QUERIES, WIDTH, asked, grow, grown, real, timed
-from scale_index import hnswlib, learned, ours, start
+from common import DATA, ROOT, data_set, parser, progress, tell
+from learning_sets import Workshop, ranking_set, taught, trained
 from threadpoolctl import threadpool_limits
 
+from attend import Data
 from attend.attention import Mechanism, attend_many, default_scale
 from attend.core.arrays import KeyTable
-from attend.core.types import Float32
-from attend.keys import Delta, Segment, Snapshot
+from attend.core.types import Bool, Document, Float32, Int64
+from attend.encoder import DEFAULT, load
+from attend.keys import (
+    Delta,
+    IndexOrigin,
+    IndexTarget,
+    Progress,
+    PublishedIndexes,
+    Segment,
+    Snapshot,
+)
+from attend.keys.choose import FETCHED, share_found
+from attend.keys.quantised import QuantisedVectors
 from attend.keys.vectors import FlatVectors
+from attend.measure.rankings import evaluate, read_qrels, read_queries
+from attend.projection import Projection
+
+RECALL, NEAREST, WIDTH = 0.95, 10, 384
+QUERIES = 1000
+NOISE = 0.02
+BLOCK = 50_000
+POOL = 4000
+
+
+class Asked(NamedTuple):
+    """Queries with the positions of their ten nearest keys."""
+
+    queries: Float32
+    truth: Int64
+
+    def recall(self, found: Int64) -> float:
+        """The share of the ten nearest among what was found (q, k)."""
+        return round(float(share_found(found, self.truth).mean()), 4)
+
+
+def real(sets: Path) -> Float32:
+    """Embeddings of SciFact's abstracts, CoNaLa's snippets and banking77's questions."""
+    texts = [json.loads(line)["text"] for name in ("scifact", "conala") for line in
+             (data_set(sets, name) / "corpus.jsonl").read_text().splitlines()]  # fmt: skip
+    with open(data_set(sets, "banking77") / "train.csv", newline="") as file:
+        texts += [row["text"] for row in csv.DictReader(file)]
+    chosen = np.random.default_rng(0).permutation(len(texts))[:POOL].tolist()
+    progress(f"encoding {len(chosen)} texts")
+    return load(DEFAULT).encode_documents([texts[at][:300] for at in chosen])
+
+
+def grown(pool: Float32, count: int, seed: int) -> Iterator[Float32]:
+    """Blocks of vectors (m, d) that lie as those of the pool do."""
+    rng = np.random.default_rng(seed)
+    for at in range(0, count, BLOCK):
+        size = min(BLOCK, count - at)
+        one, other = pool[rng.integers(len(pool), size=(2, size))]
+        share = rng.random((size, 1), dtype=np.float32)
+        noise = rng.standard_normal(one.shape, dtype=np.float32)
+        mixed = share * one + (1 - share) * other + np.float32(NOISE) * noise
+        yield mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+
+
+def grow(pool: Float32, count: int, path: Path) -> Float32:
+    """Vectors (count, d) in a mapped file."""
+    written = np.lib.format.open_memmap(path, "w+", np.float32, (count, WIDTH))
+    at = 0
+    for block in grown(pool, count, 0):
+        written[at : at + len(block)] = block
+        at += len(block)
+    written.flush()
+    vectors: Float32 = np.load(path, mmap_mode="r")
+    return vectors
+
+
+def asked(vectors: Float32, queries: Float32) -> tuple[Asked, Asked]:
+    """Half of the queries to tune with, and the others to measure with."""
+    truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
+    half = len(queries) // 2
+    return Asked(queries[:half], truth[:half]), Asked(queries[half:], truth[half:])
+
+
+def timed(call: Callable[[], Any], repeats: int = 3) -> tuple[Any, float]:
+    """What a call returns, and the fewest seconds of this processor that it took."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.process_time()
+        found = call()
+        seconds.append(time.process_time() - started)
+    return found, min(seconds)
+
+
+EFS = (20, 30, 40, 60, 80, 100, 120, 140, 160, 200, 300)
+
+LEARNED, LEARNED_FROM = 128, "conala"
+"""Dimensions, and the set whose training questions they are learned from."""
+
+
+def ours(folder: Path, vectors: Float32, tuning: Asked, measured: Asked) -> dict[str, Any]:
+    """The index that is chosen, its seconds with training and with measuring parameters."""
+    ids = np.arange(len(vectors))
+    parts = [slice(at, at + 8192) for at in range(0, len(vectors), 8192)]
+    known: list[str] = []
+    indexes = PublishedIndexes(folder, _origin(vectors.shape[1]))
+    started = time.process_time()
+    manifest = indexes.publish(
+        (KeyTable.of_keys(vectors[part], ids[part], ids[part]) for part in parts),
+        len(vectors),
+        0,
+        known.append,
+        IndexTarget(RECALL, exact_below=1, questions=tuning.queries),
+    )
+    built = time.process_time() - started
+    (folder / "known.json").write_text(json.dumps(known))
+    segment, _ = indexes.load(lambda: Progress(len(vectors), 0, known)) or sys.exit(1)
+    made = segment.vectors
+    if not isinstance(made, QuantisedVectors):
+        sys.exit(f"No quantised index was chosen: {manifest.index['why']}.")
+    point, queries = made.point(None), measured.queries
+    found, together = timed(lambda: _nearest(made, queries))
+    _, alone = timed(lambda: [_nearest(made, query[None]) for query in queries])
+    return {
+        "index": manifest.index["type"],
+        "parameters": point and point._asdict(),
+        "recall": measured.recall(found),
+        "queries_a_second": round(len(queries) / together),
+        "queries_a_second_one_by_one": round(len(queries) / alone),
+        "build_seconds": round(built, 2),
+        "bytes_a_key": manifest.index["bytes_per_key"],
+    }
+
+
+def _origin(width: int) -> IndexOrigin:
+    return IndexOrigin("benchmark", "none", width, "raw")
+
+
+def _nearest(made: QuantisedVectors, queries: Float32) -> Int64:
+    """The ten nearest of what is found, by the keys themselves."""
+    found = made.search(queries, FETCHED, None).positions
+    best = np.empty((len(queries), NEAREST), np.int64)
+    for at, (query, row) in enumerate(zip(queries, found, strict=True)):
+        best[at] = row[np.argsort(-(made.vectors[row] @ query))[:NEAREST]]
+    return best
+
+
+# -- fewer dimensions -----------------------------------------------------------------------------
+
+
+def learned(folder: Path, sets: Path, vectors: Float32, queries: Float32) -> dict[str, Any]:
+    """The same in a space of fewer dimensions, learned from a real set's training questions.
+
+    Their nDCG@10 on that set's test questions stands beside that of the embeddings.
+    """
+    projection, quality = _learned(sets)
+    progress(f"ours, {LEARNED} dimensions: building")
+    path = folder / "learned.npy"
+    keys = np.lib.format.open_memmap(path, "w+", np.float32, (len(vectors), LEARNED))
+    for at in range(0, len(vectors), BLOCK):
+        keys[at : at + BLOCK] = projection.keys(vectors[at : at + BLOCK])[:, 0]
+    tuning, measured = asked(keys, projection.queries(queries)[:, 0])
+    (folder / "learned").mkdir()
+    return {**quality, **ours(folder / "learned", keys, tuning, measured)}
+
+
+def _learned(sets: Path) -> tuple[Projection, dict[str, float]]:
+    given = ranking_set(sets, LEARNED_FROM, rehearse=False)
+    asking = (dict(given.test.queries), given.test.qrels)
+    with tempfile.TemporaryDirectory() as folder, Workshop(Path(folder)).beir(given) as collection:
+        taught(collection, given.train)
+        report = trained(collection, dimensions=LEARNED, promote=False).report
+        whole, fewer = (
+            evaluate(collection, *asking, projection=report[name], memory=0.0).measures["ndcg@10"]
+            for name in ("previous", "version")
+        )
+        made = collection.views.current(int(report["version"])).version.projection.materialised()
+    return made, {"ndcg": round(fewer, 4), "ndcg_of_embeddings": round(whole, 4)}
+
+
+# -- a fresh process ------------------------------------------------------------------------------
+
+
+STARTED = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+from attend.keys import Delta, IndexOrigin, Progress, PublishedIndexes, Snapshot
+folder, keys, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+known = json.loads((folder / "known.json").read_text())
+started = time.perf_counter()
+segment, _ = PublishedIndexes(folder, IndexOrigin("benchmark", "none", width, "raw")).load(
+    lambda: Progress(keys, 0, known))
+snapshot = Snapshot(segment, Delta.empty(width), 0, 0, 0)
+snapshot.search(np.ones((1, 1, width), np.float32), None, 100)
+seconds = time.perf_counter() - started
+status = open("/proc/self/status").read()
+kib = int(status.split("VmRSS:")[1].split()[0])
+print(json.dumps({"seconds": round(seconds, 3), "resident": kib * 1024}))
+"""
+
+
+def start(folder: Path) -> dict[str, float]:
+    """From loading the index to the first answer, in a process of its own, and its memory."""
+    manifest = next(folder.glob("raw/*/manifest.json"))
+    keys = json.loads(manifest.read_text())["keys"]
+    command = [sys.executable, "-c", STARTED, str(folder), str(keys), str(WIDTH)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    files = sum(path.stat().st_size for path in manifest.parent.iterdir())
+    return {**json.loads(done.stdout), "files": files}
+
+
+# -- the peer -------------------------------------------------------------------------------------
+
+
+def hnswlib(
+    folder: Path, vectors: Float32, tuning: Asked, measured: Asked, *, quick: bool
+) -> dict[str, Any]:
+    """M 16 and the library's usual construction (half of it when quick, on all processors), at the
+    smallest ef that finds enough."""
+    import hnswlib as peer
+
+    index = peer.Index("ip", WIDTH)
+    index.init_index(len(vectors), M=16, ef_construction=100 if quick else 200)
+    threads = (os.cpu_count() or 1) if quick else 1
+    started = time.process_time()
+    for at in range(0, len(vectors), BLOCK):
+        index.add_items(vectors[at : at + BLOCK], num_threads=threads)
+    built = time.process_time() - started
+    index.save_index(str(folder / "peer"))
+
+    def search(queries: Float32) -> Int64:
+        return index.knn_query(queries, NEAREST, num_threads=1)[0].astype(np.int64)
+
+    for ef in EFS:
+        index.set_ef(ef)
+        if tuning.recall(search(tuning.queries)) >= RECALL:
+            break
+    found, seconds = timed(lambda: search(measured.queries))
+    return {
+        "ef": ef,
+        "recall": measured.recall(found),
+        "queries_a_second": round(len(measured.queries) / seconds),
+        "build_seconds": round(built, 2),
+        "bytes_a_key": round((folder / "peer").stat().st_size / len(vectors), 1),
+    }
+
+
+BATCH = 5000
+TUNING = 200
+SCALE = 20.0
+
+Search = Callable[[Float32], list["Hit"]]
+"""Of one query (d,): its hits, best first."""
+
+
+class Hit(NamedTuple):
+    """What the path ends in."""
+
+    position: int
+    weight: float
+    value: float
+
+
+class Contestant(NamedTuple):
+    """What holds the vectors and answers.
+
+    Attributes:
+        settings: tried in turn, the cheapest first, until enough is found.
+    """
+
+    settings: list[Any]
+    search: Callable[[Any], Search]
+
+
+def whole_path(
+    folder: Path, vectors: Float32, tuning: Asked, asked: Asked, names: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    """Figures of each contestant, ours among them."""
+    figures = {}
+    for name in names:
+        progress(f"whole path: {name} takes {len(vectors)} vectors")
+        started = time.process_time()
+        try:
+            contestant = CONTESTANTS[name](folder, vectors)
+        except MemoryError as error:
+            figures[name] = {"could not hold them": str(error)}
+            continue
+        built = time.process_time() - started
+        setting, search = _tuned(contestant, tuning)
+        figures[name] = {
+            **_measured(search, asked, SLOW if name == "qdrant" else len(asked.queries)),
+            "setting": setting,
+            "build_seconds": round(built, 1),
+        }
+        progress(f"{name}: {figures[name]}")
+    return figures
+
+
+SLOW = 30
+"""Queries are enough where each reads everything."""
+
+
+def path_ratios(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
+    ours = figures["ours"]["queries_a_second"]
+    return {
+        f"path_qps_over_{name}": round(ours / each["queries_a_second"], 2)
+        for name, each in figures.items()
+        if name != "ours" and "queries_a_second" in each
+    }
+
+
+def _tuned(contestant: Contestant, tuning: Asked) -> tuple[Any, Search]:
+    """The first setting that finds enough, or else the last."""
+    some = Asked(tuning.queries[:TUNING], tuning.truth[:TUNING])
+    for setting in contestant.settings:
+        search = contestant.search(setting)
+        if len(contestant.settings) == 1:
+            break
+        found = [[hit.position for hit in search(query)] for query in some.queries]
+        if some.recall(np.array(found)) >= RECALL:
+            break
+    return setting, search
+
+
+def _measured(search: Search, asked: Asked, count: int) -> dict[str, Any]:
+    search(asked.queries[0])
+    started = time.process_time()
+    found = [search(query) for query in asked.queries[:count]]
+    seconds = time.process_time() - started
+    positions = np.array([[hit.position for hit in hits] for hits in found])
+    return {
+        "recall": Asked(asked.queries[:count], asked.truth[:count]).recall(positions),
+        "queries_a_second": round(count / seconds, 1),
+    }
+
+
+def _weighed(positions: list[int], products: list[float], values: list[float]) -> list[Hit]:
+    logits = SCALE * np.asarray(products)
+    shares = np.exp(logits - logits.max())
+    return [Hit(*hit) for hit in zip(positions, shares / shares.sum(), values, strict=True)]
+
+
+def _value(position: int) -> float:
+    return float(position % 100)
+
+
+def _batches(vectors: Float32) -> Iterator[tuple[range, Float32]]:
+    for at in range(0, len(vectors), BATCH):
+        part = np.asarray(vectors[at : at + BATCH])
+        yield range(at, at + len(part)), part
+
+
+# -- the contestants ----------------------------------------------------------------------------
+
+
+def ours_on_path(folder: Path, vectors: Float32) -> Contestant:
+    data = Data(folder / "ours")
+    # At equal recall: 100,000 keys would otherwise be searched exactly, in ten times the time.
+    collection = data.create("path", dimension=WIDTH, scorer="dot", exact_below=1)
+    for positions, part in _batches(vectors):
+        rows = zip(positions, part.tolist(), strict=True)
+        collection.write(
+            [Document(str(at), vectors={"v": vector}, value=_value(at)) for at, vector in rows]
+        )
+    collection.publish()
+
+    def answer(query: Float32) -> list[Hit]:
+        found = collection.search(query.tolist(), k=NEAREST, attend=NEAREST, scale=SCALE)
+        return [Hit(int(hit.id), hit.weight, hit.value) for hit in found.hits]
+
+    return Contestant([collection.info().index["type"]], lambda _: answer)
+
+
+def chroma(folder: Path, vectors: Float32) -> Contestant:
+    held = _opened_chroma(folder)
+    for positions, part in _batches(vectors):
+        held.add(
+            ids=[str(at) for at in positions],
+            embeddings=part,
+            metadatas=[{"value": _value(at)} for at in positions],
+        )
+
+    def search(ef: int) -> Search:
+        held.modify(configuration={"hnsw": {"ef_search": ef}})
+        opened = _opened_chroma(folder)  # what is open goes on with the `ef_search` it began with
+
+        def answer(query: Float32) -> list[Hit]:
+            found = opened.query(
+                query_embeddings=[query], n_results=NEAREST, include=["metadatas", "distances"]
+            )
+            products = [1 - distance for distance in found["distances"][0]]
+            values = [each["value"] for each in found["metadatas"][0]]
+            return _weighed([int(id) for id in found["ids"][0]], products, values)
+
+        return answer
+
+    return Contestant([20, 40, 60, 80, 100, 140, 200, 300, 500], search)
+
+
+def _opened_chroma(folder: Path) -> Any:
+    import chromadb
+    from chromadb.api.shared_system_client import SharedSystemClient
+
+    SharedSystemClient.clear_system_cache()  # which would give the client that is open
+    settings = chromadb.Settings(anonymized_telemetry=False)
+    return chromadb.PersistentClient(
+        str(folder / "chroma"), settings=settings
+    ).get_or_create_collection(
+        "path", embedding_function=None, configuration={"hnsw": {"space": "ip"}}
+    )
+
+
+def lancedb(folder: Path, vectors: Float32) -> Contestant:
+    import lancedb as peer
+    import pyarrow as pa
+
+    kinds = pa.schema(
+        [("id", pa.int64()), ("value", pa.float64()), ("vector", pa.list_(pa.float32(), WIDTH))]
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for positions, part in _batches(vectors):
+            rows = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), WIDTH)
+            values = pa.array([_value(at) for at in positions])
+            yield pa.RecordBatch.from_arrays([pa.array(positions), values, rows], schema=kinds)
+
+    table: Any = peer.connect(str(folder / "lance")).create_table("path", batches(), schema=kinds)
+    lists = max(16, int(np.sqrt(len(vectors))))
+    table.create_index("dot", num_partitions=lists, num_sub_vectors=WIDTH // 8)
+
+    def search(effort: tuple[int, int]) -> Search:
+        probes, refined = effort
+
+        def answer(query: Float32) -> list[Hit]:
+            asked = table.search(query).distance_type("dot").limit(NEAREST)
+            found = (
+                asked.nprobes(probes).refine_factor(refined).select(["id", "value", "_distance"])
+            )
+            rows = found.to_arrow()
+            products = [1 - distance for distance in rows["_distance"].to_pylist()]
+            return _weighed(rows["id"].to_pylist(), products, rows["value"].to_pylist())
+
+        return answer
+
+    efforts = [
+        (5, 5),
+        (10, 5),
+        (10, 10),
+        (20, 10),
+        (30, 10),
+        (30, 20),
+        (50, 20),
+        (80, 30),
+        (150, 50),
+    ]
+    return Contestant(efforts, search)
+
+
+def qdrant(folder: Path, vectors: Float32) -> Contestant:
+    from qdrant_client import QdrantClient, models
+
+    warnings.filterwarnings("ignore", message="Local mode is not recommended")
+    client = QdrantClient(":memory:")
+    kind = models.VectorParams(size=WIDTH, distance=models.Distance.DOT)
+    client.create_collection("path", vectors_config=kind)
+    for positions, part in _batches(vectors):
+        payloads = [{"value": _value(at)} for at in positions]
+        batch = models.Batch(ids=list(positions), vectors=part.tolist(), payloads=payloads)
+        client.upsert("path", batch)
+
+    def answer(query: Float32) -> list[Hit]:
+        found = client.query_points("path", query=query.tolist(), limit=NEAREST).points
+        products = [point.score for point in found]
+        values = [(point.payload or {})["value"] for point in found]
+        return _weighed([point.id for point in found], products, values)
+
+    return Contestant(["exact"], lambda _: answer)
+
+
+CONTESTANTS = {"ours": ours_on_path, "lancedb": lancedb, "qdrant": qdrant, "chroma": chroma}
+
+SHARES = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
+ASKED, READ, CHARACTERS = 500, 5, 300
+
+
+class Task(NamedTuple):
+    """Documents, and what is asked of them."""
+
+    keys: Float32  # (n, d)
+    queries: Float32  # (q, d)
+
+
+def promised(folder: Path, sets: Path) -> dict[str, dict[str, float]]:
+    """By set and by share that a filter leaves: the share of the ten nearest that was found."""
+    tasks = {"scifact": _judged, "conala": _judged, "goodbooks": _read}
+    figures = {}
+    for name, task in tasks.items():
+        progress(f"recall promised and found: {name}")
+        figures[name] = found(folder / name, task(data_set(sets, name)))
+    return figures
+
+
+def recall_ratios(figures: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The worst of what was found, less what was promised: at least -0.01."""
+    worst = min(share for each in figures.values() for share in each.values())
+    return {"recall_found_less_promised": round(worst - RECALL, 4)}
+
+
+def found(folder: Path, task: Task) -> dict[str, float]:
+    folder.mkdir(parents=True)
+    ids, known = np.arange(len(task.keys)), list[str]()
+    indexes = PublishedIndexes(folder, IndexOrigin("benchmark", "none", task.keys.shape[1], "raw"))
+    wanted = IndexTarget(RECALL, exact_below=1)
+    indexes.publish([KeyTable.of_keys(task.keys, ids, ids)], len(ids), 0, known.append, wanted)
+    loaded = indexes.load(lambda: Progress(len(ids), 0, known))
+    assert loaded is not None  # it was published just now
+    made, rng = loaded[0].vectors, np.random.default_rng(0)
+    by_share = {}
+    for share in SHARES:
+        allowed = rng.permutation(len(ids)) < max(1, round(share * len(ids)))
+        positions = made.search(task.queries, FETCHED, None if share == 1 else allowed).positions
+        by_share[f"{share:g}"] = _recall(task, positions, allowed)
+    return by_share
+
+
+def _recall(task: Task, positions: np.ndarray, allowed: Bool) -> float:
+    products = np.where(allowed, task.queries @ task.keys.T, -np.inf)
+    nearest = np.argsort(-products, axis=1)[:, : min(NEAREST, np.count_nonzero(allowed))]
+    shares = [np.isin(true, row).mean() for true, row in zip(nearest, positions, strict=True)]
+    return round(float(np.mean(shares)), 4)
+
+
+# -- the sets ------------------------------------------------------------------------------------
+
+
+def _judged(folder: Path) -> Task:
+    queries = read_queries(folder / "queries.jsonl")
+    asked = [str(queries[id]) for id in read_qrels(folder / "qrels" / "test.tsv")]
+    rows = map(json.loads, (folder / "corpus.jsonl").read_text().splitlines())
+    texts = [f"{row.get('title', '')} {row['text']}".strip() for row in rows]
+    return Task(_embedded(texts), load(DEFAULT).encode_queries(asked[:ASKED]))
+
+
+def _read(folder: Path) -> Task:
+    rows = [json.loads(line) for line in (folder / "books.jsonl").read_text().splitlines()]
+    keys = _embedded(f"{row['title']} {row['authors']} {' '.join(row['tags'])}" for row in rows)
+    places = {str(row["id"]): at for at, row in enumerate(rows)}
+    read: dict[str, list[int]] = {}
+    for line in (folder / "train.tsv").read_text().splitlines()[1:]:
+        user, item = line.split("\t")
+        read.setdefault(user, []).append(places[item])
+    means = np.stack([keys[each[:READ]].mean(axis=0) for each in islice(read.values(), ASKED)])
+    return Task(keys, means / np.linalg.norm(means, axis=1, keepdims=True))
+
+
+def _embedded(texts: Iterable[str]) -> Float32:
+    return load(DEFAULT).encode_documents([text[:CHARACTERS] for text in texts])
+
 
 KEYS, QUICK_KEYS = 1_000_000, 200_000
 PATH_SHARE = 10
@@ -86,7 +641,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     figures["attention"] = attention(vectors, held.queries)
     if not options.quick:
         figures["learned"] = learned(folder, options.sets, vectors, queries)
-        figures["recall"] = scale_recall.promised(folder, options.sets)
+        figures["recall"] = promised(folder, options.sets)
     if not options.alone:
         progress("hnswlib: building")
         figures["hnswlib"] = hnswlib(folder, vectors, tuning, held, quick=options.quick)
@@ -101,7 +656,7 @@ def _path(
     peers = options.peers.split(",") if options.peers else usual
     vectors = vectors[: len(vectors) // PATH_SHARE] if options.quick else vectors
     tuning, held = asked(vectors, queries[:: 5 if options.quick else 2])
-    return scale_path.whole_path(folder, vectors, tuning, held, ("ours", *peers))
+    return whole_path(folder, vectors, tuning, held, ("ours", *peers))
 
 
 def ratios(figures: dict) -> dict[str, float]:
@@ -115,14 +670,14 @@ def ratios(figures: dict) -> dict[str, float]:
     if "learned" in figures:
         learned = figures["learned"]
         found["learned_ndcg_over_embeddings"] = learned["ndcg"] / learned["ndcg_of_embeddings"]
-        found |= scale_recall.ratios(figures["recall"])
+        found |= recall_ratios(figures["recall"])
     if "hnswlib" in figures:
         peer = figures["hnswlib"]
         found |= {
             "qps_over_hnswlib": ours["queries_a_second"] / peer["queries_a_second"],
             "hnswlib_build_seconds_over_ours": peer["build_seconds"] / ours["build_seconds"],
             "bytes_over_hnswlib": ours["bytes_a_key"] / peer["bytes_a_key"],
-            **scale_path.ratios(figures["path"]),
+            **path_ratios(figures["path"]),
         }
         if "learned" in figures:
             quick = figures["learned"]["queries_a_second"]

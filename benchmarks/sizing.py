@@ -15,22 +15,325 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 from common import DATA, parser, progress, tell
-from scale_data import grown, real
-from sizing_model import GIB, Measured, Node, Plan, merged_recall, plan, slowest
+from scale import grown, real
+from scipy import stats
 
 from attend.core.arrays import KeyTable
 from attend.core.types import Float32, Float64, Int64
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes
 from attend.keys.choose import FETCHED, share_found
 from attend.keys.vectors import FlatVectors
+
+HOUR = 3600.0
+GIB = 2**30
+
+
+# -- merging ------------------------------------------------------------------------------------
+
+
+def merged_recall(by_rank: Sequence[float] | Float64, shards: int) -> float:
+    """The expected share of the k nearest that is among the best of what all shards list.
+
+    Keys are spread over shards at random, as a hash of the id spreads them. So of the g − 1 that
+    are nearer than the g-th nearest, B(g − 1, 1/n) lie on its shard and rank before it there. As a
+    shard misses its far neighbours more often than its near ones, and the k nearest of all are near
+    ones on every shard, the merged answer has more of them than any shard has of its own.
+
+    Args:
+        by_rank: (k,) how often a shard finds its own nearest, second nearest, …; 0 from the rank on
+            that it does not list.
+
+    >>> merged_recall([1.0] * 10, 16)
+    1.0
+    >>> round(merged_recall([1.0, 1.0] + [0.0] * 8, 16), 3)  # each shard lists two
+    0.962
+    """
+    found, k = np.asarray(by_rank, dtype=np.float64), len(by_rank)
+    before = np.arange(k)
+    # (g, j): the chance that the g-th nearest ranks j-th on its shard
+    chance = stats.binom.pmf(before[None, :], before[:, None], 1 / shards)
+    return float((chance @ found).mean())
+
+
+def slowest(latencies: Sequence[float] | Float64, shards: int, quantile: float) -> float:
+    """A quantile of the slowest of n shards whose latencies are those measured of one.
+
+    Where shards are slow independently, P(max ≤ t) = F(t)^n; the quantile q of the slowest is the
+    quantile q^(1/n) of one (Dean and Barroso 2013, "The tail at scale"). Queries that are hard are
+    so on every shard, for which this is an upper bound.
+
+    >>> slowest([1.0, 2.0, 3.0, 4.0], 1, 0.5)
+    2.0
+    """
+    return float(np.quantile(latencies, quantile ** (1 / shards), method="inverted_cdf"))
+
+
+# -- the plan -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, of keys with one width.
+
+    Attributes:
+        memory_bytes, disk_bytes: a key, in memory where it is searched and on disk.
+        segment_keys: how many keys a segment has, which is searched as one.
+        search_seconds: of one processor, for a search of one segment.
+        store_seconds: of one processor, to take in and index a million keys.
+        encoded_a_second: texts, on a machine of `encoder_cores`.
+        latencies: seconds of one search each, of one segment.
+    """
+
+    memory_bytes: float
+    disk_bytes: float
+    segment_keys: int
+    search_seconds: float
+    store_seconds: float
+    encoded_a_second: float
+    encoder_cores: int = 2
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine for searching. Of its memory a share is for keys: the rest is for what is fresh,
+    for a segment that is being replaced, and for the system."""
+
+    memory: float = 64 * GIB
+    cores: int = 16
+    share: float = 0.7
+
+
+class Plan(NamedTuple):
+    """What `keys` keys need, with `replicas` copies in memory."""
+
+    keys: int
+    replicas: int
+    memory: float
+    nodes_a_replica: int
+    shards: int
+    disk: float
+    searches_a_second: float
+    store_hours: float
+    encoding_hours: float
+
+
+CHANNEL_KEYS = 50_000_000
+"""A write channel's keys: its log is read again when its node is lost."""
+
+
+def plan(keys: int, measured: Measured, node: Node, replicas: int = 2) -> Plan:
+    """Nodes by memory; searches a second by the seconds that all processors together have.
+
+    A search reads every segment once, on one replica; a store keeps one copy on disk, for object
+    storage makes its own. Hours are those of one node; n nodes divide them by n.
+    """
+    memory = keys * measured.memory_bytes * replicas
+    nodes = math.ceil(memory / replicas / (node.memory * node.share))
+    segments = math.ceil(keys / measured.segment_keys)
+    return Plan(
+        keys,
+        replicas,
+        memory,
+        nodes,
+        max(2, math.ceil(keys / CHANNEL_KEYS)),
+        keys * measured.disk_bytes,
+        replicas * nodes * node.cores / (segments * measured.search_seconds),
+        keys / 1e6 * measured.store_seconds / node.cores / HOUR,
+        keys / measured.encoded_a_second * measured.encoder_cores / node.cores / HOUR,
+    )
+
+
+INSERTED = 5000
+"""Rows at once: 8 MB of 384 numbers each."""
+
+
+class Kind(NamedTuple):
+    """An index type of Milvus with its parameters, and how widely it may be searched."""
+
+    name: str
+    build: dict[str, int]
+    breadth: str | None
+    tried: tuple[int, ...] = (0,)
+
+
+KINDS = (
+    Kind("FLAT", {}, None),
+    Kind("IVF_SQ8", {"nlist": 1024}, "nprobe", (8, 16, 32, 64, 128, 256)),
+    Kind("HNSW", {"M": 16, "efConstruction": 200}, "ef", (16, 32, 48, 64, 96, 128, 192, 256)),
+)
+
+
+class Process:
+    """What one process and its children have used so far."""
+
+    def __init__(self, pid: int) -> None:
+        self._pids = [pid, *children(pid)]
+
+    def seconds(self) -> float:
+        ticks = 0
+        for pid in self._pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime, proc(5)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def resident(self) -> int:
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids]
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def measure(folder: Path, vectors: Float32, queries: Float32, recall: float) -> dict[str, Any]:
+    """Figures by index type, each with the narrowest search that reaches the recall."""
+    from tests.milvus.server import running
+
+    truth = FlatVectors(vectors).search(queries, NEAREST, None).positions
+    with running(folder) as server:
+        return {kind.name: of_kind(server, kind, vectors, queries, truth, recall) for kind in KINDS}
+
+
+def of_kind(
+    server: Any, kind: Kind, vectors: Float32, queries: Float32, truth: Int64,
+    recall: float,
+) -> dict[str, Any]:  # fmt: skip
+    from pymilvus import MilvusClient
+
+    progress(f"{kind.name}: {len(vectors)} keys in")
+    client, process = MilvusClient(server.address, timeout=600), Process(server.pid)
+    disk, started = used(server.folder / "data" / "data"), process.seconds()
+    clock = time.monotonic()
+    make(client, vectors.shape[1])
+    for rows in batches(vectors):
+        client.insert("sizing", rows)
+    client.flush("sizing")
+    stored, stored_clock = process.seconds() - started, time.monotonic() - clock
+    client.create_index("sizing", index_of(client, kind))
+    wait_for_index(client, len(vectors))
+    built = process.seconds() - started - stored
+    process = restarted(server)  # what was used for writing is not given back
+    before = process.resident()
+    client = MilvusClient(server.address, timeout=600)
+    load(client)
+    client.search("sizing", list(queries[:1]), limit=NEAREST)
+    loaded = process.resident() - before
+    figures = {
+        "keys": len(vectors),
+        "store_seconds": round(stored, 1),
+        "store_clock_seconds": round(stored_clock, 1),
+        "index_seconds": round(built, 1),
+        "memory_bytes_a_key": round(loaded / len(vectors)),
+        "disk_bytes_a_key": round((used(server.folder / "data" / "data") - disk) / len(vectors)),
+        **milvus_searched(client, process, kind, queries, truth, recall),
+    }
+    client.drop_collection("sizing")
+    client.close()
+    return figures
+
+
+def load(client: Any) -> None:
+    """Soon after a start there may be nobody yet to load it."""
+    from pymilvus import MilvusException
+
+    for _ in range(10):
+        try:
+            return client.load_collection("sizing")
+        except MilvusException as error:
+            progress(f"  again: {error.message}")
+            time.sleep(3)
+    raise SystemExit("The server did not load what it had stored.")
+
+
+def restarted(server: Any) -> Process:
+    server.kill()
+    server.start()
+    server.wait_until_ready(300)
+    return Process(server.pid)
+
+
+def make(client: Any, width: int) -> None:
+    from pymilvus import DataType
+
+    if client.has_collection("sizing"):
+        client.drop_collection("sizing")
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("key", DataType.INT64, is_primary=True)
+    schema.add_field("document", DataType.INT64)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
+    client.create_collection("sizing", schema=schema, num_shards=1)
+
+
+def index_of(client: Any, kind: Kind) -> Any:
+    params = client.prepare_index_params()
+    params.add_index("vector", index_type=kind.name, metric_type="IP", params=kind.build)
+    return params
+
+
+def batches(vectors: Float32) -> Iterator[list[dict[str, Any]]]:
+    for at in range(0, len(vectors), INSERTED):
+        block = vectors[at : at + INSERTED]
+        yield [
+            {"key": key, "document": key, "vector": each}
+            for key, each in enumerate(block, start=at)
+        ]
+
+
+def wait_for_index(client: Any, keys: int) -> None:
+    while int(client.describe_index("sizing", "vector")["indexed_rows"]) < keys:
+        time.sleep(0.5)
+
+
+def milvus_searched(
+    client: Any, process: Process, kind: Kind, queries: Float32, truth: Int64, recall: float
+) -> dict[str, Any]:
+    """The narrowest search that finds enough: queries one by one, as a service sends them."""
+    for breadth in kind.tried:
+        asked = {} if kind.breadth is None else {kind.breadth: breadth}
+        started, latencies, found = process.seconds(), [], []
+        for query in queries:
+            clock = time.perf_counter()
+            hits = client.search(
+                "sizing", [query], limit=NEAREST, search_params={"params": asked},
+                consistency_level="Eventually",
+            )[0]  # fmt: skip
+            latencies.append(time.perf_counter() - clock)
+            found.append(list(hits.ids))
+        share = np.mean([len({*a} & {*b}) for a, b in zip(found, truth.tolist(), strict=True)])
+        if share / NEAREST >= recall:
+            break
+    return {
+        **asked,
+        "recall": round(float(share / NEAREST), 4),
+        "seconds_a_search": round((process.seconds() - started) / len(queries), 6),
+        "latency_ms": {
+            str(q): round(float(np.quantile(latencies, q)) * 1000, 2) for q in (0.5, 0.95, 0.99)
+        },
+    }
+
+
+def used(folder: Path) -> int:
+    """Bytes of all files below a folder; some go while they are counted."""
+    found = 0
+    for path in folder.rglob("*"):
+        try:
+            found += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return found
+
 
 RECALL, NEAREST, WIDTH = 0.95, 10, 384
 QUERIES = 500
@@ -162,8 +465,6 @@ def published(folder: Path, vectors: Float32, tuning: Float32) -> Any:
 
 
 def of_milvus(pool: Float32, count: int) -> dict[str, Any]:
-    from sizing_milvus import measure
-
     vectors = np.concatenate(list(grown(pool, count, 0)))
     queries = next(grown(pool, QUERIES, 1))
     with tempfile.TemporaryDirectory() as folder:

@@ -16,12 +16,10 @@ from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import common
 import learning
 import learning_answers
-import learning_contest
-import learning_live
-import learning_no_answer
-import learning_rows
+import learning_ranking
 import learning_safety
 import learning_sets
 
@@ -47,9 +45,9 @@ def options(**changes: Any) -> learning_sets.Options:
     return replace(plain, **changes)
 
 
-def rows() -> list[learning_rows.Row]:
-    first = learning_rows.row_of("a.one", "one", Interval(0.5, 0.4, 0.6), [0.25, 0.75])
-    return [first.wanted(">=", 0.45), learning_rows.Row("a.two", "two", 3.0)]
+def rows() -> list[common.Row]:
+    first = common.row_of("a.one", "one", Interval(0.5, 0.4, 0.6), [0.25, 0.75])
+    return [first.wanted(">=", 0.45), common.Row("a.two", "two", 3.0)]
 
 
 # -- rows -----------------------------------------------------------------------------------
@@ -67,29 +65,29 @@ def test_a_row_says_what_was_asked_and_whether_it_holds() -> None:
 
 
 def test_an_interval_of_one_value_is_none() -> None:
-    row = learning_rows.row_of("a", "a", Interval(0.5, float("nan"), float("nan")))
+    row = common.row_of("a", "a", Interval(0.5, float("nan"), float("nan")))
     assert (row.low, row.high) == (None, None)
 
 
 def test_significance_decides_about_differences() -> None:
-    gain = learning_rows.Row("d", "d", 0.01)
-    assert learning_rows.ahead(gain, 0.04).holds is True
-    assert learning_rows.ahead(gain, 0.06).holds is False
+    gain = common.Row("d", "d", 0.01)
+    assert common.ahead(gain, 0.04).holds is True
+    assert common.ahead(gain, 0.06).holds is False
     loss = gain._replace(measured=-0.01)
-    assert learning_rows.ahead(loss, 0.01).holds is False
-    assert learning_rows.not_behind(loss, 0.06).holds is True
-    assert learning_rows.not_behind(loss, 0.04).holds is False
+    assert common.ahead(loss, 0.01).holds is False
+    assert common.not_behind(loss, 0.06).holds is True
+    assert common.not_behind(loss, 0.04).holds is False
 
 
 def test_results_are_read_again_without_its_half_written_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    results = learning_rows.Results(path, SETTING)
+    results = common.Results(path, SETTING)
     for row in rows():
         results.add("a", row)
     results.finish("a", [row.name for row in rows()])
     with path.open("a") as file:
         file.write('{"section": "b", "ro')
-    again = learning_rows.Results(path, SETTING)
+    again = common.Results(path, SETTING)
     assert again.rows == {row.name: row for row in rows()}
     assert again.finished == {"a": ["a.one", "a.two"]}
     assert again.measured("a.two") == 3.0
@@ -97,18 +95,18 @@ def test_results_are_read_again_without_its_half_written_line(tmp_path: Path) ->
 
 def test_results_go_on_after_a_half_written_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    learning_rows.Results(path, SETTING)
+    common.Results(path, SETTING)
     with path.open("a") as file:
         file.write('{"section": "b", "ro')
-    learning_rows.Results(path, SETTING).add("a", rows()[0])
-    assert list(learning_rows.Results(path, SETTING).rows) == ["a.one"]
+    common.Results(path, SETTING).add("a", rows()[0])
+    assert list(common.Results(path, SETTING).rows) == ["a.one"]
 
 
 def test_rows_of_another_setting_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    learning_rows.Results(path, SETTING)
+    common.Results(path, SETTING)
     with pytest.raises(SystemExit, match="name another file with --out"):
-        learning_rows.Results(path, {"quick": False})
+        common.Results(path, {"quick": False})
 
 
 # -- composition ----------------------------------------------------------------------------
@@ -119,14 +117,14 @@ def test_a_section_that_was_finished_is_not_measured_again(
 ) -> None:
     calls = []
 
-    def section(bench: learning_sets.Bench) -> Iterator[learning_rows.Row]:
+    def section(bench: learning_sets.Bench) -> Iterator[common.Row]:
         calls.append(bench)
         yield from rows()
 
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
     told = []
     for _ in range(2):
-        results = learning_rows.Results(tmp_path / "rows.jsonl", SETTING)
+        results = common.Results(tmp_path / "rows.jsonl", SETTING)
         bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), results)
         learning.measured(bench, "a", quiet=False)
         told.append(capsys.readouterr().out)
@@ -138,12 +136,12 @@ def test_a_section_that_was_finished_is_not_measured_again(
 def test_a_section_that_fails_leaves_the_others_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def section(bench: learning_sets.Bench) -> Iterator[learning_rows.Row]:
+    def section(bench: learning_sets.Bench) -> Iterator[common.Row]:
         yield rows()[0]
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
-    results = learning_rows.Results(None, SETTING)
+    results = common.Results(None, SETTING)
     bench = learning_sets.Bench(options(), learning_sets.Workshop(tmp_path), results)
     learning.measured(bench, "a", quiet=True)
     assert results.finished == {}
@@ -163,9 +161,9 @@ def test_what_is_left_out_is_what_was_asked_to_be() -> None:
 
 
 def test_ratios_need_both_sides() -> None:
-    results = learning_rows.Results(None, SETTING)
+    results = common.Results(None, SETTING)
     for name, value in {"conala.trained": 0.75, "conala.adapter": 0.5, "scifact.hybrid": 1}.items():
-        results.add("x", learning_rows.Row(name, name, value))
+        results.add("x", common.Row(name, name, value))
     assert learning.ratios(results) == {
         "ndcg_over_linear_adapter": 1.5,
         "ndcg_over_linear_adapter_conala": 1.5,
@@ -235,7 +233,7 @@ scores = st.lists(st.integers(0, 6).map(float), min_size=2, max_size=40).map(np.
 def test_the_area_is_that_of_scikit_learn(higher: Any, lower: Any) -> None:
     labels = np.repeat([1, 0], [len(higher), len(lower)])
     expected = roc_auc_score(labels, np.concatenate([higher, lower]))
-    assert learning_no_answer.auroc(higher, lower).mean == pytest.approx(expected)
+    assert learning_answers.auroc(higher, lower).mean == pytest.approx(expected)
 
 
 def test_the_interval_of_the_area_is_that_of_the_bootstrap() -> None:
@@ -245,7 +243,7 @@ def test_the_interval_of_the_area_is_that_of_the_bootstrap() -> None:
         (random.choice(higher, 300)[:, None] > random.choice(lower, 200)).mean()
         for _ in range(2000)
     ]
-    found = learning_no_answer.auroc(higher, lower)
+    found = learning_answers.auroc(higher, lower)
     assert found.low == pytest.approx(np.quantile(drawn, 0.025), abs=0.005)
     assert found.high == pytest.approx(np.quantile(drawn, 0.975), abs=0.005)
 
@@ -255,7 +253,7 @@ def test_rows_are_ranked_by_cosine() -> None:
     documents = random.normal(size=(7, 4)).astype(np.float32)
     asked = random.normal(size=(3, 4)).astype(np.float32)
     names = [f"d{at}" for at in range(7)]
-    ranked = learning_contest.by_rows(names, documents, ["a", "b", "c"], asked)
+    ranked = learning_sets.by_rows(names, documents, ["a", "b", "c"], asked)
     for id, query in zip("abc", asked, strict=True):
         cosines = [
             float(query @ each) / np.linalg.norm(query) / np.linalg.norm(each) for each in documents
@@ -287,7 +285,7 @@ def test_a_switch_is_met_by_right_answers_alone(vectors: Collection) -> None:
         parse(SearchRequest, {"query": {"vector": random.normal(size=8)}}) for _ in range(4)
     ]
     version = vectors.add_projection(turned)
-    switch = learning_live.switched(vectors, version, requests)
+    switch = learning_ranking.switched(vectors, version, requests)
     assert vectors.store.state().projection == version
     assert switch.searches > 0
     assert (switch.errors, switch.wrong) == (0, 0)
@@ -297,16 +295,16 @@ def test_a_switch_is_met_by_right_answers_alone(vectors: Collection) -> None:
 def test_documents_of_neither_version_are_wrong(vectors: Collection) -> None:
     answer = vectors.search({"vector": np.ones(8)})
     right = tuple(hit.id for hit in answer.hits)
-    met = learning_live.Met(0, 0.1, answer, None)
+    met = learning_ranking.Met(0, 0.1, answer, None)
     version = answer.projection
-    assert not learning_live._is_wrong(met, {version: [right]})
-    assert learning_live._is_wrong(met, {version: [right[::-1]]})
-    assert learning_live._is_wrong(met, {version + 1: [right]})
+    assert not learning_ranking._is_wrong(met, {version: [right]})
+    assert learning_ranking._is_wrong(met, {version: [right[::-1]]})
+    assert learning_ranking._is_wrong(met, {version + 1: [right]})
 
 
 def test_a_variant_differs_in_its_tuning_alone(vectors: Collection) -> None:
     first = vectors.store.projections()[0].version
-    changed = learning_contest.variant(vectors, first, examples=0.5, lexical=0.25)
+    changed = learning_sets.variant(vectors, first, examples=0.5, lexical=0.25)
     stored = vectors.store.version(changed)
     assert stored.weights == vectors.store.version(first).weights
     assert stored.tuning == {"examples": 0.5, "lexical": 0.25}

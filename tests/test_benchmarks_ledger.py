@@ -11,11 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import common
 import learning
-import learning_rows
 import learning_sets
 import ledger
-from learning_rows import Row
+from common import Row
 
 
 def test_the_table_has_the_last_reading_and_counts_all(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_only_readings_of_the_test_split_are_recorded(
 
     monkeypatch.setattr(learning, "SECTIONS", {"a": section})
     options = learning_sets.Options(True, rehearse, True, 1.0, range(1), 10, tmp_path)
-    results = learning_rows.Results(None, options.setting())
+    results = common.Results(None, options.setting())
     bench = learning_sets.Bench(options, learning_sets.Workshop(tmp_path), results)
     learning.measured(bench, "a", quiet=True)
     recorded = [(reading.row, reading.setting) for reading in ledger.readings(path)]

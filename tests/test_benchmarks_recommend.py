@@ -10,11 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-import recommend_films
-import recommend_peers
+import recommend
 import recommend_ratings
-import recommend_sets
-from simulated_ratings import simulated
+from recommend_ratings import simulated
 
 from attend.store import Interaction
 from tests.index.learning import sparse_of
@@ -36,13 +34,13 @@ def test_ease_is_a_ridge_regression_of_each_item_on_all_others(weight):
         items[others, item] = np.linalg.solve(x.T @ x + weight * np.eye(24), x.T @ y)
     scores = np.where(dense > 0, -np.inf, dense @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    np.testing.assert_array_equal(recommend_peers.ease(met, weight), expected)
+    np.testing.assert_array_equal(recommend.ease(met, weight), expected)
 
 
 def test_popularity_lists_what_most_met_and_the_user_did_not():
     met = drawn(1)
     counts = met.sum(axis=0)
-    for user, listed in enumerate(recommend_peers.popularity(met)):
+    for user, listed in enumerate(recommend.popularity(met)):
         own = set(met[[user]].indices.tolist())
         assert not own & set(listed.tolist())
         left = [at for at in np.argsort(-counts, kind="stable").tolist() if at not in own]
@@ -50,14 +48,14 @@ def test_popularity_lists_what_most_met_and_the_user_did_not():
 
 
 def test_settings_are_all_combinations():
-    assert list(recommend_peers.settings("popularity")) == [{}]
-    assert len(list(recommend_peers.settings("als"))) == 12
-    assert {"weight": 50.0} in list(recommend_peers.settings("ease"))
+    assert list(recommend.settings("popularity")) == [{}]
+    assert len(list(recommend.settings("als"))) == 12
+    assert {"weight": 50.0} in list(recommend.settings("ease"))
 
 
 def test_what_users_met_is_divided():
     met = [Interaction(f"u{user}", f"d{at}") for user in range(5) for at in range(2 * user)]
-    books = recommend_sets.Books([], met, [], ["d3"])
+    books = recommend.Books([], met, [], ["d3"])
     part = books.divided(seed=0)
     assert sorted([*part.train, *part.test]) == sorted(met)
     taken = [sum(each.user == f"u{user}" for each in part.test) for user in range(5)]
@@ -68,8 +66,8 @@ def test_what_users_met_is_divided():
 
 def test_histories_as_a_matrix():
     met = [Interaction("u", "b"), Interaction("v", "a"), Interaction("u", "a")]
-    books = recommend_sets.Books([{"id": "a"}, {"id": "b"}, {"id": "c"}], met, [], [])
-    found = recommend_sets.matrix_of(books)
+    books = recommend.Books([{"id": "a"}, {"id": "b"}, {"id": "c"}], met, [], [])
+    found = recommend.matrix_of(books)
     assert found.users == ["u", "v"]
     assert found.met.toarray().tolist() == [[1, 1, 0], [1, 0, 0]]
 
@@ -82,7 +80,7 @@ def test_cease_is_ease_with_a_row_for_each_word():
     np.fill_diagonal(items, 0)
     scores = np.where(met.toarray() > 0, -np.inf, met.toarray() @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    np.testing.assert_array_equal(recommend_peers.cease(met, words, 50.0, 5.0), expected)
+    np.testing.assert_array_equal(recommend.cease(met, words, 50.0, 5.0), expected)
 
 
 def test_words_rank_withheld_books_alone():
@@ -92,15 +90,15 @@ def test_words_rank_withheld_books_alone():
     among = np.arange(25) >= 12
     scores = met @ (words @ words.T).toarray()
     expected = np.argsort(-np.where(among & (met == 0), scores, -np.inf), kind="stable")[:, :5]
-    listed = recommend_peers.tf_idf(sparse_of(met), words, among)[:, :5]
+    listed = recommend.tf_idf(sparse_of(met), words, among)[:, :5]
     np.testing.assert_array_equal(listed, expected)
     dense = words.toarray()
-    kernel, items = dense @ dense.T, recommend_peers._regressed(met.T @ met, 100.0)
+    kernel, items = dense @ dense.T, recommend._regressed(met.T @ met, 100.0)
     shares = np.linalg.solve(kernel[:20, :20] + np.eye(20), kernel[:20, 20:])
     items[:, 20:] = items[:, :20] @ shares + 0.02 * kernel[:, 20:]
     scores = np.where(met > 0, -np.inf, met @ items)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    lifted = recommend_peers.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
+    lifted = recommend.lifted(sparse_of(met), words, 100.0, 1.0, 0.02)
     np.testing.assert_array_equal(lifted, expected)
 
 
@@ -127,13 +125,13 @@ def test_ratings_that_judge_are_of_another_seed_than_those_that_chose(monkeypatc
 
 def test_films_tell_a_title_and_genres_and_each_user_has_a_test():
     first, again, other = (
-        recommend_films.films(["A Title"], seed, quick=True)
-        for seed in (recommend_films.JUDGING, recommend_films.JUDGING, recommend_films.CHOOSING)
+        recommend.films_of(["A Title"], seed, quick=True)
+        for seed in (recommend.JUDGING, recommend.JUDGING, recommend.CHOOSING)
     )
     for document in first.documents:
         title, genres = document["text"].split("\n")
         assert title == "A Title"
-        assert 1 <= len(set(genres.split(", ")) & set(recommend_films.GENRES)) <= 3
+        assert 1 <= len(set(genres.split(", ")) & set(recommend.GENRES)) <= 3
     assert first == again
     assert first.train != other.train
     assert {each.user for each in first.test} == {each.user for each in first.train}

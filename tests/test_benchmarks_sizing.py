@@ -13,15 +13,15 @@ from tests.places import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import sizing_model
-from sizing_model import GIB, Measured, Node, merged_recall, plan, slowest
+import sizing
+from sizing import GIB, Measured, Node, merged_recall, plan, slowest
 
 K = 10
 DRAWS = 20_000
 
 
 def test_examples() -> None:
-    assert doctest.testmod(sizing_model).failed == 0
+    assert doctest.testmod(sizing).failed == 0
 
 
 FOUND = {
@@ -89,7 +89,7 @@ def test_a_plan_holds_its_keys_and_no_node_more_than_it_may(keys: int, replicas:
     assert keys * 2000 <= room
     assert made.nodes_a_replica == 1 or keys * 2000 > room - node.memory * node.share
     assert made.memory == replicas * keys * 2000
-    assert made.shards * sizing_model.CHANNEL_KEYS >= keys
+    assert made.shards * sizing.CHANNEL_KEYS >= keys
     # Processor seconds of all searches in a second: no more than there are.
     used = made.searches_a_second * math.ceil(keys / 250_000) * 0.002
     assert used == pytest.approx(replicas * made.nodes_a_replica * node.cores)
