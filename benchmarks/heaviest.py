@@ -3,9 +3,9 @@
     python benchmarks/heaviest.py [--quick] [--json] [--only NAME,…] [--folder DATA] [--texts]
 
 The routes and their limits are those of the OpenAPI document. For each, a search changes one
-field of a request after the other, and keeps what makes the answer take more memory or time
-Then 30 of the heaviest requests are sent at once, each on a connection
-of its own, while another client goes on with a small search and a health check.
+field of a request after the other, and keeps what makes the answer take more memory or time.
+Then 30 of the heaviest requests are sent at once, each on a connection of its own, while another
+client goes on with a small search and a health check.
 
 - `mebibytes`: the most memory of the server's processes meanwhile, above an idle server.
 - `longest_s`: from the last byte of a request to the first byte of its answer.

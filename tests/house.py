@@ -50,16 +50,28 @@ IGNORED = frozenset(
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+PUBLIC_OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
+"""Names of named tuples that begin with an underscore so that no field is called so."""
+
+
 @dataclass
 class Shape:
-    """Measures of one package folder, `index` or `service`."""
+    """Measures of one folder of packages, `index` or `service`.
+
+    Attributes:
+        rooms: code lines by folder, such as `attend/store`.
+        carriers: named tuples and data classes.
+        private: names with an underscore that a module uses and does not define.
+    """
 
     files: int = 0
     code_lines: int = 0
+    rooms: Counter[str] = field(default_factory=Counter)
+    carriers: list[str] = field(default_factory=list)
+    private: list[str] = field(default_factory=list)
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     long_modules: list[str] = field(default_factory=list)
     long_functions: list[str] = field(default_factory=list)
-    long_signatures: list[str] = field(default_factory=list)
     poor_docstrings: list[str] = field(default_factory=list)
     vague: Counter[str] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -70,15 +82,19 @@ def shape(top: str) -> Shape:
     """Return the measures of all modules below a folder of the project."""
     measures = Shape()
     for path in sorted((ROOT / top).rglob("*.py")):
-        _measure(measures, path)
+        _measure(measures, path, top)
     return measures
 
 
-def _measure(measures: Shape, path: Path) -> None:
+def _measure(measures: Shape, path: Path, top: str) -> None:
     source, name = path.read_text(), str(path.relative_to(ROOT))
     tree = ast.parse(source)
     measures.files += 1
-    measures.code_lines += len(_code_lines(source, tree))
+    lines = len(_code_lines(source, tree))
+    measures.code_lines += lines
+    package, *inner = path.relative_to(ROOT / top).parts[:-1] or [""]
+    measures.rooms["/".join([package, *inner[:1]])] += lines
+    measures.private += _private_names(tree, name)
     if source.count("\n") > 700:
         measures.long_modules.append(name)
     for mechanism, pattern in PATTERNS.items():
@@ -87,6 +103,10 @@ def _measure(measures: Shape, path: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             measures.classes[node.name].append(name)
+            if any("NamedTuple" in ast.unparse(base) for base in node.bases) or any(
+                "dataclass" in ast.unparse(decorator) for decorator in node.decorator_list
+            ):
+                measures.carriers.append(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             measures.vague[node.id] += node.id in VAGUE
         elif isinstance(node, Function):
@@ -98,11 +118,29 @@ def _measure_function(measures: Shape, node: Function, name: str) -> None:
     lines = _length(node) - (_length(node.body[0]) if docstring else 0)
     if lines > 60:
         measures.long_functions.append(name)
-    arguments = node.args
-    if len(arguments.args) + len(arguments.kwonlyargs) + len(arguments.posonlyargs) > 7:
-        measures.long_signatures.append(name)
     if docstring and POOR_START.match(docstring):
         measures.poor_docstrings.append(name)
+
+
+def _private_names(tree: ast.AST, name: str) -> Iterator[str]:
+    """Yield where a module uses a name with an underscore that it does not define."""
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+    for node in ast.walk(tree):
+        used = []
+        if isinstance(node, ast.Attribute):
+            used = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            used = [alias.name for alias in node.names]
+        for each in used:
+            if re.match("_[^_]", each) and each not in own | PUBLIC_OF_TUPLES:
+                yield f"{name}:{node.lineno} {each}"
 
 
 def _length(node: ast.stmt) -> int:
@@ -135,7 +173,10 @@ if __name__ == "__main__":
         print(f"{folder}: {result.files} files, {result.code_lines} lines of code")
         print(f"  modules over 700 lines: {result.long_modules}")
         print(f"  functions over 60 lines: {result.long_functions}")
-        print(f"  functions with over 7 parameters: {result.long_signatures}")
+        print(f"  carriers: {len(result.carriers)}")
+        print(f"  names with an underscore of other modules: {len(result.private)}")
         print(f"  docstrings with a poor start: {len(result.poor_docstrings)}")
         print(f"  assignments to vague names: {result.vague.total()}")
+        for room, lines in sorted(result.rooms.items()):
+            print(f"    {room:<28} {lines:>6}")
         print(f"  places: { {name: len(where) for name, where in result.places.items()} }")
