@@ -6,16 +6,12 @@ import doctest
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 
 import attend
-from attend.api import keywords
-from attend.api.documents import CollectionSettings
-from attend.api.learning import TrainRequest
-from attend.api.recommend import RecommendRequest
-from attend.api.search import SearchRequest
+from tests import keywords
 
 CLASSES = (attend.Answer, attend.Collection, attend.Data, attend.Document, attend.Hit)
 
@@ -70,27 +66,8 @@ def test_a_public_name_has_an_example_that_runs(name: str, world: dict[str, Any]
     assert failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize(
-    ("declared", "model", "others"),
-    [
-        (keywords.SearchKeywords, SearchRequest, {"query"}),
-        (keywords.RecommendKeywords, RecommendRequest, {"target"}),
-        (keywords.CollectionKeywords, CollectionSettings, set()),
-        (keywords.TrainKeywords, TrainRequest, set()),
-    ],
-)
-def test_keywords_are_the_fields_of_the_model(declared: Any, model: Any, others: set[str]) -> None:
-    hints = get_type_hints(declared)
-    assert set(hints) | others == set(model.model_fields)
-    for name, hint in hints.items():
-        assert choices(hint) == choices(model.model_fields[name].annotation), name
-
-
-def choices(annotation: Any) -> set[Any]:
-    """Return the literals anywhere in a type."""
-    if get_origin(annotation) is Literal:
-        return set(get_args(annotation))
-    return {choice for part in get_args(annotation) for choice in choices(part)}
+def test_keywords_are_the_fields_of_the_models() -> None:
+    assert keywords.FILE.read_text() == keywords.stub(), "run `python -m tests.keywords`"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from flask import request
 from werkzeug.exceptions import BadRequest, UnsupportedMediaType
 
 from attend.api.base import Request, parse
-from attend.api.upsert import ArrowDocuments
+from attend.api.documents import ArrowDocuments
 from attend.core.errors import InvalidRequest
 from attend_service.security.limits import check_brackets, check_depth
 from attend_service.security.memory import need_memory, parsed_size

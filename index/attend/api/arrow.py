@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import compute, types
 
 from attend.api.base import MAX_DOCUMENTS, parse
-from attend.api.upsert import DocumentRequest, located
+from attend.api.documents import DocumentRequest, located
 from attend.core.errors import InvalidRequest
 from attend.core.types import WHOLE, Document, Json, Vectors
 from attend.source.tables import converter, holds_bytes, whole_microseconds

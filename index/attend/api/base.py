@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
@@ -44,6 +44,7 @@ MAX_WIDTH = 65_536
 MAX_DETAILS = 100
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,62}$"
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="Request")
 
 
@@ -347,3 +348,30 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def keywords_of(model: type[Request]) -> Callable[[Method], Method]:
+    """Let a method show the fields of a model in its signature, with their defaults.
+
+    For `help` and for notebooks, which read the signature as the program runs.
+    """
+
+    def decorate(method: Method) -> Method:
+        signature = inspect.signature(method)
+        before = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        names = {parameter.name for parameter in before}
+        keywords = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=[] if field.is_required() or field.default_factory else field.default,
+                annotation=field.annotation,
+            )
+            for name, field in model.model_fields.items()
+            if name not in names
+        ]
+        shown = signature.replace(parameters=[*before, *keywords])
+        method.__signature__ = shown  # type: ignore[attr-defined]
+        return method
+
+    return decorate

@@ -30,7 +30,7 @@ from attend.api.base import (
     UserId,
     WrongField,
 )
-from attend.api.queries import AnyQuery, Query
+from attend.api.search import AnyQuery, Query
 from attend.core.types import MAX_WEIGHT, Example
 from attend.store.records import Interaction, StoredExample
 

@@ -22,7 +22,7 @@ from attend.api.base import (
     WrongField,
     check_one,
 )
-from attend.api.queries import Query
+from attend.api.search import Query
 
 MAX_HISTORY = 100_000
 """Entries of one history; of more than `MAX_USED` the heaviest and latest are used."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from attend.api.answers import Answer, Matrix, Predicted, Recommended
-from attend.api.base import ABSENT, parse
+from attend.api.base import ABSENT, keywords_of, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
-from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords, keywords_of
 from attend.api.learning import TrainRequest
 from attend.api.recommend import RecommendRequest
 from attend.api.search import MAX_BATCH, SearchRequest
@@ -38,6 +37,9 @@ from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes, with_value
 from attend.training import train
+
+if TYPE_CHECKING:
+    from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords
 
 CHARACTERS = 100
 """Characters of text that cost about what searching for one more query does."""

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attend import encoder as encoders
 from attend.api.answers import AcrossAnswer
-from attend.api.base import DEFAULT_COLLECTION, parse
+from attend.api.base import DEFAULT_COLLECTION, keywords_of, parse
 from attend.api.documents import CollectionSettings
-from attend.api.keywords import CollectionKeywords, SearchKeywords, keywords_of
 from attend.api.search import AcrossRequest, SearchRequest
 from attend.collection.aliases import AliasedCollections, check_name
 from attend.collection.collection import Collection
@@ -31,6 +30,9 @@ from attend.engines import engine_of, is_address
 from attend.engines.engine import Capabilities
 from attend.search.several import merged_answer
 from attend.values import parse_type
+
+if TYPE_CHECKING:
+    from attend.api.keywords import CollectionKeywords, SearchKeywords
 
 __all__ = ["DEFAULT_COLLECTION", "Data"]
 

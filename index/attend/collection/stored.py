@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from attend.api.answers import Facets
 from attend.api.base import MAX_DOCUMENTS, parse
-from attend.api.documents import CollectionInfo, SettingsChange, UpdateRequest, Written
-from attend.api.upsert import Documents
+from attend.api.documents import CollectionInfo, Documents, SettingsChange, UpdateRequest, Written
 from attend.attention import default_scale
 from attend.collection.versioned import VersionedCollection
 from attend.core.errors import AttendError, EncoderMismatch, InvalidRequest, UnknownDocument

@@ -13,10 +13,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from attend.api.answers import Answer
-from attend.api.map import KeyMap, MapPoint, MapQuery, Place
-from attend.api.queries import Query
-from attend.api.search import MapRequest
+from attend.api.answers import Answer, KeyMap, MapPoint, MapQuery, Place
+from attend.api.search import MapRequest, Query
 from attend.collection.collection import Collection
 from attend.collection.versions import Version
 from attend.core.arrays import KeyTable

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attend.api.queries import Query, QueryPart
-from attend.api.search import SearchRequest
+from attend.api.search import Query, QueryPart, SearchRequest
 from attend.core.arrays import locate, top, unit
 from attend.core.errors import InvalidRequest, KeylessDocuments, UnknownDocument
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tuning

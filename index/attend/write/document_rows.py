@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from attend.api.base import parse
-from attend.api.upsert import DocumentRequest
+from attend.api.documents import DocumentRequest
 from attend.core.errors import InvalidRequest
 from attend.core.types import Document
 from attend.source import Row, RowItem, RowProblem, Source

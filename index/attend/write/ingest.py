@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attend.api.base import MAX_DETAILS, MAX_TEXT, parse
-from attend.api.documents import Written
-from attend.api.upsert import DocumentRequest, Documents, located
+from attend.api.documents import DocumentRequest, Documents, Written, located
 from attend.core.errors import InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import WHOLE, Document, Float32, Json, OnStage, id_fault

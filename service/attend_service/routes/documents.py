@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Response
 
 from attend.api.documents import (
+    ArrowDocuments,
     Deleted,
     DeletionRequest,
     DocumentAnswer,
@@ -14,9 +15,9 @@ from attend.api.documents import (
     ListingRequest,
     ReadRequest,
     UpdateRequest,
+    UpsertRequest,
     Written,
 )
-from attend.api.upsert import ArrowDocuments, UpsertRequest
 from attend.core.errors import UnknownDocument
 from attend.store import StoredDocument
 from attend_service.context import collection_of

@@ -10,9 +10,8 @@ from typing import Any
 from flask import Response
 
 from attend import Collection
-from attend.api.answers import AcrossAnswer, Answer, Matrix
+from attend.api.answers import AcrossAnswer, Answer, KeyMap, Matrix
 from attend.api.base import Reply, parse
-from attend.api.map import KeyMap
 from attend.api.search import AcrossRequest, BatchRequest, MapRequest, PlainSearch, SearchRequest
 from attend.core.errors import AttendError, InvalidRequest, OverTime
 from attend.measure.map import chart

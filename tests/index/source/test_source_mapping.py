@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attend.api.base import parse
-from attend.api.upsert import DocumentRequest
+from attend.api.documents import DocumentRequest
 from attend.core.errors import InvalidRequest, SourceError
 from attend.source import FieldMap, Row, RowProblem, describe, documents, guess, open_source, sample
 from attend.source.cells import as_vector, document_id, scalar
