@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from flask import Response, current_app, g, render_template, request
@@ -45,7 +45,6 @@ MAX_ERRORS = 100
 """Details in a problem: a batch can have thousands of wrong fields, and a hundred suffice."""
 
 
-@dataclass(slots=True)
 class FieldError(Reply):
     """One field that is wrong."""
 
@@ -53,7 +52,6 @@ class FieldError(Reply):
     reason: str
 
 
-@dataclass(slots=True)
 class ProblemDetails(Reply):
     """An error as RFC 9457 describes it."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from html import escape
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -121,7 +121,6 @@ def _text_of(hit: Any) -> str:
     return text or (json.dumps(hit.payload, default=str) if hit.payload else "")
 
 
-@dataclass(slots=True)
 class Highlight(Reply):
     """The passage that matched."""
 
@@ -139,7 +138,6 @@ Calibrated: TypeAlias = Literal["collection", "examples"] | None
 """Where a confidence comes from."""
 
 
-@dataclass(slots=True)
 class AttendedShare(Reply):
     """The share of the softmax over all documents that falls to the attended ones.
 
@@ -151,7 +149,6 @@ class AttendedShare(Reply):
     high: float
 
 
-@dataclass(slots=True)
 class Weighing(Reply):
     """The numbers that turn logits into weights: enough to repeat the calculation elsewhere.
 
@@ -173,7 +170,6 @@ class Weighing(Reply):
     no-answer score."""
 
 
-@dataclass(slots=True)
 class MemoryShare(Reply):
     """A stored question that moved a query towards its relevant documents."""
 
@@ -184,7 +180,6 @@ class MemoryShare(Reply):
     """Of the attention over stored questions; what is missing from one moves nothing."""
 
 
-@dataclass(slots=True)
 class Hit(Reply):
     """One attended document; the weights of all attended documents sum to one, or where a training
     has fitted a no-answer score to `confidence`.
@@ -229,7 +224,6 @@ class Hit(Reply):
         return hits_table([self], hit_line(self))
 
 
-@dataclass(slots=True)
 class FacetValue(Reply):
     """A value, and the number of documents that have it."""
 
@@ -237,7 +231,6 @@ class FacetValue(Reply):
     documents: int
 
 
-@dataclass(slots=True)
 class Facet(Reply):
     """The values of one field; a list counts once for each of its different values."""
 
@@ -253,7 +246,6 @@ Facets = Mapping[str, Facet]
 """By field."""
 
 
-@dataclass(slots=True)
 class ValueShare(Reply):
     """One of the values with the highest weights."""
 
@@ -262,7 +254,6 @@ class ValueShare(Reply):
     weight: float
 
 
-@dataclass(slots=True)
 class NearestValue(Reply):
     """The stored document whose value is nearest to a blended vector."""
 
@@ -272,7 +263,6 @@ class NearestValue(Reply):
     distance: float
 
 
-@dataclass(slots=True)
 class ValueAnswer(Reply):
     """The value that documents give together; its keys are always the same, and null where one does
     not apply to the type of the values. In Python it is a plain dictionary."""
@@ -302,7 +292,6 @@ class ValueAnswer(Reply):
     """Why there is no answer."""
 
 
-@dataclass(slots=True)
 class Answer(Reply):
     """The answer to one query: documents by attention, and the value that they give together.
 
@@ -367,7 +356,6 @@ class Answer(Reply):
         return hits_table(self.hits, repr(self))
 
 
-@dataclass(slots=True)
 class Matrix(Reply):
     """Whole matrices of attention: q queries over n documents, H heads."""
 
@@ -383,14 +371,12 @@ class Matrix(Reply):
     projection: int
 
 
-@dataclass(slots=True, repr=False)
-class CollectionHit(Hit):
+class CollectionHit(Hit, repr=False):
     """A hit of one of several collections; its weight is a share of all their attention."""
 
     collection: str = field(kw_only=True)
 
 
-@dataclass(slots=True)
 class AcrossAnswer(Reply):
     """The answer of several collections, merged by weight where their logits have one scale.
 
@@ -420,7 +406,6 @@ class AcrossAnswer(Reply):
         return "".join(answer._repr_html_() for answer in self.answers.values())
 
 
-@dataclass(slots=True)
 class Recommendation(Reply):
     """One recommended document."""
 
@@ -449,7 +434,6 @@ class Recommendation(Reply):
         return hits_table([self], hit_line(self))
 
 
-@dataclass(slots=True)
 class RecommendAnswer(Reply):
     """The recommended documents (`hits`), or the predictions for the targets (`predictions`)."""
 
@@ -464,7 +448,6 @@ class RecommendAnswer(Reply):
     took_ms: float
 
 
-@dataclass(slots=True)
 class Recommended(RecommendAnswer):
     """The documents recommended to a user."""
 
@@ -482,7 +465,6 @@ class Recommended(RecommendAnswer):
         return hits_table(self.hits, repr(self))
 
 
-@dataclass(slots=True)
 class Predicted(RecommendAnswer):
     """The predicted values of some targets for a user."""
 
@@ -509,7 +491,6 @@ class Predicted(RecommendAnswer):
 Place = tuple[float, float]
 
 
-@dataclass(slots=True)
 class MapPoint(Reply):
     """A document on a map, at the mean of its keys."""
 
@@ -524,7 +505,6 @@ class MapPoint(Reply):
     payload: Mapping[str, Any]
 
 
-@dataclass(slots=True)
 class MapQuery(Reply):
     """The place of the query among the keys, now and under the version before."""
 
@@ -532,7 +512,6 @@ class MapQuery(Reply):
     was: Place | None
 
 
-@dataclass(slots=True)
 class KeyMap(Reply):
     """The keys in two dimensions: a sample of the documents, and all that the query attends to."""
 

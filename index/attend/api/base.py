@@ -6,10 +6,11 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field as DataclassField
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 from pydantic import (
@@ -157,10 +158,10 @@ def _docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
         if not isinstance(kind, ast.ClassDef):
             continue
         texts[kind.name] = {}
-        for field, text in pairwise(kind.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+        for entry, text in pairwise(kind.body):
+            if isinstance(entry, ast.AnnAssign) and isinstance(text, ast.Expr):
                 docstring = inspect.cleandoc(ast.literal_eval(text.value))
-                texts[kind.name][ast.unparse(field.target)] = docstring
+                texts[kind.name][ast.unparse(entry.target)] = docstring
     return texts
 
 
@@ -168,18 +169,22 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 """Stands for a value that was not requested, where null would be a value."""
 
 
+@dataclass_transform(field_specifiers=(field,))
 class Reply:
-    """Base of all answers: dataclasses, which become JSON and OpenAPI schemas as they are.
+    """Base of all answers: its subclasses are dataclasses, which become JSON and OpenAPI schemas.
 
     A field with the default None is left out of the JSON while it is None; the others are always
     there, also as null.
     They are not frozen: a frozen one takes six times as long to make, and a page has thousands.
     """
 
-    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", use_attribute_docstrings=True
     )
+
+    def __init_subclass__(cls, *, repr: bool = True) -> None:
+        dataclass(repr=repr)(cls)
 
     def json(self) -> dict[str, Any]:
         """Return plain data, as the service sends it.
@@ -202,8 +207,7 @@ def json_fields(reply: Any) -> dict[str, Any]:
 @cache
 def _omitted(kind: type[Reply]) -> list[tuple[str, object]]:
     """Return the names of a reply's fields with the value that its JSON leaves out."""
-    own_fields = fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
-    return [(field.name, None if field.default is None else ABSENT) for field in own_fields]
+    return [(item.name, None if item.default is None else ABSENT) for item in fields(kind)]
 
 
 def _plain(value: object) -> object:

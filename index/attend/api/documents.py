@@ -274,7 +274,6 @@ class AliasRequest(Request):
     collection: str = Field(pattern=NAME_PATTERN, examples=["books"])
 
 
-@dataclass(slots=True)
 class CollectionSummary(Reply):
     """A collection in a list."""
 
@@ -284,7 +283,6 @@ class CollectionSummary(Reply):
     encoder: str | None
 
 
-@dataclass(slots=True)
 class UnopenedCollection(Reply):
     """A collection that cannot be opened, with the name of the error."""
 
@@ -292,14 +290,12 @@ class UnopenedCollection(Reply):
     error: str
 
 
-@dataclass(slots=True)
 class CollectionList(Reply):
     """All collections that the key may see."""
 
     collections: Sequence[CollectionSummary | UnopenedCollection]
 
 
-@dataclass(slots=True)
 class CollectionInfo(Reply):
     """A collection in figures."""
 
@@ -337,7 +333,6 @@ class CollectionInfo(Reply):
     """The features that the engine supports."""
 
 
-@dataclass(slots=True)
 class Written(Reply):
     """The result of a write, in documents."""
 
@@ -354,7 +349,6 @@ class Written(Reply):
         return Written(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
-@dataclass(slots=True)
 class DocumentAnswer(Reply):
     """A document as stored, without its vectors."""
 
@@ -364,7 +358,6 @@ class DocumentAnswer(Reply):
     payload: Mapping[str, Any]
 
 
-@dataclass(slots=True)
 class DocumentPage(Reply):
     """A page of documents."""
 
@@ -377,7 +370,6 @@ class DocumentPage(Reply):
     """If none matches: fields of the filter that no document has."""
 
 
-@dataclass(slots=True)
 class FacetsAnswer(Reply):
     """The most frequent values by field."""
 
@@ -386,14 +378,12 @@ class FacetsAnswer(Reply):
     """The number of documents that match."""
 
 
-@dataclass(slots=True)
 class Deleted(Reply):
     """The number of entries that were deleted; unknown ones are not counted."""
 
     deleted: int
 
 
-@dataclass(slots=True)
 class AliasInfo(Reply):
     """An alias and its collection."""
 
@@ -401,14 +391,12 @@ class AliasInfo(Reply):
     collection: str
 
 
-@dataclass(slots=True)
 class AliasList(Reply):
     """All aliases that the key may see."""
 
     aliases: Sequence[AliasInfo]
 
 
-@dataclass(slots=True)
 class Restored(Reply):
     """The figures of a restored collection, and the time of its snapshot."""
 

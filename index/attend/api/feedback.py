@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 import numpy as np
@@ -172,7 +172,6 @@ class InteractionDeletion(Request):
         return self
 
 
-@dataclass(slots=True)
 class FeedbackAdded(Reply):
     """The result of adding feedback."""
 
@@ -185,7 +184,6 @@ class FeedbackAdded(Reply):
     """The number of different queries among those sent; only the command line gives it."""
 
 
-@dataclass(slots=True)
 class FeedbackPage(Reply):
     """The number of stored judgements, and some of them if requested, the newest first."""
 
@@ -199,7 +197,6 @@ class FeedbackPage(Reply):
     """The `before` of the next page; null on the last, and absent where `limit` is 0."""
 
 
-@dataclass(slots=True)
 class InteractionsAdded(Reply):
     """The result of adding interactions."""
 
@@ -213,7 +210,6 @@ class InteractionsAdded(Reply):
     """Numbers from here up are likes, by what was set or by the data; null: all above zero are."""
 
 
-@dataclass(slots=True)
 class InteractionEntry(Reply):
     """One stored interaction."""
 
@@ -225,7 +221,6 @@ class InteractionEntry(Reply):
     """Seconds since 1970."""
 
 
-@dataclass(slots=True)
 class InteractionsAnswer(Reply):
     """A page of interactions; the counts are of all that are stored."""
 

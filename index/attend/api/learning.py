@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -110,7 +109,6 @@ class CompareRequest(Request):
     """The measure by which gains are told."""
 
 
-@dataclass(slots=True)
 class ProjectionList(Reply):
     """All versions, with the heads of their reports."""
 
@@ -121,21 +119,18 @@ class ProjectionList(Reply):
     projections: Sequence[StoredProjection]
 
 
-@dataclass(slots=True)
 class Activated(Reply):
     """The version that answers from now on."""
 
     active: int
 
 
-@dataclass(slots=True)
 class RolledBack(Reply):
     """The version that answers again; 0 is the untrained one."""
 
     projection: int
 
 
-@dataclass(slots=True)
 class Bin(Reply):
     """The number of confidences in [low, high), their mean, and the share that was correct.
 
@@ -150,7 +145,6 @@ class Bin(Reply):
     observed: float | None
 
 
-@dataclass(slots=True)
 class Reliability(Reply):
     """Bins of equal width over [0, 1], and the expected calibration error over them."""
 
@@ -158,7 +152,6 @@ class Reliability(Reply):
     ece: float
 
 
-@dataclass(slots=True)
 class ComparedVersion(Reply):
     """One of two versions."""
 
@@ -172,7 +165,6 @@ class ComparedVersion(Reply):
     `confidence`, against the share of queries with a relevant document ranked."""
 
 
-@dataclass(slots=True)
 class Difference(Reply):
     """A mean difference, its 95 % interval (null of one query), and the p-value of none."""
 
@@ -181,7 +173,6 @@ class Difference(Reply):
     p: float
 
 
-@dataclass(slots=True)
 class RankedDocument(Reply):
     """A document's id, the beginning of its text, and its grade (null: not judged)."""
 
@@ -190,7 +181,6 @@ class RankedDocument(Reply):
     grade: float | None
 
 
-@dataclass(slots=True)
 class QueryDifference(Reply):
     """One query's measure and its first documents, before and after."""
 
@@ -204,7 +194,6 @@ class QueryDifference(Reply):
     documents_after: Sequence[RankedDocument]
 
 
-@dataclass(slots=True)
 class ComparisonAnswer(Reply):
     """Two versions on the same judged queries; every difference and gain is after less before."""
 

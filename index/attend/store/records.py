@@ -130,7 +130,6 @@ class VersionDetails(TypedDict, total=False):
     activate: bool
 
 
-@dataclass(slots=True)
 class StoredProjection(Reply):
     """A row of the table of projections, without its weights.
 
@@ -219,7 +218,6 @@ class NewExample(NamedTuple):
     source: str = "given"
 
 
-@dataclass(slots=True)
 class StoredExample(Reply):
     """An example as it was added; `query` is None for a vector."""
 

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +60,6 @@ class QueueFull(Exception):
     """As many jobs wait as the limit allows."""
 
 
-@dataclass(slots=True)
 class JobProgress(Reply):
     """The progress of a job."""
 
@@ -71,7 +70,6 @@ class JobProgress(Reply):
     """One sentence for people."""
 
 
-@dataclass(slots=True)
 class JobSummary(Reply):
     """A training in a list of jobs. Times are UTC, in ISO 8601."""
 
@@ -84,7 +82,6 @@ class JobSummary(Reply):
     finished: str | None
 
 
-@dataclass(slots=True)
 class Job(JobSummary):
     """A training with its request and its result."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flask import Response, url_for
@@ -62,7 +62,6 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-@dataclass(slots=True)
 class JobList(Reply):
     """The jobs, the newest first; the last hundred finished ones stay in the list."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Response
@@ -25,14 +24,12 @@ from attend_service.security.limits import MAX_BATCH_BODY
 operations = Operations("Search")
 
 
-@dataclass(slots=True)
 class FailedSearch(Reply):
     """A search of a batch that has no answer; the others have theirs."""
 
     error: ProblemDetails
 
 
-@dataclass(slots=True)
 class BatchAnswers(Reply):
     """The answers in the order of the searches."""
 

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,14 +53,12 @@ _snapshots = threading.BoundedSemaphore(MAX_SNAPSHOTS)
 _describing = threading.Lock()
 
 
-@dataclass(slots=True)
 class Health(Reply):
     """The process is alive."""
 
     status: str
 
 
-@dataclass(slots=True)
 class ReadinessAnswer(Reply):
     """The state of the server; `failed` names collections that cannot be opened, with the error,
     and `rebuilt` those whose index was damaged, and was built again since they were opened."""
