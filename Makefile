@@ -62,7 +62,7 @@ $(VENV)/installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-$(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt requirements-documents.txt $(VENV)/installed
+$(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt requirements-documents.txt requirements-plots.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
 

@@ -31,9 +31,14 @@ def pins(text: str) -> dict[str, str]:
 DIRECT, BROUGHT = (ROOT / "requirements.txt").read_text().split("\n# What those bring")
 OPTIONALLY = "\n".join(
     (ROOT / f"requirements-{extra}.txt").read_text().split("\n# What it brings")[0]
-    for extra in ("milvus", "documents")
+    for extra in ("milvus", "documents", "plots")
 )
-OPTIONAL = {"pymilvus": "pymilvus", "grpc": "grpcio", "markitdown": "markitdown"}
+OPTIONAL = {
+    "pymilvus": "pymilvus",
+    "grpc": "grpcio",
+    "markitdown": "markitdown",
+    "matplotlib": "matplotlib",
+}
 """By module, the packages that need not be installed."""
 PINNED = pins(DIRECT) | pins(BROUGHT.split("\n", 1)[1])
 

@@ -39,7 +39,7 @@ from attend.measure.interactions import (
     read_ids,
 )
 from attend.measure.interactions import evaluate as evaluate_recommendations
-from attend.measure.plots import draw
+from attend.measure.plots import check_installed, draw
 from attend.measure.rankings import (
     MEASURES,
     Qrels,
@@ -131,6 +131,8 @@ def evaluate_command(target: Target, **options: Any) -> None:
     files = take(EvaluationFiles, options)
     versions, options = options.pop("versions"), present(options)
     _check_options(files, interactions, versions, options)
+    if files.plots is not None:
+        check_installed()
     collection = target.collection()
     if interactions:
         result, text = _evaluate_recommendations(collection, interactions, files, options)

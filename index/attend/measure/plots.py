@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attend.api.learning import ComparedVersion, ComparisonAnswer, Reliability
+from attend.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +35,25 @@ PANELS = {
 """The kinds of reliability, each with the labels of what is predicted and what is observed."""
 
 
+def check_installed() -> None:
+    """Raise InvalidRequest if matplotlib is absent: it is an extra."""
+    try:
+        import matplotlib as matplotlib
+    except ImportError:
+        raise InvalidRequest(
+            "Plots need matplotlib, the extra 'plots'. Install it with: pip install "
+            "'attend-retrieval[plots]'.",
+            field="plots",
+        ) from None
+
+
 def draw(comparison: ComparisonAnswer, folder: Path) -> list[Path]:
-    """Write `reliability.png` and `gains.png` into a folder, which is created if absent."""
+    """Write `reliability.png` and `gains.png` into a folder, which is created if absent.
+
+    Raises:
+        InvalidRequest: matplotlib is not installed.
+    """
+    check_installed()
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {
         "reliability.png": reliability_diagram(comparison),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -402,6 +403,20 @@ def test_a_comparison_as_json_with_pictures(shelf, tmp_path):
             head = file.read(24)
         assert head[:8] == b"\x89PNG\r\n\x1a\n"
         assert int.from_bytes(head[16:20], "big") >= 1000  # pixels across
+
+
+def test_plots_without_matplotlib_are_refused_before_anything_is_measured(
+    shelf, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    pictures = tmp_path / "pictures"
+    result = measured(shelf, "--compare", 2, "active", "--plots", pictures)
+    assert result.exit_code == 1
+    assert "matplotlib" in result.stderr
+    assert "pip install 'attend-retrieval[plots]'" in result.stderr
+    assert result.stdout == ""
+    assert not pictures.exists()
+    assert measured(shelf, "--compare", 2, "active").exit_code == 0
 
 
 def test_a_comparison_for_people(shelf):
