@@ -7,7 +7,7 @@ PORT   ?= 8000
 CLUSTER := .venv-cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs links test-cluster soak looks bench clean
+.PHONY: help install demo test check fix hooks coverage docs links test-cluster soak looks bench clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,17 @@ check: $(VENV)/installed-tests  ## Lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file benchmarks/mypy.ini
+
+fix: $(VENV)/installed-tests  ## Mend what ruff can mend, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+hooks: $(VENV)/installed-tests $(VENV)/installed-tools  ## Let git run ruff and mypy before each commit
+	$(BIN)/pre-commit install
+
+coverage: $(VENV)/installed-tests $(VENV)/installed-docs $(VENV)/installed-tools  ## Print the lines that the tests run, by room
+	$(BIN)/python -m pytest -n auto --cov=attend --cov=attend_milvus --cov=attend_service --cov-report=json:coverage.json -q
+	$(BIN)/python -m tests.coverage_by_room coverage.json
 
 docs: $(VENV)/installed-docs  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
@@ -64,6 +75,10 @@ $(VENV)/installed: requirements.txt pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-tests: tests/requirements.txt requirements-milvus.txt requirements-documents.txt requirements-plots.txt $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/installed-tools: tests/requirements-tools.txt $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements-tools.txt
 	@touch $@
 
 $(VENV)/installed-docs: docs/requirements.txt $(VENV)/installed

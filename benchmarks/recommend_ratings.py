@@ -1,6 +1,8 @@
 """Ratings: what users would give books, beside the Surprise library on the same folds.
 
-No ratings by user are among the data sets, so these are simulated. They are stored as interactions, learned from and asked for through the package's public API; a part of the users is never stored, and their history is sent with each question.
+No ratings by user are among the data sets, so these are simulated. They are stored as interactions,
+learned from and asked for through the package's public API; a part of the users is never stored,
+and their history is sent with each question.
 
 The numbers of our recipe were chosen on ratings drawn with the seed `CHOOSING`; ratings drawn with
 `JUDGING` judge. The peers are tuned on a part of the judging ratings' first training fold. They see
