@@ -23,9 +23,8 @@ def main(report: Path) -> None:
         if statements[room]:
             share = covered[room] / statements[room]
             print(f"{room:<40} {statements[room]:>6} statements {share:>7.1%}")
-    print(
-        f"{'all':<40} {statements.total():>6} statements {covered.total() / statements.total():>7.1%}"
-    )
+    share = covered.total() / statements.total()
+    print(f"{'all':<40} {statements.total():>6} statements {share:>7.1%}")
 
 
 if __name__ == "__main__":
