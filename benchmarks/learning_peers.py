@@ -34,13 +34,14 @@ from learning_sets import (
     divided,
     encoder,
     taught,
+    unit,
     variant,
 )
 from numpy.typing import NDArray
 
 import attend
 from attend.core.settings import DEFAULT_COVERAGE, Tuning
-from attend.encoder import DEFAULT, Encoder, load
+from attend.encoder import DEFAULT, load
 from attend.measure.rankings import DEPTH, RankedQueries, Ranking
 from attend.projection import given as projection_of
 from attend.search.queries import rows_by_id
@@ -52,18 +53,12 @@ WARM_UP = 0.1
 
 
 class Task(NamedTuple):
-    """What a peer is given: training queries, the whole corpus, and who is relevant to whom.
-
-    `query_rows` and `document_rows` are the encoder's embeddings in the order of the mappings,
-    (q, d) and (n, d); they are made where not given, outside of what is timed.
-    """
+    """What a peer is given: training queries, the whole corpus, and who is relevant to whom."""
 
     queries: Mapping[str, str]
     documents: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, float]]
     encoder: str
-    query_rows: Rows | None = None
-    document_rows: Rows | None = None
 
     def pairs(self) -> list[tuple[str, str]]:
         """(query id, document id) of everything relevant; ids without a text are left out."""
@@ -78,19 +73,19 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Peer:
-    """A trained peer. Rows of `embed_queries` and `embed_documents` are compared by cosine.
+    """A trained peer. Rows of `embed_queries` and `document_rows` are compared by
+    cosine.
 
     Attributes:
         training_seconds: of the training alone, models loaded and texts embedded.
         live_seconds: from there until all documents of the task are embedded by the new model;
             0 where documents stay as they are.
         document_rows: (n, d) the task's documents, as `live_seconds` made them.
-        details: what was run: library or not, epochs, steps, examples.
+        details: what was run: epochs, steps, examples.
     """
 
     name: str
     embed_queries: Callable[[Sequence[str]], Rows]
-    embed_documents: Callable[[Sequence[str]], Rows]
     training_seconds: float
     live_seconds: float
     document_rows: Rows
@@ -98,25 +93,6 @@ class Peer:
 
 
 # -- the adapter ----------------------------------------------------------------------------
-
-
-def embedded(task: Task, encoder: Encoder) -> tuple[Rows, Rows]:
-    queries, documents = task.query_rows, task.document_rows
-    if queries is None:
-        queries = encoder.encode_queries(list(task.queries.values()))
-    if documents is None:
-        documents = encoder.encode_documents(list(task.documents.values()))
-    if (len(queries), len(documents)) != (len(task.queries), len(task.documents)):
-        raise ValueError(
-            f"{len(queries)} query and {len(documents)} document rows were given for "
-            f"{len(task.queries)} queries and {len(task.documents)} documents."
-        )
-    return queries, documents
-
-
-def unit(rows: Rows) -> Rows:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(lengths > 0, lengths, 1), dtype=np.float32)
 
 
 @contextmanager
@@ -128,19 +104,16 @@ def quiet() -> Iterator[None]:
 
 
 ADAPTER_EPOCHS = 4
-ADAPTER_BATCH = 10
-ADAPTER_RATE = 2e-5
-ADAPTER_SCALE = 20.0
 
 
 def linear_adapter(task: Task, *, epochs: int = ADAPTER_EPOCHS) -> Peer:
-    """LlamaIndex's linear adapter on queries; see the module's docstring."""
+    """LlamaIndex's linear adapter on queries."""
     encoder = load(task.encoder)
-    queries, documents = embedded(task, encoder)
-    train = _by_library if _has_library() else _by_torch
+    queries = encoder.encode_queries(list(task.queries.values()))
+    documents = encoder.encode_documents(list(task.documents.values()))
     started = time.perf_counter()
     with quiet():
-        weight = train(task, queries, documents, epochs)
+        weight = _adapted(task, queries, documents, epochs)
     seconds = time.perf_counter() - started
 
     def embed_queries(texts: Sequence[str]) -> Rows:
@@ -149,12 +122,10 @@ def linear_adapter(task: Task, *, epochs: int = ADAPTER_EPOCHS) -> Peer:
     return Peer(
         name="LlamaIndex linear adapter",
         embed_queries=embed_queries,
-        embed_documents=encoder.encode_documents,
         training_seconds=seconds,
         live_seconds=0.0,
         document_rows=documents,
         details={
-            "implementation": "llama-index-finetuning" if train is _by_library else "torch",
             "examples": len(_first_pairs(task)),
             "epochs": epochs,
         },
@@ -169,16 +140,7 @@ def _first_pairs(task: Task) -> dict[str, str]:
     return first
 
 
-def _has_library() -> bool:
-    try:
-        with quiet():
-            import llama_index.finetuning  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _by_library(task: Task, queries: Rows, documents: Rows, epochs: int) -> Rows:
+def _adapted(task: Task, queries: Rows, documents: Rows, epochs: int) -> Rows:
     from llama_index.finetuning import EmbeddingAdapterFinetuneEngine, EmbeddingQAFinetuneDataset
 
     pairs = _first_pairs(task)
@@ -223,33 +185,6 @@ def _stored_embedding(queries: Mapping[str, Rows], documents: Mapping[str, Rows]
     return Stored()
 
 
-def _by_torch(task: Task, queries: Rows, documents: Rows, epochs: int) -> Rows:
-    import torch
-    from torch.nn.functional import cross_entropy, normalize
-    from transformers import get_linear_schedule_with_warmup
-
-    place = {id: at for at, id in enumerate(task.queries)}
-    target = {id: at for at, id in enumerate(task.documents)}
-    pairs = _first_pairs(task)
-    asked = torch.from_numpy(queries[[place[query] for query in pairs]])  # (e, d)
-    meant = torch.from_numpy(documents[[target[document] for document in pairs.values()]])
-    weight = torch.nn.Parameter(torch.eye(queries.shape[1]))
-    optimizer = torch.optim.AdamW([weight], lr=ADAPTER_RATE)
-    steps = -(-len(pairs) // ADAPTER_BATCH) * epochs
-    schedule = get_linear_schedule_with_warmup(optimizer, int(steps * WARM_UP), steps)
-    for _ in range(epochs):
-        # In the order given, as the recipe's loader has it.
-        for q, k in zip(asked.split(ADAPTER_BATCH), meant.split(ADAPTER_BATCH), strict=True):
-            cosines = normalize(q @ weight.T) @ normalize(k).T  # (b, d) @ (d, b) -> (b, b)
-            cross_entropy(cosines * ADAPTER_SCALE, torch.arange(len(q))).backward()
-            torch.nn.utils.clip_grad_norm_([weight], 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
-    trained: Rows = weight.detach().numpy()
-    return trained
-
-
 # -- the encoder itself ---------------------------------------------------------------------
 
 TUNING_EPOCHS = 10
@@ -260,7 +195,7 @@ TUNING_RATE = 2e-5
 
 
 def fine_tuned(task: Task, *, minutes: float = 30.0, epochs: int = TUNING_EPOCHS) -> Peer:
-    """The whole encoder trained, and every document embedded by it; see the module's docstring.
+    """The whole encoder trained, and every document embedded by it.
 
     Needs `datasets` and `accelerate`, which sentence-transformers' trainer needs.
 
@@ -269,11 +204,10 @@ def fine_tuned(task: Task, *, minutes: float = 30.0, epochs: int = TUNING_EPOCHS
     """
     with tempfile.TemporaryDirectory() as folder:
         model, training = _trainer(task, folder, minutes, epochs)
-        spent = _spent()
-        started = spent()
+        started = core_seconds()
         with quiet():
             training.train()
-        seconds = spent() - started
+        seconds = core_seconds() - started
         started = time.perf_counter()
         model.save_pretrained(folder + "/model", create_model_card=False)
         encoder = load(folder + "/model")
@@ -282,7 +216,6 @@ def fine_tuned(task: Task, *, minutes: float = 30.0, epochs: int = TUNING_EPOCHS
     return Peer(
         name="sentence-transformers, all weights",
         embed_queries=encoder.encode_queries,
-        embed_documents=encoder.encode_documents,
         training_seconds=seconds,
         live_seconds=live,
         document_rows=documents,
@@ -291,24 +224,17 @@ def fine_tuned(task: Task, *, minutes: float = 30.0, epochs: int = TUNING_EPOCHS
             "steps": training.state.global_step,
             "epochs": round(float(training.state.epoch or 0), 2),
             "planned_epochs": epochs,
-            "device": str(training.args.device),
             "precision": encoder.precision,
         },
     )
 
 
-def _spent() -> Callable[[], float]:
-    """Return a clock of the machine: of a core's seconds over the number of cores, or a GPU's."""
-    import torch
-
-    if torch.cuda.is_available():
-        return time.monotonic
-    cores = os.cpu_count() or 1
-    return lambda: time.process_time() / cores
+def core_seconds() -> float:
+    """Return the processor's seconds so far, over the number of cores."""
+    return time.process_time() / (os.cpu_count() or 1)
 
 
 def _trainer(task: Task, folder: str, minutes: float, epochs: int) -> tuple[Any, Any]:
-    import torch
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -321,17 +247,14 @@ def _trainer(task: Task, folder: str, minutes: float, epochs: int) -> tuple[Any,
     from attend.encoder.loading import find
 
     pairs = task.pairs()
-    has_gpu = torch.cuda.is_available()
-    model = SentenceTransformer(
-        find(task.encoder).place, device="cuda" if has_gpu else "cpu", local_files_only=True
-    )
+    model = SentenceTransformer(find(task.encoder).place, device="cpu", local_files_only=True)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=folder + "/training",
         num_train_epochs=epochs,
         per_device_train_batch_size=TUNING_BATCH,
         learning_rate=TUNING_RATE,
         batch_sampler=BatchSamplers.NO_DUPLICATES,
-        use_cpu=not has_gpu,
+        use_cpu=True,
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
@@ -361,17 +284,15 @@ def _optimizer(model: Any, steps: int, seconds: float) -> tuple[tuple[Any, Any],
     import torch
     from transformers import TrainerCallback
 
-    spent = _spent()
-
     class Clock(TrainerCallback):
         started = float("inf")
 
         def passed(self) -> float:
             """The share of the time that is over."""
-            return max(0.0, spent() - self.started) / seconds
+            return max(0.0, core_seconds() - self.started) / seconds
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            self.started = spent()
+            self.started = core_seconds()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             control.should_training_stop |= self.passed() >= 1
