@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_validator
@@ -27,7 +27,7 @@ from attend.api.base import (
     WrongField,
 )
 from attend.core.errors import InvalidRequest
-from attend.core.types import WHOLE, Consistency, Document
+from attend.core.types import WHOLE, Consistency, Document, ScorerName
 from attend.store.selection import MAX_FACETS, MAX_VALUES
 
 MAX_TEXTS = 64
@@ -174,7 +174,7 @@ class CollectionSettings(Request):
     normalize: bool | None = None
     """Scale brought vectors to length one, or keep them as they are. If absent, the first write
     decides: true if all its vectors have length one already."""
-    scorer: Literal["dot", "cosine", "laplace"] = "dot"
+    scorer: ScorerName = "dot"
     """The default comparison of queries and keys."""
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
     """The default factor on it: 20 for embeddings of length one, else 1/√d."""

@@ -29,7 +29,7 @@ from attend.api.base import (
     check_one,
 )
 from attend.core.settings import MAX_LEXICAL, MAX_RERANK
-from attend.core.types import Consistency
+from attend.core.types import Consistency, ScorerName
 from attend.store.selection import MAX_FACETS
 
 MAX_PARTS = 1000
@@ -214,7 +214,7 @@ class SearchOptions(Request):
     itself; the document's whole value if absent."""
     temperature: FiniteFloat = Field(1.0, gt=0)
     """Relative to the fitted one: below 1 sharper, above 1 flatter."""
-    scorer: Literal["dot", "cosine", "laplace", "additive"] | None = None
+    scorer: Literal[ScorerName, "additive"] | None = None
     """How a query and a key are compared; the collection's own if absent."""
     scale: Annotated[FiniteFloat, Field(gt=0)] | None = None
     """The factor on the scorer's result; the collection's own if absent."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attend.core.errors import Damaged
-from attend.core.types import Json
+from attend.core.types import Json, ScorerName
 
 MAPPING = "mapping"
 """The stored setting that holds the fields of sources; `attend.write.mapping_memory` writes it."""
@@ -47,7 +47,7 @@ class Settings:
     encoder: str | None
     dimension: int
     normalize: bool | None = False
-    scorer: Literal["dot", "cosine", "laplace"] = "dot"
+    scorer: ScorerName = "dot"
     scale: float | None = None
     passages: bool = True
     overlap: int | None = None

@@ -27,6 +27,9 @@ Consistency: TypeAlias = Literal["bounded", "strong"]
 """Freshness of reads. bounded: what others wrote in the last seconds may be missing; strong:
 nothing acknowledged is missing. A data folder is always strong."""
 
+ScorerName: TypeAlias = Literal["dot", "cosine", "laplace"]
+"""The scorers without parameters of their own; `attend.attention.SCORERS` has their functions."""
+
 OnStage: TypeAlias = Callable[[str, float], object]
 """Progress callback: the stage, and its fraction from 0 to 1."""
 
