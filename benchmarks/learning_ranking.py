@@ -38,8 +38,8 @@ from attend.core.arrays import unit
 from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Tuning
 from attend.core.types import Floats
 from attend.encoder import DEFAULT
+from attend.learning.material import memory_of
 from attend.projection import given
-from attend.training.material import memory_of
 from attend_service.worker import BLAS_THREADS
 
 CALM = 20

@@ -14,8 +14,8 @@ from scipy.stats import binomtest
 from attend import Collection
 from attend.api.answers import Answer
 from attend.core.types import Bool, Float64
-from attend.learn import promotion, selection
-from attend.learn.no_answer import ERROR_RATE, SHARES
+from attend.learning import promotion, selection
+from attend.learning.no_answer import ERROR_RATE, SHARES
 from attend.measure.statistics import calibration_error, mean_interval
 
 MANY = 300

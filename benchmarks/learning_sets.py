@@ -23,6 +23,7 @@ from attend.core.settings import Tuning
 from attend.core.types import Example, Float32, Float64
 from attend.encoder import Encoder, load
 from attend.feedback import add_feedback
+from attend.learning import train
 from attend.measure.rankings import (
     DEPTH,
     Qrels,
@@ -40,7 +41,6 @@ from attend.measure.statistics import (
     paired_randomisation,
 )
 from attend.source import guess, open_source, sample
-from attend.training import train
 from attend.write.build import Mapped, build
 
 HELD_OUT = 0.2
@@ -216,7 +216,7 @@ class Trained(NamedTuple):
 
 
 def trained(collection: Collection, **fields: Any) -> Trained:
-    """`attend.training.train`, timed."""
+    """`attend.learning.train`, timed."""
     began, entered = time.perf_counter(), dict[str, float]()
 
     def report(stage: str, done: float) -> None:

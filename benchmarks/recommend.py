@@ -42,7 +42,8 @@ from scipy import sparse
 from attend import Collection, Data
 from attend.core.types import Int64
 from attend.feedback import add_interactions
-from attend.learn.data import histories_of
+from attend.learning import train
+from attend.learning.data import histories_of
 from attend.measure.interactions import (
     CUT,
     MEASURES,
@@ -53,7 +54,6 @@ from attend.measure.interactions import (
 )
 from attend.measure.statistics import LEVEL, difference_intervals, paired_randomisation
 from attend.store import Interaction
-from attend.training import train
 
 QUICK_READERS = 1000
 

@@ -25,8 +25,9 @@ from common import DATA, Row, data_set, parser, progress, tell
 from attend import Collection, Data
 from attend.core.types import Float32, Float64, Int64
 from attend.feedback import add_interactions
-from attend.learn.data import Ratings as Numbered
-from attend.learn.rating_batches import baseline
+from attend.learning import train
+from attend.learning.data import Ratings as Numbered
+from attend.learning.rating_batches import baseline
 from attend.measure.statistics import (
     LEVEL,
     by_group,
@@ -35,7 +36,6 @@ from attend.measure.statistics import (
     paired_randomisation,
 )
 from attend.store import Interaction
-from attend.training import train
 
 USERS = 943
 ITEMS = 1682

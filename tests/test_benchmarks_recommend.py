@@ -15,7 +15,7 @@ import recommend_ratings
 from recommend_ratings import simulated
 
 from attend.store import Interaction
-from tests.index.learning import sparse_of
+from tests.index.drawn import sparse_of
 
 
 def drawn(seed: int):

@@ -11,8 +11,8 @@ from werkzeug.exceptions import NotFound, SecurityError
 from attend import Data
 from attend.core.errors import CannotWrite, OutOfFiles, OutOfMemory, ReadOnly
 from attend.core.open_files import is_out_of_files, out_of_files
+from attend.learning import train
 from attend.store.connections import database_error
-from attend.training import train
 from attend_service.context import EXTENSION, Context, Files, context, requested_operation
 from attend_service.jobs import Jobs
 from attend_service.logs import observe

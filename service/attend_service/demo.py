@@ -18,7 +18,7 @@ import attend.write.build
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.core.progress import Counter
 from attend.feedback import add_feedback
-from attend.training import train
+from attend.learning import train
 from attend.write.build import Built, Mapped
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from attend_service.pages.questions import FOREIGN, StartQuestion, store_questions

@@ -15,7 +15,7 @@ calls = []
 NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
 sys.addaudithook(lambda event, details: event in NETWORK and calls.append((event, details)))
 import attend
-from attend.training import train
+from attend.learning import train
 import attend_service.cli
 
 desk = attend.open("library").create("desk", values="category")

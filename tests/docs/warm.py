@@ -51,7 +51,7 @@ def write_programs(folder: Path, path: Path) -> None:
 def main(path: str) -> None:
     """Load everything once; then fork for each request, until the process is ended."""
     import attend.encoder
-    import attend.training
+    import attend.learning
     import attend_service.cli  # noqa: F401
 
     attend.encoder.load = functools.cache(attend.encoder.load)  # type: ignore[assignment]

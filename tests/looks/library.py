@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attend import Data
 from attend.feedback import add_feedback
-from attend.training import train
+from attend.learning import train
 from attend_service import demo
 from attend_service.docstrings import Docstring, standard_library
 

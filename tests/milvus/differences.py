@@ -21,7 +21,7 @@ from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save_backup
 from attend.feedback import add_feedback
-from attend.training import train
+from attend.learning import train
 from attend.write.reindex import reindex
 from tests.milvus.contract import WIDTH
 

@@ -17,7 +17,7 @@ import pytest
 from attend import Collection, Data
 from attend.core.errors import InvalidRequest
 from attend.feedback import add_feedback
-from attend.training import Cancelled, train
+from attend.learning import Cancelled, train
 from attend_service.jobs import training
 from attend_service.jobs.training import TrainingFailed, train_in_process
 from tests.places import ROOT

@@ -104,7 +104,7 @@ def _request(
 
 
 def _train(collection: Collection, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    from attend.training import train  # here: torch takes seconds to import
+    from attend.learning import train  # here: torch takes seconds to import
 
     with Bar() as bar:
         return train(collection, progress=bar, cancelled=None, **request)

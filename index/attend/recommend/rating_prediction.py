@@ -3,7 +3,7 @@
 How far off a prediction may be is a standard deviation whose logarithm is linear in features: the
 weight of the no-answer key, how far the ratings that were attended to lie apart, how far the user's
 ratings do, how near the end of the range the prediction is, how many ratings the user and the item
-have (`attend.learn.rating_judge` fits it).
+have (`attend.learning.rating_judge` fits it).
 """
 
 from __future__ import annotations

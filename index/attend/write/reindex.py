@@ -21,13 +21,13 @@ from attend.collection.versions import Version
 from attend.core.errors import CollectionExists, Conflict, InvalidRequest
 from attend.core.types import Document, Json, OnStage
 from attend.encoder import canonical_name
+from attend.learning.encoders import compare_encoders
+from attend.learning.interactions import ITEMS
+from attend.learning.task import NothingToLearn, StageWatch
+from attend.learning.version import objective_of
 from attend.recommend.weights import ItemWeights
 from attend.store import ROLES, Store, StoredDocument, StoredProjection
 from attend.store.copying import FeedbackCopier, count_own_vectors, digests
-from attend.training.encoders import compare_encoders
-from attend.training.interactions import ITEMS
-from attend.training.task import NothingToLearn, StageWatch
-from attend.training.version import objective_of
 from attend.write.build import WINDOW
 
 SPARE = "-spare"

@@ -32,7 +32,7 @@ REPORT_SECONDS = 0.2
 
 
 Trainer = Callable[..., Mapping[str, Any]]
-"""`attend.training.train`, or a test's replacement of it: it takes the collection, `progress` and
+"""`attend.learning.train`, or a test's replacement of it: it takes the collection, `progress` and
 `cancelled` as `RunningJob` has them, and the fields of a `TrainRequest`; it returns the report."""
 
 

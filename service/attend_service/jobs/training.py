@@ -23,7 +23,7 @@ from typing import Any
 from attend import Collection, Data
 from attend.core import errors
 from attend.core.errors import AttendError, UnknownCollection
-from attend.training import Cancelled, train
+from attend.learning import Cancelled, train
 
 LOOK_SECONDS = 0.2
 """How often `cancelled` is called."""
@@ -64,7 +64,7 @@ def train_in_process(
     cancelled: Callable[[], bool],
     **fields: Any,
 ) -> Mapping[str, Any]:
-    """Run `attend.training.train` in another process.
+    """Run `attend.learning.train` in another process.
 
     Raises:
         AttendError: as `train` raises it.

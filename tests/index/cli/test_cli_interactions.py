@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.learn.data import without
+from attend.learning.data import without
 from attend.measure.interactions import evaluate, protocol_of
 from attend.store import Interaction
+from tests.index.drawn import communities
 from tests.index.helpers import vector_data, write_jsonl
-from tests.index.learning import communities
 
 
 def invoke(*arguments: object):

@@ -58,10 +58,10 @@ PAIR = ["--queries", __file__, "--qrels", __file__]
 
 
 class StandIn(types.ModuleType):
-    """`attend.training` with a training that reports fixed figures."""
+    """`attend.learning` with a training that reports fixed figures."""
 
     def __init__(self) -> None:
-        super().__init__("attend.training")
+        super().__init__("attend.learning")
         self.fields: dict[str, object] = {}
         self.report = dict(REPORT)
         self.seen = -1
@@ -78,7 +78,7 @@ class StandIn(types.ModuleType):
 @pytest.fixture
 def training(monkeypatch):
     module = StandIn()
-    monkeypatch.setitem(sys.modules, "attend.training", module)
+    monkeypatch.setitem(sys.modules, "attend.learning", module)
     return module
 
 
@@ -333,8 +333,8 @@ def train(collection, *, progress=None, cancelled=None):
     while True:
         signal.pause()
 
-sys.modules["attend.training"] = types.ModuleType("attend.training")
-sys.modules["attend.training"].train = train
+sys.modules["attend.learning"] = types.ModuleType("attend.learning")
+sys.modules["attend.learning"].train = train
 from attend.cli import main
 main(prog_name="attend")
 """

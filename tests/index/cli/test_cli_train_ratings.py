@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.learn.rating_net import RECIPES, Shape
+from attend.learning.rating_net import RECIPES, Shape
 from tests.index.helpers import vector_data
-from tests.index.learn.rated import planted
+from tests.index.learning.rated import planted
 
 SMALL = replace(RECIPES["usual"], steps=(120, 120))
 SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
@@ -22,8 +22,8 @@ SHAPE = Shape(heads=2, width=4, factors=3, directions=8, scale=2.0)
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection of vectors, and a file of ratings beside it."""
-    monkeypatch.setattr("attend.training.ratings.RECIPES", {"usual": SMALL})
-    monkeypatch.setattr("attend.training.ratings.SHAPE", SHAPE)
+    monkeypatch.setattr("attend.learning.ratings.RECIPES", {"usual": SMALL})
+    monkeypatch.setattr("attend.learning.ratings.SHAPE", SHAPE)
     ratings, embeddings = planted(users=80)
     data = vector_data(tmp_path / "library")
     data.create("default", dimension=16).upsert(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.learn.rating_judge import fit_spread
+from attend.learning.rating_judge import fit_spread
 from attend.recommend.rating_prediction import coverage, deviations
 
 

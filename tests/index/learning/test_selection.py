@@ -1,0 +1,248 @@
+"""Choosing by held-out questions, and measuring the choice by questions that did not make it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from attend.learning.ranking import RankingChoice
+from attend.learning.selection import (
+    LEAD,
+    PART_COST,
+    Judged,
+    Outcome,
+    best,
+    mixed,
+    nested_outcomes,
+    weights,
+)
+
+PLAIN = RankingChoice(0.0)
+LEARNED = RankingChoice(1.0)
+WORDS = RankingChoice(0.0, 0.0, 0.3)
+ALL = RankingChoice(0.6, 0.8, 0.3, 1.0)
+
+
+def fold(view, questions, before, **after) -> Judged:
+    """Values by the name of the choice in this module."""
+    named = {globals()[name]: np.array(values, dtype=float) for name, values in after.items()}
+    return Judged(view, np.array(questions), np.array(before, dtype=float), named)
+
+
+# -- the best --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 1.0]))
+def test_the_best_against_a_plain_loop(seed, share):
+    rng = np.random.default_rng(seed)
+    choices = [PLAIN, LEARNED, WORDS, ALL]
+    judged = []
+    for view in ("random", "random", "unseen"):
+        size = int(rng.integers(1, 6))
+        after = {choice: rng.random(size) for choice in choices}
+        judged.append(Judged(view, np.arange(size), rng.random(size), after))
+    sizes = [len(each.units) for each in judged]
+    seen, unseen = sum(sizes[:2]), sizes[2]
+    totals, mixes = {}, {}
+    for choice in choices:
+        by_view = {"random": [], "unseen": []}
+        for each in judged:
+            by_view[each.split] += each.after[choice].tolist()
+        parts = (choice.share > 0) + (choice.examples > 0) + (choice.lexical > 0)
+        mix = share * np.mean(by_view["random"]) + (1 - share) * np.mean(by_view["unseen"])
+        before = np.mean([value for each in judged[2:] for value in each.before])
+        lost = max(0.0, before - np.mean(by_view["unseen"]))
+        totals[choice] = mix - (1 - share) * lost - PART_COST * parts
+        # What each question, which both views may hold out, adds to the mix.
+        shown = [
+            share * sum(each.after[choice][at : at + 1].sum() for each in judged[:2]) / seen
+            + (1 - share) * judged[2].after[choice][at : at + 1].sum() / unseen
+            for at in range(max(sizes))
+        ]
+        mixes[choice] = np.array(shown)
+    first = max(totals, key=totals.get)
+    rival = max([PLAIN, WORDS], key=totals.get)
+    differences = mixes[first] - mixes[rival]
+    error = stats.sem(differences) * len(differences) if len(differences) > 1 else 0.0
+    if totals[first] - totals[rival] < LEAD * error:
+        first = rival
+    assert best(judged, share) == first
+
+
+def test_each_part_must_be_worth_what_it_costs():
+    def held(gain: float) -> list[Judged]:
+        return [fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], WORDS=[0.5, 0.5 + gain])]
+
+    assert best(held(0.0), 0.5) == best(held(PART_COST), 0.5) == PLAIN
+    assert best(held(2.5 * PART_COST), 0.5) == WORDS
+    assert ALL.cost == pytest.approx(3 * PART_COST)
+    assert PLAIN.cost == 0
+
+
+def test_a_fit_has_to_lead_what_has_none_by_a_part_of_the_standard_error():
+    """A lead is worth nothing where the questions differ too much to tell."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=100)
+    noise = (noise - noise.mean()) / stats.sem(noise)  # of a standard error of one
+
+    def held(lead: float) -> list[Judged]:
+        cost = LEARNED.cost
+        values = 0.5 + 0.01 * noise + cost + lead
+        return [fold("random", range(100), [0.0] * 100, PLAIN=[0.5] * 100, LEARNED=values)]
+
+    assert best(held(0.01 * LEAD * 0.9), 0.5) == PLAIN
+    assert best(held(0.01 * LEAD * 1.1), 0.5) == LEARNED
+
+
+def test_a_choice_that_may_lose_is_taken_only_where_all_may():
+    """A safe gain is worth more than a larger one that the promotion test would refuse."""
+    rng = np.random.default_rng(0)
+    risky = 0.5 + rng.normal(0.1, 0.5, 40)
+    judged = [fold("unseen", range(40), [0.5] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
+    judged[0].after[WORDS] = np.full(40, 0.51)
+    assert best(judged, 0.5) == LEARNED
+    assert best(judged, 0.5, tolerance=0.01) == WORDS
+    assert best(judged, 0.5, tolerance=0.5) == LEARNED
+    worse = [fold("unseen", range(40), [0.9] * 40, PLAIN=[0.5] * 40, LEARNED=risky)]
+    assert best(worse, 0.5, tolerance=0.01) == best(worse, 0.5)
+
+
+# -- honesty ---------------------------------------------------------------------------------------
+
+
+def test_a_fold_is_judged_by_the_choice_of_the_others():
+    """Each fold would choose what none of the others does: honestly that is a loss."""
+    judged = [
+        fold("random", [0, 1], [0.5, 0.5], PLAIN=[0.5, 0.5], LEARNED=[0.9, 0.9], WORDS=[0.1, 0.1]),
+        fold("random", [2, 3], [0.5, 0.5], PLAIN=[0.5, 0.5], LEARNED=[0.1, 0.1], WORDS=[0.9, 0.9]),
+    ]
+    found = nested_outcomes(judged, 0.5)
+    assert set(found) == {"random"}
+    assert found["random"].units.tolist() == [0, 1, 2, 3]
+    assert found["random"].before.tolist() == [0.5] * 4
+    assert found["random"].after.tolist() == [0.1] * 4
+    dishonest = max(np.mean([each.after[choice].mean() for each in judged]) for choice in (PLAIN,))
+    assert found["random"].after.mean() < dishonest
+
+
+def test_where_all_folds_agree_honesty_costs_nothing():
+    judged = [
+        fold(view, [at, at + 1], [0.2, 0.4], PLAIN=[0.2, 0.4], LEARNED=[0.7, 0.8])
+        for at, view in ((0, "random"), (2, "random"), (4, "unseen"), (6, "unseen"))
+    ]
+    for outcome in nested_outcomes(judged, 0.5).values():
+        assert outcome.after.tolist() == [0.7, 0.8, 0.7, 0.8]
+
+
+def same_questions(own: float) -> list[Judged]:
+    """Two folds of each view over the same four questions; 0 and 1 gain by words, if anything.
+
+    Only they tell the choices apart, by what is their own.
+    """
+    words, learned = [own, own, 0.5, 0.5], [0.5, 0.5, 0.6, 0.6]
+    judged = []
+    for view, halves in (("random", ([0, 1], [2, 3])), ("unseen", ([0, 2], [1, 3]))):
+        judged += [
+            fold(
+                view,
+                half,
+                [0.5] * 2,
+                PLAIN=[0.5] * 2,
+                WORDS=[words[at] for at in half],
+                LEARNED=[learned[at] for at in half],
+            )
+            for half in halves
+        ]
+    return judged
+
+
+def test_a_question_has_no_say_in_its_own_judgement_by_way_of_the_other_view():
+    """Both views hold out the same questions: what is chosen for a fold must not know them."""
+    found = nested_outcomes(same_questions(0.9), 0.5)["random"]
+    values = dict(zip(found.units.tolist(), found.after.tolist(), strict=True))
+    # Of the other questions, 2 and 3, words do nothing and what was learned does something.
+    assert values[0] == values[1] == 0.5
+
+
+def test_noise_that_both_views_share_looks_no_better_than_it_is():
+    """Choices that are pure noise: none of them may seem to gain by having been chosen."""
+    rng = np.random.default_rng(0)
+    choices = [PLAIN, *(RankingChoice(0.0, 0.0, at / 100) for at in range(1, 60))]
+    gains = []
+    for _ in range(40):
+        values = {choice: rng.random(60) for choice in choices}
+        judged = []
+        for view in ("random", "unseen"):
+            for part in np.split(rng.permutation(60), 3):
+                after = {choice: each[part] for choice, each in values.items()}
+                judged.append(Judged(view, part, values[PLAIN][part], after))
+        mix = mixed(nested_outcomes(judged, 0.5), 0.5)
+        gains.append(mix.after.sum() - 0.5)
+    standard_error = np.std(gains) / np.sqrt(len(gains))
+    assert np.mean(gains) < 3 * standard_error
+
+
+class Form(NamedTuple):
+    name: str
+    plain: bool = False
+    cost: float = 0.0
+
+
+def test_a_gain_on_new_documents_is_no_reason_to_fall_behind_a_plain_choice():
+    form, behind, ahead = Form("form", plain=True), Form("behind"), Form("ahead")
+    familiar = {form: [0.4, 0.6], behind: [0.35, 0.54], ahead: [0.5, 0.5]}
+    new = {form: [0.1, 0.1], behind: [0.9, 0.9], ahead: [0.2, 0.2]}
+
+    def judged(left_out: Form | None = None, now: float = 0.0) -> list[Judged]:
+        return [
+            Judged(
+                view,
+                np.arange(2),
+                np.full(2, now),
+                {choice: np.array(row) for choice, row in rows.items() if choice != left_out},
+            )
+            for view, rows in (("random", familiar), ("new", new))
+        ]
+
+    assert best(judged(), 0.5, 0.01) == ahead
+    assert best(judged(left_out=form), 0.5, 0.01) == behind
+    assert best(judged(left_out=ahead), 0.5, 0.01) == form
+    assert best(judged(left_out=ahead), 0.5, 0.06) == behind
+    # Where nothing else gains, what is behind is better than nothing.
+    assert best(judged(left_out=ahead, now=0.4), 0.5, 0.01) == behind
+
+
+# -- the mix ---------------------------------------------------------------------------------------
+
+
+def outcome(questions, before, after) -> Outcome:
+    return Outcome(np.array(questions), np.array(before, float), np.array(after, float))
+
+
+def test_the_mix_weighs_views_by_the_share_of_seen_documents():
+    views = {
+        "random": outcome([0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4], [0.4, 0.5, 0.6, 0.7]),
+        "unseen": outcome([2, 5], [0.5, 0.7], [0.4, 0.2]),
+    }
+    for share in (0.0, 0.25, 1.0):
+        found = mixed(views, share)
+        assert found.units.tolist() == [0, 1, 2, 3, 5]
+        assert found.before.sum() == pytest.approx(share * 0.25 + (1 - share) * 0.6)
+        assert found.after.sum() == pytest.approx(share * 0.55 + (1 - share) * 0.3)
+        # Question 2 is in both, and counts once, with both of its values.
+        assert found.before[2] == pytest.approx(share * 0.3 / 4 + (1 - share) * 0.5 / 2)
+        assert found.before[4] == pytest.approx((1 - share) * 0.7 / 2)
+
+
+def test_one_view_alone_has_all_the_weight():
+    both = {"random": outcome([0], [0], [0]), "unseen": outcome([0], [0], [0])}
+    assert weights(both, 0.3) == {"random": 0.3, "unseen": 0.7}
+    for share in (0.0, 0.3, 1.0):
+        assert weights({"random": both["random"]}, share) == {"random": 1.0}
+        assert weights({"unseen": both["unseen"]}, share) == {"unseen": 1.0}
