@@ -19,8 +19,8 @@ import numpy as np
 
 from attend.collection.collection import Collection
 from attend.store import Interaction, NewExample, Question
-from attend.store.schema import TABLES
-from attend.store.tokens import register
+from attend.store.checks import TABLES
+from attend.store.words import register
 
 BOOKS = "collections/books/documents.db"
 

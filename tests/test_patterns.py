@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from attend.api.base import NAME_PATTERN
-from attend.store.tokens import letter_spans
+from attend.store.words import letter_spans
 from tests.places import ROOT
 
 LENGTH = 100_000
@@ -90,27 +90,27 @@ PATTERNS = {
     ),
     "attend/source/tables.py vec|embed": Worst("two words of fixed length", ("ve", "embe", "e")),
     "attend/store/filters.py _DAY_FIRST": Worst("parts of fixed length", ("1", "1.", "1.1.1")),
-    "attend/store/schema.py SPACE": Worst(RUN, (" ", "a ", "a| |a")),
-    "attend/store/schema.py _SIGN": Worst(
+    "attend/store/checks.py SPACE": Worst(RUN, (" ", "a ", "a| |a")),
+    "attend/store/checks.py _SIGN": Worst(
         "one or two characters", ("\\", '\\"', '"', "[", "a", '"|\\"|')
     ),
-    "attend/store/tokens.py _UNSPACED": Worst(RUN, ("文", "ก", "กั", "文 ", "ก|ั|", "a")),
-    "attend/store/tokens.py _LETTER": Worst(
+    "attend/store/words.py _UNSPACED": Worst(RUN, ("文", "ก", "กั", "文 ", "ก|ั|", "a")),
+    "attend/store/words.py _LETTER": Worst(
         "a letter, and its marks, which begin no letter", ("文", "กั", "ก|ั|", "ั", "a")
     ),
-    "attend/store/tokens.py _INNER": Worst(
+    "attend/store/words.py _INNER": Worst(
         "one character, and at most three before and after it",
         ("aA", "A", "AAaa", "a.", "a_", "_", "1A"),
     ),
-    "attend/store/tokens.py _IDENTIFIER": Worst(
+    "attend/store/words.py _IDENTIFIER": Worst(
         "parts begin with a sign that no part has", ("a", "a.", "a_|a|.", "a..", "1")
     ),
-    "attend/store/tokens.py _PART": Worst(
+    "attend/store/words.py _PART": Worst(
         "three ways to read a run of capitals, each once",
         ("A", "A|A|a", "A|A|aa", "aA", "AAaa", "AAa", "1A"),
     ),
-    "attend/store/tokens.py _FOREIGN": Worst(ONE, ("a", "文")),
-    "attend/store/tokens.py _FOLDED": Worst(
+    "attend/store/words.py _FOREIGN": Worst(ONE, ("a", "文")),
+    "attend/store/words.py _FOLDED": Worst(
         "marks end where another sign begins; else at most three characters",
         (
             *("\u0610", "\u0610|\u0610|a", "\u304b\u3099", "\u1100", "\u1100\u1161\u11a8"),

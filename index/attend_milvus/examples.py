@@ -17,7 +17,7 @@ import numpy as np
 from attend.core.errors import UnknownDocument
 from attend.core.types import Float32
 from attend.store import ExampleSet, NewExample, Question, StoredExample
-from attend.store.feedback import question_hash
+from attend.store.sql import question_hash
 from attend_milvus import schema
 from attend_milvus.client import Gone, reading
 from attend_milvus.rows import Row, among

@@ -39,7 +39,7 @@ LARGEST = 2**63 - 1
 
 
 def filter_fields(value: Json, payload: Mapping[str, Json]) -> FilterFields:
-    """Return the fields of value and payload, as `attend.store.conditions.located` has them.
+    """Return the fields of value and payload, as `attend.store.filters.located` has them.
 
     The value comes before the payload, and a name as one key before the way that its dots lead.
     """

@@ -17,7 +17,7 @@ from attend.collection.data import Data
 from attend.core.types import Document
 from attend.keys.files import Manifest, checksum
 from attend.projection import Projection, given
-from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, field_index
+from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, selection
 
 
 def split_heads(d_in: int, heads: int, *, gates: Any = None) -> Projection:
@@ -66,7 +66,7 @@ def index_fields(store: Store, names: Iterable[str]) -> None:
     """Index fields at once, as filters that use them have it done in the background."""
     with store.connections.writing() as db:
         for name in names:
-            assert field_index.choose(db, name)
+            assert selection.choose_field(db, name)
     finish_indexes(store)
 
 
@@ -75,19 +75,19 @@ def finish_indexes(store: Store) -> None:
     more = True
     while more:
         with store.connections.writing() as db:
-            more = field_index.step(db)
+            more = selection.index_step(db)
 
 
 def index_faults(store: Store) -> Mapping[str, int]:
     """Documents with wrong entries, by indexed field; empty where all are sound."""
     with store.connections.reading() as db:
-        return field_index.check(db)
+        return selection.index_faults(db)
 
 
 def drop_indexes(store: Store, names: Sequence[str]) -> None:
     """Drop the indexes of fields; filters build them again."""
     with store.connections.writing() as db:
-        field_index.drop(db, names)
+        selection.drop_indexes(db, names)
 
 
 def integrity(store: Store) -> list[str]:

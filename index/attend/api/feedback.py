@@ -32,7 +32,7 @@ from attend.api.base import (
 )
 from attend.api.search import AnyQuery, Query
 from attend.core.types import MAX_WEIGHT, Example
-from attend.store.records import Interaction, StoredExample
+from attend.store.protocol import Interaction, StoredExample
 
 
 def _check_number(label: object) -> object:

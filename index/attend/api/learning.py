@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from attend.api.base import MAX_DOCUMENTS, MAX_ROW, Reply, Request, WrongField
 from attend.api.feedback import FeedbackItem
-from attend.store.records import Role, StoredProjection
+from attend.store.protocol import Role, StoredProjection
 
 Objective = Literal["ranking", "answers", "interactions", "ratings"]
 

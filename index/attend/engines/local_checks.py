@@ -18,8 +18,7 @@ from attend.projection import Projection
 from attend.recommend.predictor import read_model
 from attend.store import ROLES, Hashes, KeyRow, Store, StoredDocument
 from attend.store.checks import CHECKS, RESEND, RESTORE, Check
-from attend.store.connections import count_change
-from attend.store.keys import own_key_rows
+from attend.store.sql import count_change, own_key_rows
 from attend.write.ingest import key_hash, value_hash
 
 log = logging.getLogger("attend")

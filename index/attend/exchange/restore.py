@@ -1,7 +1,7 @@
 """Restore collections from a backup: it is hostile until it was proved to be ours.
 
 Sizes are checked before anything is written, checksums while it is, and each database before
-anything in it runs (`attend.store.untrusted`). All of it has to end within a time. Indexes are
+anything in it runs (`attend.store.copying`). All of it has to end within a time. Indexes are
 built again: FAISS trusts its files, and nobody can vouch for those of a backup.
 """
 
@@ -33,8 +33,8 @@ from attend.exchange.backup import MANIFEST, BackupContents, Figures, database_o
 from attend.exchange.plain_tar import PlainFile, plain_files
 from attend.keys.files import sync_file, sync_folder
 from attend.store import Store
-from attend.store.schema import printable
-from attend.store.untrusted import adopt
+from attend.store.checks import printable
+from attend.store.copying import adopt
 from attend.values import parse_type
 
 FILE = re.compile(

@@ -9,8 +9,15 @@ from collections.abc import Collection, Sequence
 from attend.api.answers import Highlight
 from attend.search.listing import Match
 from attend.store import CollectionStore
-from attend.store.tokens import SPLIT, is_letter, letter_spans, quoted, readable, traced_text
-from attend.store.words import TOKENIZER
+from attend.store.words import (
+    SPLIT,
+    TOKENIZER,
+    is_letter,
+    letter_spans,
+    quoted,
+    readable,
+    traced_text,
+)
 
 BEGIN, END = "\ufdd0", "\ufdd1"
 """Marks that no text can hold on purpose: Unicode's noncharacters, which separate words."""

@@ -1,12 +1,11 @@
 """The store: SQLite holds the truth about documents, keys, feedback and projections."""
 
 from attend.store.database import Store
-from attend.store.feedback import moved
 from attend.store.filters import Predicate, compile_filter
-from attend.store.protocol import CollectionStore
-from attend.store.records import (
+from attend.store.protocol import (
     NO_OFFSETS,
     ROLES,
+    CollectionStore,
     Entry,
     ExampleSet,
     Hashes,
@@ -29,6 +28,7 @@ from attend.store.records import (
     UserHistory,
     VersionDetails,
 )
+from attend.store.sql import moved
 from attend.store.words import Lexical
 
 __all__ = [

@@ -1,20 +1,17 @@
-"""SQLite connections, one that writes and one for each thread that reads, and shared statements."""
+"""SQLite connections: one that writes, and one for each thread that reads."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from sqlite_utils import Database
 
 from attend.core.deadline import check_deadline, deadline, is_over, over_time
@@ -23,16 +20,12 @@ from attend.core.errors import (
     CannotWrite,
     Conflict,
     Damaged,
-    InvalidRequest,
     ReadOnly,
     Replaced,
     UnknownCollection,
 )
 from attend.core.open_files import check_open_files, is_out_of_files, out_of_files
-from attend.core.types import Float32, Json
-from attend.store.records import State
-from attend.store.tokens import register
-from attend.store.words import TOKENIZER
+from attend.store.words import TOKENIZER, register
 
 BUSY_SECONDS = 30.0
 
@@ -324,135 +317,3 @@ def _opened(uri: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-class DatabasePart:
-    """A part of a store: reads on this thread's connection, writes as transactions."""
-
-    connections: Connections
-
-    def _read(self) -> Database:
-        return self.connections.reader()
-
-    @contextmanager
-    def _changing(self) -> Iterator[Database]:
-        """Open a write transaction that may change answers: then readers look at them again."""
-        with self.connections.writing() as db:
-            before = db.conn.total_changes
-            yield db
-            if db.conn.total_changes != before:
-                count_change(db)
-
-
-def count_change(db: Database | sqlite3.Connection) -> None:
-    """Count a change of answers, unless another collection took this one's place.
-
-    Raises:
-        Replaced: it was; the transaction must not be committed.
-    """
-    # The mark names the folder that the collection has once it is replaced, and counts there alone:
-    # it is written before the folders change their names.
-    mark = db.execute(
-        "SELECT settings.value, main.file FROM settings, pragma_database_list AS main "
-        "WHERE settings.name = 'replaced' AND main.name = 'main'"
-    ).fetchone()
-    if mark is not None and json.loads(mark[0]) == Path(mark[1]).parent.name:
-        raise Replaced(
-            "The collection was replaced by one with another encoder, and nothing was written; "
-            "open it again by its name, and write again. ('attend reindex --rollback' goes back.)"
-        )
-    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
-
-
-def to_json(value: Json) -> str:
-    """Return compact JSON, in ASCII: a lone surrogate is legal in JSON but not in UTF-8."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=plain)
-    except TypeError as error:
-        raise InvalidRequest(f"{value!r:.80} is no JSON ({error}); send what JSON has.") from error
-
-
-def value_json(value: Json) -> str | None:
-    """Return JSON, and None (NULL in SQL) for no value."""
-    return None if value is None else to_json(value)
-
-
-def id_list(ids: Sequence[str]) -> str:
-    """Return ids for SQLite's `json_each`, which cuts a text at NUL and finds another document.
-
-    Raises:
-        InvalidRequest: one text in the place of a list, or an id that is no text.
-    """
-    texts = [ids] if isinstance(ids, str) else list(ids)
-    wrong = [id for id in texts if isinstance(ids, str) or not isinstance(id, str)]
-    if wrong:
-        raise InvalidRequest(
-            f"A list of ids was expected, each a text, but {wrong[0]!r:.80} was given.", field="ids"
-        )
-    return json.dumps([id for id in texts if "\x00" not in id])
-
-
-def plain(value: Any) -> Json:
-    """Return numpy's numbers and arrays, and any mapping, as JSON has them; raise TypeError."""
-    if isinstance(value, np.generic | np.ndarray):
-        number: Json = value.tolist()
-        return number
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"it holds {value!r:.80}")
-
-
-def stacked(blobs: Sequence[bytes]) -> Float32:
-    """Return vectors of one width as a matrix (n, d); (0, 0) for none."""
-    numbers = np.frombuffer(b"".join(blobs), dtype=np.float32)
-    return numbers.reshape(len(blobs), -1) if blobs else numbers.reshape(0, 0)
-
-
-def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
-    rows = [(name, to_json(value)) for name, value in changes.items()]
-    db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
-
-
-def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
-    """Store settings, so that every process that has the collection open looks at them."""
-    put_settings(db, changes)
-    count_up(db, "settings_change")
-
-
-def count_up(db: Database | sqlite3.Connection, name: str) -> int:
-    """Add one to a number among the settings, which is 0 where it is absent, and return it."""
-    counted = db.execute(
-        "INSERT INTO settings (name, value) VALUES (?, '1') "
-        "ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
-        [name],
-    )
-    return int(counted.fetchall()[0][0])
-
-
-def dimension(db: Database) -> int:
-    """Return the width of the collection's embeddings."""
-    return int(db.execute("SELECT value FROM settings WHERE name = 'dimension'").fetchone()[0])
-
-
-def read_state(db: Database) -> State:
-    """Return the state in O(1): AUTOINCREMENT stores the last number of a table."""
-    row = db.execute(
-        "SELECT (SELECT value FROM settings WHERE name = 'change'), "
-        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'keys'), 0), "
-        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
-        "(SELECT value FROM settings WHERE name = 'projection'), "
-        "(SELECT value FROM settings WHERE name = 'recommend'), "
-        "(SELECT value FROM settings WHERE name = 'predict'), "
-        # A stranger's may be no number.
-        "coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'settings_change'), 0)"
-    ).fetchone()
-    return State(*map(int, row))
-
-
-def row_count(db: Database, table: str) -> int:
-    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-
-
-def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
-    """Return the columns of rows; empty ones without rows."""
-    return list(zip(*rows, strict=True)) if rows else [()] * width

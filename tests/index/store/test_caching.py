@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from attend.store.caching import LimitedCache
+from attend.store.words import LimitedCache
 
 
 @pytest.fixture

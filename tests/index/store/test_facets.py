@@ -124,10 +124,10 @@ def test_facets_that_cannot_be_are_refused(store, fields, limit, said):
 
 
 def test_a_facet_that_is_often_asked_for_gets_an_index(tmp_path, monkeypatch):
-    from attend.store import field_index
+    from attend.store import selection
 
-    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "BUILD_AFTER_SECONDS", 0.0)
     store = fresh_store(tmp_path / "documents.db")
     replace_all(store, [{"a": at % 3} for at in range(30)])
     first = store.facets(["a"])

@@ -8,10 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from attend.store import Store, compile_filter, field_index
-from attend.store.conditions import leaf_sql
-from attend.store.field_index import FieldIndexes
-from attend.store.filters import leaves_of
+from attend.store import Store, compile_filter, selection
+from attend.store.filters import leaf_sql, leaves_of
+from attend.store.selection import FieldIndexes
 from tests.index.helpers import (
     drop_indexes,
     entry,
@@ -54,7 +53,7 @@ def store(tmp_path):
 
 def states(store) -> dict[str, str]:
     with store.connections.reading() as db:
-        return {each.name: each.state for each in field_index.fields(db)}
+        return {each.name: each.state for each in selection.read_fields(db)}
 
 
 def age(store, day: str = "2000-01-01") -> None:
@@ -71,10 +70,10 @@ def test_an_index_of_old_documents_finds_what_a_scan_finds(store):
 
 
 def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
-    monkeypatch.setattr(field_index, "STEP_ROWS", 100)
+    monkeypatch.setattr(selection, "STEP_ROWS", 100)
     rng = random.Random(2)
     with store.connections.writing() as db:
-        field_index.choose(db, "tags")
+        selection.choose_field(db, "tags")
     more = True
     while more:
         store.write([document(rng.randrange(2600), rng) for _ in range(5)])
@@ -82,7 +81,7 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
         store.delete_matching(compile_filter({"@id": f"d{rng.randrange(2600)}"}))
         store.revise("d7", lambda old: old._replace(payload={"tags": ["b"]}), lambda *_: b"")
         with store.connections.writing() as db:
-            more = field_index.step(db)
+            more = selection.index_step(db)
     assert states(store) == {"tags": "ready"}
     assert not index_faults(store)
     indexed = all_rows(store)
@@ -106,15 +105,15 @@ def test_writes_while_an_index_is_built_are_in_it(store, monkeypatch):
 def test_sqlite_searches_the_index_and_reads_no_document(store, condition, expected):
     (leaf,) = leaves_of(compile_filter(condition).node)
     sql = leaf_sql(leaf)
-    lookup = sql.lookup.replace("{source}", field_index.source(leaf.field, 7))
+    lookup = sql.lookup.replace("{source}", selection.source(leaf.field, 7))
     plan = store._read().execute(f"EXPLAIN QUERY PLAN {lookup}", sql.parameters).fetchall()
     assert any(expected in row[3] for row in plan), plan
     assert not any("SCAN documents" in row[3] or "SCAN field" in row[3] for row in plan)
 
 
 def test_what_is_scanned_for_often_gets_an_index(store, monkeypatch):
-    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(selection, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "BUILD_AFTER_SECONDS", 0.02)
     expected = store.matching(compile_filter({"tags": "a"})).tolist()
     for at in range(200):
         store.matching(compile_filter({"tags": "a", "n": {"ne": at}, "@id": {"ne": "d1"}}))
@@ -127,10 +126,10 @@ def test_what_is_scanned_for_often_gets_an_index(store, monkeypatch):
 
 
 def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
+    monkeypatch.setattr(selection, "STEP_ROWS", 500)
     with store.connections.writing() as db:
-        field_index.choose(db, "n")
-        field_index.step(db)
+        selection.choose_field(db, "n")
+        selection.index_step(db)
     scanned = all_rows(store)
     other = Store(tmp_path / "documents.db")
     other._indexes._start()
@@ -141,24 +140,24 @@ def test_one_opening_goes_on_where_another_stopped(store, tmp_path, monkeypatch)
 
 
 def test_closing_in_the_middle_of_a_build_is_quiet(store, monkeypatch):
-    monkeypatch.setattr(field_index, "STEP_ROWS", 1)
+    monkeypatch.setattr(selection, "STEP_ROWS", 1)
     with store.connections.writing() as db:
-        field_index.choose(db, "n")
+        selection.choose_field(db, "n")
     store._indexes._start()
     store.close()
     assert not store._indexes._worker.is_alive()
 
 
 def test_only_so_many_fields_have_indexes_and_the_idle_make_room(store, monkeypatch):
-    monkeypatch.setattr(field_index, "MAX_FIELDS", 2)
+    monkeypatch.setattr(selection, "MAX_FIELDS", 2)
     index_fields(store, ["n", "tags"])
     with store.connections.writing() as db:
-        assert not field_index.choose(db, "word")
-        assert field_index.choose(db, "n")
+        assert not selection.choose_field(db, "word")
+        assert selection.choose_field(db, "n")
     scanned = all_rows(store)
-    age(store, field_index.day(ago=1))
+    age(store, selection.day(ago=1))
     with store.connections.writing() as db:
-        field_index.touch(db, {"n"})
+        selection.touch_fields(db, {"n"})
     index_fields(store, ["word"])
     assert states(store) == {"n": "ready", "word": "ready"}
     assert all_rows(store) == scanned
@@ -176,11 +175,11 @@ def test_an_index_in_use_stays_and_an_idle_one_goes(store):
 
 
 def test_an_index_that_is_being_dropped_can_be_chosen_again(store, monkeypatch):
-    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
+    monkeypatch.setattr(selection, "STEP_ROWS", 500)
     index_fields(store, ["n"])
     with store.connections.writing() as db:
-        field_index.drop(db, {"n"})
-        field_index.step(db)
+        selection.drop_indexes(db, {"n"})
+        selection.index_step(db)
     store.write([entry("d3", payload={"n": 77}), entry("new", payload={"n": 77})])
     index_fields(store, ["n"])
     assert states(store) == {"n": "ready"}
@@ -189,24 +188,24 @@ def test_an_index_that_is_being_dropped_can_be_chosen_again(store, monkeypatch):
 
 
 def test_dropping_an_index_goes_on_where_it_was(store, monkeypatch):
-    monkeypatch.setattr(field_index, "STEP_ROWS", 500)
+    monkeypatch.setattr(selection, "STEP_ROWS", 500)
     index_fields(store, ["n"])
     with store.connections.writing() as db:
-        field_index.drop(db, {"n"})
-        field_index.step(db)
+        selection.drop_indexes(db, {"n"})
+        selection.index_step(db)
     age(store)
     with store.connections.writing() as db:
-        field_index.touch(db, set())
-        field_index.drop(db, {"n"})
+        selection.touch_fields(db, set())
+        selection.drop_indexes(db, {"n"})
         assert db.execute("SELECT built FROM indexed_fields").fetchone()[0] > 0
 
 
 def test_a_field_that_gets_no_index_is_not_tried_again_that_day(tmp_path, monkeypatch):
-    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
-    tried, is_short = [], field_index.is_short
+    monkeypatch.setattr(selection, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "BUILD_AFTER_SECONDS", 0.0)
+    tried, is_short = [], selection.is_short
     monkeypatch.setattr(
-        field_index, "is_short", lambda db, name: tried.append(name) or is_short(db, name)
+        selection, "is_short", lambda db, name: tried.append(name) or is_short(db, name)
     )
     store = fresh_store(tmp_path / "documents.db")
     store.write([entry("a", payload={"one": "x" * 300, "two": "x" * 300})])
@@ -221,14 +220,14 @@ def test_long_texts_get_no_index(tmp_path):
     store = fresh_store(tmp_path / "documents.db")
     store.write([entry("a", payload={"short": "x", "long": "x" * 300})])
     db = store._read()
-    short = [name for name in ("short", "long", "nowhere") if field_index.is_short(db, name)]
+    short = [name for name in ("short", "long", "nowhere") if selection.is_short(db, name)]
     assert short == ["short"]
     store.close()
 
 
 def test_where_nothing_can_be_written_filters_go_on(store, monkeypatch, caplog):
-    monkeypatch.setattr(field_index, "COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(field_index, "BUILD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "BUILD_AFTER_SECONDS", 0.0)
     store.connections._writer.execute("PRAGMA query_only = ON")
     for _ in range(3):
         assert len(store.matching(compile_filter({"n": 3})))
@@ -254,10 +253,10 @@ def test_results_are_kept_until_a_document_changes(store, monkeypatch):
 
 def test_threads_that_read_write_and_index_agree(store, monkeypatch):
     """`n` and `copy` are always equal: whatever the state, filters on either find the same."""
-    monkeypatch.setattr(field_index, "STEP_ROWS", 50)
+    monkeypatch.setattr(selection, "STEP_ROWS", 50)
     store.write([entry(f"t{at}", payload={"p": at % 5, "copy": at % 5}) for at in range(300)])
     with store.connections.writing() as db:
-        field_index.choose(db, "p")
+        selection.choose_field(db, "p")
     done, wrong = threading.Event(), []
 
     def read() -> None:
@@ -308,7 +307,7 @@ def test_faults_are_found_and_mended_by_dropping(store):
 
 
 def test_refusals_are_remembered(store, monkeypatch):
-    monkeypatch.setattr(field_index, "MAX_FIELDS", 1)
+    monkeypatch.setattr(selection, "MAX_FIELDS", 1)
     index_fields(store, ["tags"])
     fields = FieldIndexes(store.connections)
     fields.scanned(["n"], 10.0)

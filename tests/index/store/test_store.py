@@ -27,7 +27,7 @@ from attend.core.settings import Settings
 from attend.core.types import Document
 from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections
 from attend.store import keys as store_keys
-from attend.store.tokens import register
+from attend.store.words import register
 from attend.write.ingest import Ingest, value_hash
 from tests.index.helpers import embeddings_of, entry, fresh_store, integrity, no_encoder
 

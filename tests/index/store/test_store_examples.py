@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attend.core.errors import UnknownDocument
 from attend.core.types import Document
 from attend.store import Entry, NewExample, Question
-from attend.store.tokens import register
+from attend.store.words import register
 from attend.write.ingest import value_hash
 from tests.index.helpers import embeddings_of, entry, fresh_store
 

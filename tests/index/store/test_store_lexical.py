@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from attend.store import Store, compile_filter
 from attend.store import words as store_words
-from attend.store.tokens import register
-from attend.store.words import MAX_STEMS, Tokenizer
+from attend.store.words import MAX_STEMS, Tokenizer, register
 from attend.write.ingest import value_hash
 from tests.index.helpers import entry, fresh_store
 

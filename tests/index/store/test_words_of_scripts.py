@@ -11,7 +11,7 @@ from sqlite_utils import Database
 from attend.search.highlighting import word_spans
 from attend.store import Store, compile_filter
 from attend.store.migrations import migrations
-from attend.store.tokens import indexed_text, register, traced_text
+from attend.store.words import indexed_text, register, traced_text
 from tests.index.helpers import entry, fresh_store
 from tests.index.store.scripts import QUERIES, SENTENCES
 

@@ -1,0 +1,616 @@
+"""Statements on one connection: settings, documents, keys, feedback and versions.
+
+The schema does the rest. An example of positive weight is a key of its document, and goes with its
+document; its key lies in the table without an embedding, as it has its question's. A question goes
+with its last example. An interaction is the latest of its user and document, and goes with its
+document; a user goes with their last interaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlite_utils import Database
+
+from attend.core.arrays import KeyTable
+from attend.core.deadline import count_read
+from attend.core.errors import (
+    Conflict,
+    InvalidRequest,
+    Replaced,
+    UnknownDocument,
+    UnknownProjection,
+)
+from attend.core.liking import Liking, chosen_liking
+from attend.core.types import MAX_ID, Float32, Int64, Json
+from attend.store.protocol import (
+    Entry,
+    Hashes,
+    Interaction,
+    KeyRow,
+    Offsets,
+    Question,
+    Role,
+    StaleEntries,
+    State,
+    StoredDocument,
+    Terms,
+)
+
+READ_BLOCK = 8192
+"""Keys or interactions read at a time: 12 MB of embeddings at 384 dimensions."""
+
+NAMED = 10
+"""Unknown documents that an error names."""
+
+LONG = 1024
+"""Bytes of a document that is counted while it is read; shorter ones count by their number."""
+
+SAME = 0.02
+"""Share of an embedding's length within which two embeddings of a text are the same: bfloat16
+moves MiniLM's by 0.012."""
+
+SAMPLE = 1000
+"""Interactions that the threshold of likes is chosen from."""
+
+LIKED_FROM = "liked_from"
+
+USER_ID = "(SELECT id FROM users WHERE name = CAST(? AS TEXT))"
+
+ACTIVE: Mapping[Role, str] = {
+    "search": "projection",
+    "recommend": "recommend",
+    "predict": "predict",
+}
+"""The setting that names the active version of a role."""
+
+KeyRows = list[tuple[int, int, bytes, int]]
+"""Of each key its id, document, embedding, and 1 for an example query."""
+
+from_json = json.JSONDecoder().decode
+"""As `json.loads`, which looks for other options at each call."""
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def to_json(value: Json) -> str:
+    """Return compact JSON, in ASCII: a lone surrogate is legal in JSON but not in UTF-8."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=plain)
+    except TypeError as error:
+        raise InvalidRequest(f"{value!r:.80} is no JSON ({error}); send what JSON has.") from error
+
+
+def value_json(value: Json) -> str | None:
+    """Return JSON, and None (NULL in SQL) for no value."""
+    return None if value is None else to_json(value)
+
+
+def plain(value: Any) -> Json:
+    """Return numpy's numbers and arrays, and any mapping, as JSON has them; raise TypeError."""
+    if isinstance(value, np.generic | np.ndarray):
+        number: Json = value.tolist()
+        return number
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds {value!r:.80}")
+
+
+def id_list(ids: Sequence[str]) -> str:
+    """Return ids for SQLite's `json_each`, which cuts a text at NUL and finds another document.
+
+    Raises:
+        InvalidRequest: one text in the place of a list, or an id that is no text.
+    """
+    texts = [ids] if isinstance(ids, str) else list(ids)
+    wrong = [id for id in texts if isinstance(ids, str) or not isinstance(id, str)]
+    if wrong:
+        raise InvalidRequest(
+            f"A list of ids was expected, each a text, but {wrong[0]!r:.80} was given.", field="ids"
+        )
+    return json.dumps([id for id in texts if "\x00" not in id])
+
+
+def stacked(blobs: Sequence[bytes]) -> Float32:
+    """Return vectors of one width as a matrix (n, d); (0, 0) for none."""
+    numbers = np.frombuffer(b"".join(blobs), dtype=np.float32)
+    return numbers.reshape(len(blobs), -1) if blobs else numbers.reshape(0, 0)
+
+
+def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
+    """Return the columns of rows; empty ones without rows."""
+    return list(zip(*rows, strict=True)) if rows else [()] * width
+
+
+def row_count(db: Database, table: str) -> int:
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+# -- settings and state ----------------------------------------------------------------------
+
+
+def put_settings(db: Database, changes: Mapping[str, Json]) -> None:
+    rows = [(name, to_json(value)) for name, value in changes.items()]
+    db.conn.executemany("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)", rows)
+
+
+def change_settings(db: Database, changes: Mapping[str, Json]) -> None:
+    """Store settings, so that every process that has the collection open looks at them."""
+    put_settings(db, changes)
+    count_up(db, "settings_change")
+
+
+def count_up(db: Database | sqlite3.Connection, name: str) -> int:
+    """Add one to a number among the settings, which is 0 where it is absent, and return it."""
+    counted = db.execute(
+        "INSERT INTO settings (name, value) VALUES (?, '1') "
+        "ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value",
+        [name],
+    )
+    return int(counted.fetchall()[0][0])
+
+
+def dimension(db: Database) -> int:
+    """Return the width of the collection's embeddings."""
+    return int(db.execute("SELECT value FROM settings WHERE name = 'dimension'").fetchone()[0])
+
+
+def read_state(db: Database) -> State:
+    """Return the state in O(1): AUTOINCREMENT stores the last number of a table."""
+    row = db.execute(
+        "SELECT (SELECT value FROM settings WHERE name = 'change'), "
+        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'keys'), 0), "
+        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'removals'), 0), "
+        "(SELECT value FROM settings WHERE name = 'projection'), "
+        "(SELECT value FROM settings WHERE name = 'recommend'), "
+        "(SELECT value FROM settings WHERE name = 'predict'), "
+        # A stranger's may be no number.
+        "coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'settings_change'), 0)"
+    ).fetchone()
+    return State(*map(int, row))
+
+
+def count_change(db: Database | sqlite3.Connection) -> None:
+    """Count a change of answers, unless another collection took this one's place.
+
+    Raises:
+        Replaced: it was; the transaction must not be committed.
+    """
+    # The mark names the folder that the collection has once it is replaced, and counts there alone:
+    # it is written before the folders change their names.
+    mark = db.execute(
+        "SELECT settings.value, main.file FROM settings, pragma_database_list AS main "
+        "WHERE settings.name = 'replaced' AND main.name = 'main'"
+    ).fetchone()
+    if mark is not None and json.loads(mark[0]) == Path(mark[1]).parent.name:
+        raise Replaced(
+            "The collection was replaced by one with another encoder, and nothing was written; "
+            "open it again by its name, and write again. ('attend reindex --rollback' goes back.)"
+        )
+    db.execute("UPDATE settings SET value = value + 1 WHERE name = 'change'")
+
+
+def decide(db: Database, settings: Mapping[str, Json]) -> None:
+    """Store settings that were open; raises StaleEntries where they are decided otherwise."""
+    stored = dict(db.execute("SELECT name, value FROM settings").fetchall())
+    if any(json.loads(stored[name]) not in (None, value) for name, value in settings.items()):
+        raise StaleEntries("Another writer has decided the settings meanwhile.")
+    change_settings(db, settings)
+
+
+# -- documents and their keys ----------------------------------------------------------------
+
+
+def known_rows(db: Database, ids: Sequence[str], subject: str) -> dict[str, int]:
+    """Return the row of each document, by the caller's id.
+
+    Args:
+        subject: what names the documents ("examples"), for the error and as its field.
+
+    Raises:
+        UnknownDocument: names some of the ids that no document has.
+    """
+    rows = rows_of(db, ids)
+    unknown = [id for id in dict.fromkeys(ids) if id not in rows]
+    if unknown:
+        more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
+        raise UnknownDocument(
+            f"The {subject} name {', '.join(map(repr, unknown[:NAMED]))}{more}, and no document "
+            f"has such an id; store the documents first, or leave these {subject} out.",
+            field=subject,
+        )
+    return rows
+
+
+def parsed_documents(
+    rows: Iterable[tuple[int, str, str, str | None, str]],
+) -> list[StoredDocument]:
+    """Parse documents; many objects are empty, and parsing them would take a fifth of a search."""
+    documents = []
+    for row, id, fields, value, payload in rows:
+        if len(fields) + len(payload) + (0 if value is None else len(value)) > LONG:
+            count_read(sum(map(parsed_size, (fields, value or "", payload))))
+        documents.append(
+            StoredDocument(
+                row,
+                id,
+                {} if fields == "{}" else from_json(fields),
+                None if value is None else from_json(value),
+                {} if payload == "{}" else from_json(payload),
+            )
+        )
+    return documents
+
+
+def parsed_size(text: str) -> int:
+    """Return about the most bytes that JSON takes as text, parsed, and in an answer."""
+    return 4 * len(text) + 64 * text.count(",")
+
+
+def documents_by_row(db: Database, rows: Int64, fields: str = "fields") -> list[StoredDocument]:
+    """Read documents by row; `fields` is the SQL expression of their texts."""
+    documents = db.execute(
+        f"SELECT row, id, {fields}, value, payload FROM documents "
+        f"WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
+        [json.dumps(rows.tolist())],
+    )
+    return parsed_documents(documents)
+
+
+def rows_of(db: Database, ids: Sequence[str]) -> dict[str, int]:
+    rows = db.execute(
+        "SELECT id, row FROM documents WHERE id IN (SELECT value FROM json_each(?))",
+        [id_list(list(dict.fromkeys(ids)))],
+    )
+    return dict(rows.fetchall())
+
+
+def hashes_of(db: Database, ids: Sequence[str]) -> dict[str, Hashes]:
+    rows = db.execute(
+        "SELECT id, key_hash, value_hash FROM documents "
+        "WHERE id IN (SELECT value FROM json_each(?))",
+        [id_list(ids)],
+    )
+    return {row[0]: Hashes(row[1], row[2]) for row in rows}
+
+
+def check_kept(db: Database, entries: Sequence[Entry]) -> None:
+    """Check that the stored keys of entries without keys are still those of their hashes."""
+    stored = hashes_of(db, [entry.document.id for entry in entries])
+    stale = [
+        entry
+        for entry in entries
+        if entry.document.id not in stored or stored[entry.document.id].keys != entry.hashes.keys
+    ]
+    if stale:
+        raise StaleEntries(f"{len(stale)} documents changed while they were being prepared.")
+
+
+def upsert(db: Database, entry: Entry) -> int:
+    document = entry.document
+    row = db.execute(
+        "INSERT INTO documents (id, fields, value, payload, key_hash, value_hash) "
+        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fields = excluded.fields, "
+        "value = excluded.value, payload = excluded.payload, key_hash = excluded.key_hash, "
+        "value_hash = excluded.value_hash RETURNING row",
+        [
+            document.id,
+            to_json(document.fields),
+            value_json(document.value),
+            to_json(document.payload),
+            *entry.hashes,
+        ],
+    ).fetchone()
+    return int(row[0])
+
+
+def replace_keys(db: Database, row: int, entry: Entry) -> None:
+    """Replace the keys of a document. Its examples belonged to another text, and go."""
+    db.execute("DELETE FROM examples WHERE document = ?", [row])
+    db.execute("DELETE FROM keys WHERE document = ?", [row])
+    db.conn.executemany(
+        "INSERT INTO keys (document, field, start, stop, embedding) VALUES (?, ?, ?, ?, ?)",
+        [
+            (row, key.field, key.start, key.stop, key.embedding.astype(np.float32).tobytes())
+            for key in entry.keys or ()
+        ],
+    )
+
+
+def key_tables(blocks: Iterable[KeyRows]) -> Iterator[KeyTable]:
+    """Yield rows as tables of whole documents: a full block may have cut its last one."""
+    rest: KeyRows = []
+    for block in blocks:
+        rest += block
+        is_full = len(block) == READ_BLOCK
+        end = bisect_left(rest, rest[-1][1], key=itemgetter(1)) if is_full else len(rest)
+        if end:
+            yield key_table(rest[:end])
+        rest = rest[end:]
+    if rest:
+        yield key_table(rest)
+
+
+def key_table(rows: KeyRows) -> KeyTable:
+    ids, documents, blobs, examples = columns_of(rows, 4)
+    return KeyTable.of_keys(
+        stacked(blobs),
+        np.array(ids, dtype=np.int64),
+        np.array(documents, dtype=np.int64),
+        np.array(examples, dtype=np.bool_) if any(examples) else None,
+    )
+
+
+def forgotten(db: Database) -> int:
+    row = db.execute("SELECT value FROM settings WHERE name = 'forgotten'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def own_key_rows(db: Database, first: int, last: int) -> dict[int, list[KeyRow]]:
+    """Return the documents' own keys by row, from one row to another, texts without embeddings."""
+    keys: dict[int, list[KeyRow]] = {}
+    for row, field, start, stop, blob in db.execute(
+        "SELECT document, field, start, stop, CASE WHEN stop = 0 THEN embedding ELSE x'' END "
+        "FROM keys WHERE example IS NULL AND document BETWEEN ? AND ? ORDER BY id",
+        [first, last],
+    ):
+        embedding = np.frombuffer(blob, dtype=np.float32)
+        keys.setdefault(row, []).append(KeyRow(field, start, stop, embedding))
+    return keys
+
+
+# -- feedback --------------------------------------------------------------------------------
+
+
+def question_id(db: Database, question: Question) -> int:
+    """Return the id of a question, which is stored if it is new."""
+    embedding = np.asarray(question.embedding, dtype=np.float32)
+    hash = question_hash(question.text, embedding)
+    row = db.execute("SELECT id, embedding FROM questions WHERE hash = ?", [hash]).fetchone()
+    if row is None:
+        row = db.execute(
+            "INSERT INTO questions (hash, text, embedding) VALUES (?, ?, ?) RETURNING id",
+            [hash, question.text, embedding.tobytes()],
+        ).fetchone()
+    elif moved(np.frombuffer(row[1], dtype=np.float32), embedding):
+        db.execute("UPDATE questions SET embedding = ? WHERE id = ?", [embedding.tobytes(), row[0]])
+    return int(row[0])
+
+
+def question_hash(text: str | None, embedding: Float32) -> bytes:
+    """Return a hash of a question: of its text, or of its embedding if it has no text."""
+    content = b"embedding " + embedding.tobytes() if text is None else b"text " + text.encode()
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def moved(stored: Float32, new: Float32) -> bool:
+    """Return whether a text has another embedding (d,), and not the same in other rounding."""
+    difference = np.linalg.norm(stored.astype(np.float64) - new)
+    return bool(difference > SAME * np.linalg.norm(stored.astype(np.float64)))
+
+
+def check_interactions(interactions: Sequence[Interaction]) -> None:
+    """Raise InvalidRequest for a wrong user, value or time."""
+    for place, interaction in enumerate(interactions):
+        if reason := _wrong_interaction(interaction):
+            raise InvalidRequest(f"Interaction {place} {reason}", field=f"interactions.{place}")
+
+
+def _wrong_interaction(interaction: Interaction) -> str | None:
+    if not 1 <= len(interaction.user) <= MAX_ID:
+        return f"has a user of {len(interaction.user)} characters; send 1 to {MAX_ID}."
+    try:
+        interaction.user.encode()
+    except UnicodeEncodeError:
+        return "has a user with half of a surrogate pair; send a text without."
+    if interaction.time is not None and not math.isfinite(interaction.time):
+        return f"has the time {interaction.time}; send seconds since 1970, or none."
+    try:
+        stored_value(interaction.value)
+    except ValueError:
+        return "has a value that holds NaN or infinity; send finite numbers, or none."
+    return None
+
+
+def user_ids(db: Database, users: Sequence[str]) -> dict[str, int]:
+    """Return the ids of users by their names; new users are stored."""
+    ids: dict[str, int] = {}
+    for user in dict.fromkeys(users):
+        row = db.execute(
+            f"SELECT id FROM users WHERE id = {USER_ID}", [name_bytes(user)]
+        ).fetchone()
+        if row is None:
+            row = db.execute(
+                "INSERT INTO users (name) VALUES (CAST(? AS TEXT)) RETURNING id", [name_bytes(user)]
+            ).fetchone()
+        ids[user] = int(row[0])
+    return ids
+
+
+def stored_value(value: Json) -> Any:
+    """Return a number as it is, anything else as JSON, and None as NULL."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
+        return value
+    return value_json(value)
+
+
+def read_value(stored: Any) -> Json:
+    value: Json = json.loads(stored) if isinstance(stored, str) else stored
+    return value
+
+
+def name_bytes(user: str) -> bytes:
+    # A text ends at NUL for some of SQLite's functions, and half a surrogate pair is no UTF-8.
+    return user.encode("utf-8", "surrogatepass")
+
+
+def set_liking(db: Database, liking: Liking) -> None:
+    liked_from = liking.liked_from
+    if liked_from is not None and not math.isfinite(liked_from):
+        raise InvalidRequest(
+            f"liked_from is {liked_from}; send a finite number, or null to choose it from the "
+            f"data.",
+            field=LIKED_FROM,
+        )
+    put_settings(db, {LIKED_FROM: liked_from})
+
+
+def read_liking(db: Database) -> Liking:
+    """Return the threshold of likes that was set, or one chosen from a sample of interactions."""
+    row = db.execute("SELECT value FROM settings WHERE name = ?", [LIKED_FROM]).fetchone()
+    if row is not None and json.loads(row[0]) is not None:
+        return Liking(float(json.loads(row[0])), "set")
+    last = db.execute("SELECT coalesce(max(id), 0) FROM interactions").fetchone()[0]
+    points = np.unique(np.linspace(1, max(last, 1), SAMPLE, dtype=np.int64))
+    # By key, one by one, as documents are sampled.
+    rows = db.execute(
+        "SELECT value FROM interactions WHERE typeof(value) IN ('integer', 'real') AND id IN "
+        "(SELECT (SELECT id FROM interactions WHERE id >= point.value ORDER BY id LIMIT 1) "
+        "FROM json_each(?) AS point)",
+        [json.dumps(points.tolist())],
+    )
+    return chosen_liking([float(value) for (value,) in rows])
+
+
+# -- versions --------------------------------------------------------------------------------
+
+
+def insert_version(
+    db: Database,
+    kind: str,
+    weights: bytes,
+    fingerprint: str,
+    documents: tuple[Mapping[str, Json] | None, ...] = (None, None, None),
+    role: Role = "search",
+) -> int:
+    """Insert a version and return its number. `documents` are its note, tuning and report."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    row = db.execute(
+        "INSERT INTO projections (kind, weights, fingerprint, created, note, tuning, report, role) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING version",
+        [
+            kind,
+            weights,
+            fingerprint,
+            created,
+            *(to_json(document or {}) for document in documents),
+            role,
+        ],
+    ).fetchone()
+    return int(row[0])
+
+
+def insert_offsets(db: Database, version: int, offsets: Offsets) -> None:
+    """Store a version's offsets; those of keys that are gone are left out.
+
+    Raises:
+        InvalidRequest: not one finite vector for each key, or of another width than its
+            embedding.
+    """
+    keys, deltas = offsets
+    width = dimension(db)
+    if deltas.shape != (len(keys), width) or not np.isfinite(deltas).all():
+        raise InvalidRequest(
+            f"Offsets of shape {deltas.shape} were given for {len(keys)} keys; send one finite "
+            f"vector of {width} dimensions for each key.",
+            field="offsets",
+        )
+    db.conn.executemany(
+        "INSERT INTO offsets (projection, key, delta) SELECT ?, id, ? FROM keys WHERE id = ?",
+        [
+            (version, delta.tobytes(), key)
+            for key, delta in zip(keys.tolist(), deltas.astype(np.float32), strict=True)
+        ],
+    )
+
+
+def insert_terms(
+    db: Database, version: int, terms: Mapping[str, Terms], last_key: int | None
+) -> None:
+    """Store a version's terms of documents; those of documents that are gone are left out.
+
+    Args:
+        last_key: the last key at the time of training; documents with later ones have another
+            text by now, and are left out, too. None: all documents are unchanged.
+
+    Raises:
+        InvalidRequest: not one finite vector for each row.
+    """
+    for name, (rows, vectors) in terms.items():
+        if vectors.ndim != 2 or len(vectors) != len(rows) or not np.isfinite(vectors).all():
+            raise InvalidRequest(
+                f"Terms {name!r} of shape {vectors.shape} were given for {len(rows)} documents; "
+                f"send one finite vector for each.",
+                field="terms",
+            )
+        db.conn.executemany(
+            "INSERT INTO document_terms (projection, name, document, term) "
+            "SELECT ?, ?, row, ? FROM documents WHERE row = ? AND (? IS NULL OR ? >= "
+            "(SELECT max(id) FROM keys WHERE document = row AND example IS NULL))",
+            [
+                (version, name, vector.tobytes(), row, last_key, last_key)
+                for row, vector in zip(rows.tolist(), vectors.astype(np.float32), strict=True)
+            ],
+        )
+
+
+def activate(db: Database, version: int, expected: int | None) -> None:
+    """Activate a version in its role, and log the version before it."""
+    row = db.execute("SELECT role FROM projections WHERE version = ?", [version]).fetchone()
+    if row is None:
+        raise unknown_version(db, version)
+    role: Role = row[0]
+    previous = read_state(db).active(role)
+    if expected is not None and previous != expected:
+        raise Conflict(
+            f"Projection {previous} is active by now, where {expected} was expected, so that "
+            f"{version} was not activated; look at both, then activate one by its number.",
+            field="projection",
+        )
+    if version == previous:
+        return
+    db.execute(
+        "INSERT INTO activations (version, previous, role) VALUES (?, ?, ?)",
+        [version, previous, role],
+    )
+    put_settings(db, {ACTIVE[role]: version})
+
+
+def unknown_version(db: Database, version: int) -> UnknownProjection:
+    return UnknownProjection(
+        f"There is no projection {version} here; there are {', '.join(version_numbers(db))}.",
+        field="projection",
+    )
+
+
+def version_numbers(db: Database) -> list[str]:
+    return [str(version) for (version,) in db.execute("SELECT version FROM projections ORDER BY 1")]
+
+
+def read_terms(db: Database, version: int) -> dict[str, Terms]:
+    by_name: dict[str, list[tuple[int, bytes]]] = {}
+    for name, row, term in db.execute(
+        "SELECT name, document, term FROM document_terms WHERE projection = ? "
+        "ORDER BY name, document",
+        [version],
+    ):
+        by_name.setdefault(name, []).append((row, term))
+    return {
+        name: Terms(
+            np.array([row for row, _ in terms], dtype=np.int64), stacked([t for _, t in terms])
+        )
+        for name, terms in by_name.items()
+    }
