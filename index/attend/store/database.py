@@ -656,8 +656,19 @@ class Store(CollectionStore):
             "FROM projections ORDER BY version"
         )
         return [
-            StoredProjection(*row[:4], *map(json.loads, row[4:7]), row[7], bool(row[8]), row[9])
-            for row in rows
+            StoredProjection(
+                version,
+                kind,
+                fingerprint,
+                created,
+                json.loads(note),
+                json.loads(tuning),
+                json.loads(report),
+                parent,
+                bool(active),
+                role,
+            )
+            for version, kind, fingerprint, created, note, tuning, report, parent, active, role in rows
         ]
 
     def version(self, version: int) -> StoredVersion:

@@ -22,10 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attend.api.names import OPERATORS, remedy
 from attend.core.errors import InvalidRequest
 from attend.core.types import Json
-from attend.store.sql import plain
 from attend.store.words import TOKENIZER, quoted
 
 ID, VALUE, TEXT = "@id", "@value", "@text"
@@ -153,6 +154,16 @@ def compile_filter(filter: Mapping[str, Json]) -> Predicate:
             f"its lists have {listed:,} values, but at most {MAX_LISTED:,} are taken; split it"
         )
     return Predicate(node, hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
+
+
+def plain(value: Any) -> Json:
+    """Return numpy's numbers and arrays, and any mapping, as JSON has them; raise TypeError."""
+    if isinstance(value, np.generic | np.ndarray):
+        number: Json = value.tolist()
+        return number
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds {value!r:.80}")
 
 
 def _listed(node: Json) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import (
-    TYPE_CHECKING,
     Any,
     Literal,
     NamedTuple,
@@ -25,10 +24,8 @@ from attend.core.arrays import KeyTable
 from attend.core.errors import Conflict, Unsupported
 from attend.core.liking import Liking
 from attend.core.types import Bool, Consistency, Document, Float32, Float64, Int64, Json
-
-if TYPE_CHECKING:
-    from attend.store.filters import Predicate
-    from attend.store.words import Lexical
+from attend.store.filters import Predicate
+from attend.store.words import Lexical
 
 
 class KeyRow(NamedTuple):

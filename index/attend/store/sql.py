@@ -33,6 +33,7 @@ from attend.core.errors import (
 )
 from attend.core.liking import Liking, chosen_liking
 from attend.core.types import MAX_ID, Float32, Int64, Json
+from attend.store.filters import plain
 from attend.store.protocol import (
     Entry,
     Hashes,
@@ -95,16 +96,6 @@ def to_json(value: Json) -> str:
 def value_json(value: Json) -> str | None:
     """Return JSON, and None (NULL in SQL) for no value."""
     return None if value is None else to_json(value)
-
-
-def plain(value: Any) -> Json:
-    """Return numpy's numbers and arrays, and any mapping, as JSON has them; raise TypeError."""
-    if isinstance(value, np.generic | np.ndarray):
-        number: Json = value.tolist()
-        return number
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"it holds {value!r:.80}")
 
 
 def id_list(ids: Sequence[str]) -> str:

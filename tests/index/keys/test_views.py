@@ -12,7 +12,7 @@ import pytest
 from attend.collection import views as views_module
 from attend.core.errors import UnknownProjection
 from attend.projection import given
-from attend.store import keys as store_keys
+from attend.store import database
 from tests.index.helpers import several_keys, vector_data
 
 
@@ -223,7 +223,7 @@ def removals(collection) -> int:
 
 def test_removals_are_forgotten_once_an_index_is_without_them(collection, tmp_path, monkeypatch):
     """Who is behind them opens anew: another process, and an older index of another version."""
-    monkeypatch.setattr(store_keys, "REMEMBERED_REMOVALS", 10)
+    monkeypatch.setattr(database, "REMEMBERED_REMOVALS", 10)
     vectors = {f"d{at}": [1, at] for at in range(40)}
     collection.upsert([{"id": id, "vector": vector} for id, vector in vectors.items()])
     swap = np.array([[0.0, 1], [1, 0]])

@@ -16,7 +16,7 @@ from attend.core.types import Example
 from attend.feedback import add_feedback
 from attend.feedback.adding import FEW, PROBES, unfit
 from attend.projection import identity
-from attend.store import feedback as store_feedback
+from attend.store import sql
 from tests.index.helpers import vector_data
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
@@ -356,7 +356,7 @@ def test_what_was_taught_before_is_not_lost_between_forgetting_and_teaching(
     def fails(*args, **options):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(store_feedback, "_question_id", fails)
+    monkeypatch.setattr(sql, "question_id", fails)
     with pytest.raises(OSError, match="the disk is full"):
         add_feedback(collection, [{"query": "b", "id": "d0"}], delete_stored=True)
     assert stored(collection) == [("a", "d0", 1.0, 0)]

@@ -124,7 +124,6 @@ def test_facets_that_cannot_be_are_refused(store, fields, limit, said):
 
 
 def test_a_facet_that_is_often_asked_for_gets_an_index(tmp_path, monkeypatch):
-    from attend.store import selection
 
     monkeypatch.setattr(selection, "COUNTED_SECONDS", 0.0)
     monkeypatch.setattr(selection, "BUILD_AFTER_SECONDS", 0.0)

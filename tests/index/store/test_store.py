@@ -25,8 +25,7 @@ from attend.core.errors import (
 )
 from attend.core.settings import Settings
 from attend.core.types import Document
-from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections
-from attend.store import keys as store_keys
+from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections, sql
 from attend.store.words import register
 from attend.write.ingest import Ingest, value_hash
 from tests.index.helpers import embeddings_of, entry, fresh_store, integrity, no_encoder
@@ -569,7 +568,7 @@ def test_opening_never_waits_for_a_writer(store):
 
 
 def test_a_document_is_never_cut_between_two_tables(store, monkeypatch):
-    monkeypatch.setattr(store_keys, "READ_BLOCK", 3)
+    monkeypatch.setattr(sql, "READ_BLOCK", 3)
     counts = [1, 4, 2, 3, 1, 7, 1, 1]
     for number, count in enumerate(counts):
         store.write([entry(str(number), [(number, place) for place in range(count)])])
