@@ -657,18 +657,18 @@ class Store(CollectionStore):
         )
         return [
             StoredProjection(
-                version,
-                kind,
-                fingerprint,
-                created,
-                json.loads(note),
-                json.loads(tuning),
-                json.loads(report),
-                parent,
-                bool(active),
-                role,
+                version=row[0],
+                kind=row[1],
+                fingerprint=row[2],
+                created=row[3],
+                note=json.loads(row[4]),
+                tuning=json.loads(row[5]),
+                report=json.loads(row[6]),
+                parent=row[7],
+                active=bool(row[8]),
+                role=row[9],
             )
-            for version, kind, fingerprint, created, note, tuning, report, parent, active, role in rows
+            for row in rows
         ]
 
     def version(self, version: int) -> StoredVersion:
