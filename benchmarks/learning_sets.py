@@ -22,7 +22,6 @@ from attend.api.search import MAX_BATCH, SearchRequest
 from attend.core.settings import Tuning
 from attend.core.types import Example, Float32, Float64
 from attend.encoder import Encoder, load
-from attend.feedback import add_feedback
 from attend.learning import train
 from attend.measure.rankings import (
     DEPTH,
@@ -42,6 +41,7 @@ from attend.measure.statistics import (
 )
 from attend.source import guess, open_source, sample
 from attend.write.build import Mapped, build
+from attend.write.feedback import add_feedback
 
 HELD_OUT = 0.2
 """Of the training queries, in a rehearsal."""

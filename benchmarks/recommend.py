@@ -41,7 +41,6 @@ from scipy import sparse
 
 from attend import Collection, Data
 from attend.core.types import Int64
-from attend.feedback import add_interactions
 from attend.learning import train
 from attend.learning.data import histories_of
 from attend.measure.interactions import (
@@ -54,6 +53,7 @@ from attend.measure.interactions import (
 )
 from attend.measure.statistics import LEVEL, difference_intervals, paired_randomisation
 from attend.store import Interaction
+from attend.write.feedback import add_interactions
 
 QUICK_READERS = 1000
 

@@ -24,7 +24,6 @@ from common import DATA, Row, data_set, parser, progress, tell
 
 from attend import Collection, Data
 from attend.core.types import Float32, Float64, Int64
-from attend.feedback import add_interactions
 from attend.learning import train
 from attend.learning.data import Ratings as Numbered
 from attend.learning.rating_batches import baseline
@@ -36,6 +35,7 @@ from attend.measure.statistics import (
     paired_randomisation,
 )
 from attend.store import Interaction
+from attend.write.feedback import add_interactions
 
 USERS = 943
 ITEMS = 1682

@@ -67,20 +67,20 @@ PATTERNS = {
         "a run of blanks begins after a sign, once, and nothing follows it",
         (".| |a", ". ", "a ", "a| |a", "\n", ".|\n|a", " \n"),
     ),
-    "attend/source/cells.py _NUMBER": Worst(ENDS, ("1", "1.|1|a", "1e|1|a", "-1", "1.1")),
-    "attend/source/cells.py _POINT_GROUPS": Worst(GROUPS, ("1", "1|.111|a", "1,|1|a", "1|.111|.")),
-    "attend/source/cells.py _COMMA_GROUPS": Worst(GROUPS, ("1", "1|,111|a", "1.|1|a", "1|,111|,")),
-    "attend/source/cells.py _EITHER": Worst("at most 8 characters", ("1",)),
-    "attend/source/cells.py _DATE": Worst(
+    "attend/source/rows.py _NUMBER": Worst(ENDS, ("1", "1.|1|a", "1e|1|a", "-1", "1.1")),
+    "attend/source/rows.py _POINT_GROUPS": Worst(GROUPS, ("1", "1|.111|a", "1,|1|a", "1|.111|.")),
+    "attend/source/rows.py _COMMA_GROUPS": Worst(GROUPS, ("1", "1|,111|a", "1.|1|a", "1|,111|,")),
+    "attend/source/rows.py _EITHER": Worst("at most 8 characters", ("1",)),
+    "attend/source/rows.py _DATE": Worst(
         "a run of blanks between parts of fixed length", ("1", "1.1.1| |1", "1.1.1| |a")
     ),
-    "attend/source/cells.py [^\\d,-]": Worst(ONE, ("1", "a")),
-    "attend/source/cells.py [\\d.]+": Worst(RUN, ("1", "1.", "1|.|a")),
+    "attend/source/rows.py [^\\d,-]": Worst(ONE, ("1", "a")),
+    "attend/source/rows.py [\\d.]+": Worst(RUN, ("1", "1.", "1|.|a")),
     "attend/source/columns.py _LINK": Worst(
         "tried at one place, and each part once", ("a", "a://|a| ", "www.|a| b", "data:| |a", "a.")
     ),
-    "attend/source/decoding.py _CONTROL": Worst(ONE, ("\x01", "a")),
-    "attend/source/folders.py _FROM": Worst(
+    "attend/source/files.py _CONTROL": Worst(ONE, ("\x01", "a")),
+    "attend/source/opening.py _FROM": Worst(
         "tried at one place, of 200 bytes, with at most 60 and 40 characters between its parts",
         ("From |a|", "From | |a", "From a |1|", "From a |11:11 |", "From a 11:11|1 |"),
     ),

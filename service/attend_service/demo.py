@@ -17,9 +17,9 @@ from tqdm import tqdm
 import attend.write.build
 from attend import DEFAULT_COLLECTION, AttendError, Collection, Data
 from attend.core.progress import Counter
-from attend.feedback import add_feedback
 from attend.learning import train
 from attend.write.build import Built, Mapped
+from attend.write.feedback import add_feedback
 from attend_service.docstrings import Docstring, StandardLibrary, standard_library
 from attend_service.pages.questions import FOREIGN, StartQuestion, store_questions
 from attend_service.server import CannotServe, run

@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 
 from attend import Data
-from attend.feedback import add_feedback
 from attend.learning import train
+from attend.write.feedback import add_feedback
 from attend_service import demo
 from attend_service.docstrings import Docstring, standard_library
 

@@ -20,8 +20,8 @@ from attend.collection.data import Data
 from attend.engines.engine import Capabilities
 from attend.engines.local import CAPABILITIES as LOCAL
 from attend.exchange import save_backup
-from attend.feedback import add_feedback
 from attend.learning import train
+from attend.write.feedback import add_feedback
 from attend.write.reindex import reindex
 from tests.milvus.contract import WIDTH
 

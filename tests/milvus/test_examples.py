@@ -9,9 +9,9 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.errors import UnknownDocument, Unsupported
-from attend.feedback import add_feedback
 from attend.learning import train
 from attend.projection import Projection
+from attend.write.feedback import add_feedback
 from tests.milvus.server import MilvusServer
 
 DIMENSION, DOCUMENTS, QUESTIONS = 16, 60, 80

@@ -16,7 +16,7 @@ import pytest
 
 from attend import Data
 from attend.collection.verify import verify
-from attend.feedback import add_feedback
+from attend.write.feedback import add_feedback
 from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 from tests.workers import kill_all
 

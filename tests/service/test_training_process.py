@@ -16,8 +16,8 @@ import pytest
 
 from attend import Collection, Data
 from attend.core.errors import InvalidRequest
-from attend.feedback import add_feedback
 from attend.learning import Cancelled, train
+from attend.write.feedback import add_feedback
 from attend_service.jobs import training
 from attend_service.jobs.training import TrainingFailed, train_in_process
 from tests.places import ROOT

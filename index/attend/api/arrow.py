@@ -22,8 +22,8 @@ from pyarrow import compute, types
 from attend.api.base import MAX_DOCUMENTS, parse
 from attend.api.documents import DocumentRequest, located
 from attend.core.errors import InvalidRequest
-from attend.core.types import WHOLE, Document, Json, Vectors
-from attend.source.tables import converter, holds_bytes, whole_microseconds
+from attend.core.types import WHOLE, Document, Vectors
+from attend.source.tables import holds_bytes, json_cells
 
 KEYS = ("text", "fields", "vector", "vectors")
 """Columns of which a table has one at least: a table without would have a misspelt one."""
@@ -126,7 +126,7 @@ def _batch_documents(batch: pa.RecordBatch, first: int) -> Iterator[Document]:
     """Yield the documents of a batch; `first` is the position of its first row."""
     names, columns = batch.schema.names, dict(zip(batch.schema.names, batch.columns, strict=True))
     vectors = _vectors(columns.pop(WHOLE, None), columns.pop("vectors", None), batch.num_rows)
-    lists = {name: _json(column) for name, column in columns.items()}
+    lists = {name: json_cells(column) for name, column in columns.items()}
     others = [name for name in names if name in lists and name not in CONTENT]
     for row in range(batch.num_rows):
         cells: dict[str, Any] = {name: lists[name][row] for name in lists if name in CONTENT}
@@ -137,11 +137,6 @@ def _batch_documents(batch: pa.RecordBatch, first: int) -> Iterator[Document]:
         with located(first + row, content.get("id")):
             document = parse(DocumentRequest, content | {"payload": payload}).document()
         yield replace(document, vectors=vectors[row])
-
-
-def _json(column: pa.Array) -> list[Json]:
-    convert = converter(column.type)
-    return [convert(cell) for cell in whole_microseconds(column).to_pylist()]
 
 
 def _vectors(one: pa.Array | None, several: pa.Array | None, rows: int) -> list[dict[str, Vectors]]:

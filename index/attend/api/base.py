@@ -29,7 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from attend.api.names import remedy
 from attend.core.errors import Detail, InvalidRequest
 from attend.core.types import MAX_ID
-from attend.source.cells import joined, seconds_of
+from attend.source.rows import joined, seconds_of
 
 DEFAULT_COLLECTION = "default"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
-from itertools import islice
 from typing import Annotated, Any
 
 import click
@@ -17,25 +16,10 @@ from attend.cli.formats import FormatOptions
 from attend.cli.options import Column, Target, model_options, on_collection, take
 from attend.cli.output import Bar, Problems, end, interrupted
 from attend.collection.collection import Collection
-from attend.collection.data import Data
-from attend.core.errors import SourceError
 from attend.core.progress import Counter
-from attend.source import FieldMap, Row, RowProblem, describe, open_source, sample
-from attend.source.cells import as_vector
-from attend.source.decoding import DETECTED
-from attend.source.rows import LOOKAHEAD_ROWS, column_names, listed
-from attend.values.numbers import is_list
-from attend.write.build import Built, Mapped, Shard, build, check_ids
-from attend.write.document_rows import are_documents
-from attend.write.mapping_memory import (
-    SourceFields,
-    declared_types,
-    entries_of,
-    entry_for,
-    format_for,
-    recall,
-    types_of,
-)
+from attend.source import RowProblem
+from attend.source.rows import listed
+from attend.write.build import Built, Mapped, Shard, build, collection_for
 
 MAX_NAMES = 1000
 """Skipped files that are named for one reason; --json has all."""
@@ -100,15 +84,19 @@ def build_command(target: Target, sources: tuple[str, ...], **options: Any) -> N
     """
     selection, changeable = take(BuildOptions, options), take(ChangeableOptions, options)
     library = target.library()
-    existing = _existing(library, target)
-    entries = [] if existing is None else entries_of(existing)
-    mapped = [_mapped(name, selection, existing, entries) for name in sources]
-    check_ids(mapped)
+    exists = library.resolve(target.name) in library.names()
+    existing = library.collection(target.name) if exists else None
+    fields = selection.model_dump(include={"id", "text", "vector", "value"})
+    mapped = []
+    for name in sources:
+        mapped.append(Mapped.of(name, existing, selection.format(), **fields))
+        click.echo(mapped[-1].described(existing, remap=selection.remap), err=True)
     settings = selection.model_dump(include={"overlap", "normalize"}, exclude_unset=True)
     settings |= {name: value for name, value in options.items() if value is not None}
-    collection = library.ensure(target.name, **(settings | _width(mapped)))
-    if existing is not None and not settings.get("encoder"):
-        _tell_encoder(existing)
+    collection = collection_for(library, target.name, mapped, **settings)
+    encoder = collection.settings.encoder
+    if exists and not settings.get("encoder") and encoder not in (None, encoders.DEFAULT):
+        click.echo(f"as before: encoder: {encoder}", err=True)
     problems = Problems()
     changes = changeable.changes()
     publish = bool(changes) and collection.configure(**changes)
@@ -159,75 +147,6 @@ def _build(
             stages.close()
             stored, _ = collection.store.counts()
             interrupted(f"{stored} documents are stored. Run the same command to go on.")
-
-
-def _existing(library: Data, target: Target) -> Collection | None:
-    """Return the collection if it exists."""
-    if library.resolve(target.name) not in library.names():
-        return None
-    return library.collection(target.name)
-
-
-def _tell_encoder(collection: Collection) -> None:
-    """Print the encoder of an earlier build, unless every build has it."""
-    encoder = collection.settings.encoder
-    if encoder not in (None, encoders.DEFAULT):
-        click.echo(f"as before: encoder: {encoder}", err=True)
-
-
-def _mapped(
-    name: str, selection: BuildOptions, existing: Collection | None, entries: list[SourceFields]
-) -> Mapped:
-    before = DETECTED
-    if (format := selection.format()) == DETECTED:
-        before = format = format_for(entries, name)
-    source = open_source(name, format)
-    rows = sample(source)
-    fields = selection.model_dump(include={"id", "text", "vector", "value"})
-    if not any(fields.values()) and are_documents(rows):
-        click.echo(f"{source.name}: documents with {listed(column_names(rows))}", err=True)
-        return Mapped(source, None)
-    map, named, notes = recall(source, rows, fields, entry_for(entries, source.name))
-    types: dict[str, str] = {}
-    if existing is not None:
-        types = types_of(existing, map.value) | declared_types(existing.settings, map.value)
-    if selection.remap:  # texts become what they are now, and numbers stay beside new texts
-        types = {name: "mixed" for name, type in types.items() if type != "text"}
-    click.echo(f"{source.name}: {describe(map, rows, source, types)}", err=True)
-    if before != DETECTED:
-        notes = [f"as before: {before}", *notes]
-    for note in notes:
-        click.echo(note, err=True)
-    return Mapped(source, map, named, format, notes)
-
-
-def _width(mapped: list[Mapped]) -> dict[str, int]:
-    """Return the dimension of the vectors that the sources bring, if they do."""
-    widths = sorted({width for source in mapped if (width := _first_width(source)) is not None})
-    if len(widths) > 1:
-        raise SourceError(
-            f"The sources bring vectors of {' and '.join(map(str, widths))} dimensions, but a "
-            f"collection has one width. Build them into separate collections."
-        )
-    return {"dimension": widths[0]} if widths else {}
-
-
-def _first_width(mapped: Mapped) -> int | None:
-    if mapped.map is not None and mapped.map.vector is None:
-        return None
-    rows = islice(mapped.source.rows(), LOOKAHEAD_ROWS)
-    vectors = (_vector(row, mapped.map) for row in rows if isinstance(row, Row))
-    return next((len(vector) for vector in vectors if vector is not None), None)
-
-
-def _vector(row: Row, map: FieldMap | None) -> list[float] | None:
-    """Return a vector of a row, which a document has by itself or by a name."""
-    if map is not None:
-        return as_vector(row.get(map.vector or ""))
-    named = row.cells.get("vectors")
-    first = next(iter(named.values()), None) if isinstance(named, dict) else named
-    first = row.cells.get("vector") if first is None else first
-    return as_vector(first) or as_vector(next(iter(first), None) if is_list(first) else None)
 
 
 def _skipped_files(built: Built) -> str:

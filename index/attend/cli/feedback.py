@@ -17,25 +17,31 @@ from attend.cli.output import Bar, Problems, end, interrupted
 from attend.collection.collection import Collection
 from attend.core.errors import SourceError
 from attend.core.types import Example, Json
-from attend.feedback import add_feedback, add_interactions
-from attend.feedback.adding import unfit
-from attend.feedback.files import CLIP, ETA, read_clicks, read_judgements
-from attend.feedback.reading import (
-    CLICKS,
-    INTERACTIONS,
-    LABELS,
-    Entry,
-    Gathered,
-    are_times,
-    gather,
-    label_columns,
-    read_interactions,
-    read_labels,
-)
 from attend.source import RowItem, RowProblem, Source, TableFormat, open_source
 from attend.source.columns import Columns, guess_columns, with_format
-from attend.source.decoding import DETECTED
+from attend.source.files import DETECTED
 from attend.store import Interaction
+from attend.write.feedback import (
+    FeedbackEntry,
+    Gathered,
+    add_feedback,
+    add_interactions,
+    gather,
+    unfit,
+)
+from attend.write.labels import (
+    CLICKS,
+    CLIP,
+    ETA,
+    INTERACTIONS,
+    LABELS,
+    are_times,
+    label_columns,
+    read_clicks,
+    read_interactions,
+    read_judgements,
+    read_labels,
+)
 
 OPTIONS_OF = {
     ("clicks",): ("eta", "clip", "negatives", "clicked_column"),
@@ -267,8 +273,8 @@ def _sentence(counts: Mapping[str, Any]) -> str:
 
 
 def _gathered(
-    collection: Collection, items: Iterable[RowItem[Entry] | RowProblem], strict: bool
-) -> Gathered[Entry]:
+    collection: Collection, items: Iterable[RowItem[FeedbackEntry] | RowProblem], strict: bool
+) -> Gathered[FeedbackEntry]:
     """Print the rows that cannot be used, and return the others."""
     problems = Problems()
     rows = gather(items, partial(unfit, collection), strict=strict, on_problem=problems)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from attend.api.base import Request
 from attend.source import TableFormat
-from attend.source.decoding import delimiter_of, encoding_of
+from attend.source.files import delimiter_of, encoding_of
 
 
 class FormatOptions(Request):

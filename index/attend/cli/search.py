@@ -17,7 +17,7 @@ from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest
 from attend.core.types import Json
 from attend.search.foreign import FEW
-from attend.source.cells import as_vector
+from attend.source.rows import as_vector
 from attend.store import StoredDocument
 
 SNIPPET = 100

@@ -24,7 +24,6 @@ from attend.core.timings import collecting, tell, timed
 from attend.core.types import Consistency
 from attend.encoder import Encoder
 from attend.engines.engine import OpenedCollection
-from attend.feedback import add_feedback, add_interactions
 from attend.learning import train
 from attend.recommend.history import Histories
 from attend.recommend.next_items import Recommender
@@ -37,6 +36,7 @@ from attend.search.scoring import AttentionOptions, queries_of
 from attend.search.several import check_cells, matrix_of, matrix_options
 from attend.search.tokens import TokenReader
 from attend.search.values import ValueTypes, with_value
+from attend.write.feedback import add_feedback, add_interactions
 
 if TYPE_CHECKING:
     from attend.api.keywords import RecommendKeywords, SearchKeywords, TrainKeywords

@@ -22,11 +22,11 @@ from attend.search.foreign import BLOCK, ForeignTests
 from attend.search.listing import cursor as cursor_of
 from attend.search.listing import fingerprint, place
 from attend.search.values import facets_by_name, filter_hints
-from attend.store import Role, StoredDocument, compile_filter
+from attend.store import Entry, Role, StoredDocument, compile_filter
 from attend.store.filters import by_value
 from attend.store.selection import whole_number
 from attend.values import merged, parse_type
-from attend.write.ingest import Ingest, Prepared, parse_documents, value_hash
+from attend.write.ingest import Ingest, parse_documents, value_hash
 
 log = logging.getLogger("attend")
 
@@ -106,7 +106,7 @@ class StoredCollection(VersionedCollection):
         self._merge_if_due()
         return written
 
-    def write(self, documents: Sequence[Document | Prepared]) -> Written:
+    def write(self, documents: Sequence[Document | Entry]) -> Written:
         """Write documents as `upsert` does, but merge nothing: a build publishes at its end.
 
         >>> books.write([Document("dune", vectors={"vector": [0.2, 0.9]})]).added
@@ -140,7 +140,7 @@ class StoredCollection(VersionedCollection):
             raise self._unknown(id)
         return document
 
-    def prepare(self, document: Document) -> Prepared:
+    def prepare(self, document: Document) -> Entry:
         """Check a document before it is written; raise InvalidRequest if it cannot be taken.
 
         >>> books.prepare(Document("dune", vectors={"vector": [0.2, 0.9]})).document.id

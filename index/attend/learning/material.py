@@ -13,12 +13,12 @@ from attend.collection.stored import StoredCollection
 from attend.core.arrays import KeyTable, locate
 from attend.core.errors import InvalidRequest
 from attend.core.types import Bool, Float32, Float64, Int64, Json
-from attend.feedback.files import propensity
 from attend.learning.closed_form import MOST_ITEMS
 from attend.learning.data import Memory, Questions, Ratings, Sparse, histories_of
 from attend.learning.held_out import sampled
 from attend.store import ExampleSet, InteractionSet, compile_filter
 from attend.store.words import TOKENIZER, Lexical
+from attend.write.labels import propensity
 
 MOST_QUESTIONS = 10_000
 MOST_DOCUMENTS = 100_000

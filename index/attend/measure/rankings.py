@@ -20,10 +20,10 @@ from attend.api.search import MAX_BATCH, SearchRequest
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest, SourceError
 from attend.core.types import Float64, QueryInput
-from attend.feedback import files
 from attend.measure.statistics import Interval, dcg, mean_intervals, ndcg
 from attend.source import RowItem, RowProblem
 from attend.source.rows import Item
+from attend.write import labels
 
 DEPTH = 100
 """Documents ranked for each query."""
@@ -203,7 +203,7 @@ def read_queries(
     """
     queries: dict[str, QueryInput] = {}
     for place, (id, query) in _usable(
-        path, files.read_queries(path, vectors=vectors, encoding=encoding)
+        path, labels.read_queries(path, vectors=vectors, encoding=encoding)
     ):
         if id in queries:
             raise SourceError(f"{place} has the id {id!r} again; give each query its own.")
@@ -220,7 +220,7 @@ def read_qrels(path: Path, encoding: str | None = None) -> dict[str, dict[str, f
         SourceError: a row is not a judgement.
     """
     qrels: dict[str, dict[str, float]] = defaultdict(dict)
-    for _, (query, document, grade) in _usable(path, files.read_qrels(path, encoding=encoding)):
+    for _, (query, document, grade) in _usable(path, labels.read_qrels(path, encoding=encoding)):
         qrels[query][document] = int(grade) if grade.is_integer() else grade
     if not qrels:
         raise SourceError(f"{path} has no judgements.")

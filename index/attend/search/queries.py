@@ -15,7 +15,7 @@ from attend.core.settings import DEFAULT_COVERAGE, DEFAULT_LEXICAL, Settings, Tu
 from attend.core.types import Float32, Float64, Int64
 from attend.encoder import Encoder
 from attend.store import CollectionStore, Lexical
-from attend.write.own_vectors import as_embedding
+from attend.write.ingest import as_embedding
 
 NO_DIRECTION = 1e-6
 """Length of a blend of unit vectors below which only rounding is left."""

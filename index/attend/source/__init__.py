@@ -9,9 +9,8 @@ for item in documents(source, fields):  # RowItem(place, document) | RowProblem(
 ```
 """
 
-from attend.source.columns import FieldMap, describe, guess
-from attend.source.decoding import TableFormat
-from attend.source.mapping import documents
+from attend.source.columns import FieldMap, describe, documents, guess
+from attend.source.files import TableFormat
 from attend.source.opening import open_source
 from attend.source.rows import Row, RowItem, RowProblem, Source, sample
 

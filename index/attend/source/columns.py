@@ -6,18 +6,36 @@ such as a click log; both by names first, and by what the columns hold.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 from typing import TypeVar
 
 from attend.core.errors import SourceError
-from attend.core.types import Json
-from attend.source.cells import as_vector, common_type, scalar, shown
+from attend.core.types import Document, Json
 from attend.source.files import headless
-from attend.source.rows import LOOKAHEAD_ROWS, Row, Source, column_names, listed, sample
+from attend.source.rows import (
+    LOOKAHEAD_ROWS,
+    SCALARS,
+    Row,
+    RowItem,
+    RowProblem,
+    Source,
+    Unusable,
+    as_vector,
+    column_names,
+    common_type,
+    document_id,
+    listed,
+    sample,
+    scalar,
+    shown,
+    text_of,
+    type_of,
+)
 
 ID_NAMES = ("_id", "id", "doc_id", "document_id", "uid", "uuid", "key", "pk")
 TEXT_NAMES = (
@@ -151,9 +169,12 @@ def guess(
     id_column = id or natural_id or next(iter(matching(columns, ID_NAMES)), None)
     vector_column = vector
     if not (vector or text or natural_text):
-        named_so = matching(columns, VECTOR_NAMES)
-        vector_column = next((n for n in named_so if _mostly(sample, n, _is_vector)), None)
-        vector_column = vector_column or (source.natural_vector if source else None)
+        vectors = [
+            name
+            for name in matching(columns, VECTOR_NAMES)
+            if _mostly(sample, name, lambda cell: as_vector(cell) is not None)
+        ]
+        vector_column = next(iter(vectors), source.natural_vector if source else None)
     texts = tuple(dict.fromkeys(text))
     if not texts:
         used = {id_column, vector_column, *value}
@@ -176,9 +197,13 @@ def _texts(
     Where a vector makes the texts optional, a name is needed.
     """
     names = column_names(sample)
-    strings = [name for name in names if _mostly(sample, name, _is_words)]
-    # Digits alone are a code or a count, in a table without types as in others.
-    strings = [name for name in strings if common_type(_cells(sample, name)) == "text"]
+    strings = [
+        name
+        for name in names
+        if _mostly(sample, name, lambda c: isinstance(c, str) and not _LINK.match(c.strip()))
+        # Digits alone are a code or a count, in a table without types as in others.
+        and common_type(_cells(sample, name)) == "text"
+    ]
     free = [name for name in strings if name not in used]
     if not required:
         return tuple(matching(free, TEXT_NAMES))
@@ -208,14 +233,6 @@ def _words(sample: Sequence[Row], name: str) -> float:
     texts = [str(cell) for cell in _cells(sample, name)]
     differ = len(set(texts)) > len(texts) / 2
     return sum(len(text.split()) for text in texts) / len(texts) if texts and differ else 0.0
-
-
-def _is_words(cell: Json) -> bool:
-    return isinstance(cell, str) and not _LINK.match(cell.strip())
-
-
-def _is_vector(cell: Json) -> bool:
-    return as_vector(cell) is not None
 
 
 def _mostly(sample: Sequence[Row], name: str, test: Callable[[Json], bool]) -> bool:
@@ -401,3 +418,154 @@ def guess_columns(source: Source, layout: Layout, **named: str | None) -> Column
                 f"{headless(present)}"
             )
     return Columns(layout, taken, tuple(guessed))
+
+
+def documents(
+    source: Source,
+    map: FieldMap,
+    places: dict[str, str] | None = None,
+    types: dict[str, str] | None = None,
+    *,
+    remap: bool = False,
+) -> Iterator[RowItem[Document] | RowProblem]:
+    """Read the source from its beginning; each row gives a document or a problem.
+
+    The problems of the source itself pass through. Ids are unique: of rows with the same id the
+    first usable one is taken.
+
+    Args:
+        places: id → where it was first used. Sources whose ids must differ share one.
+        types: column → number, boolean, text or mixed, as the collection has it; those of new
+            columns are added. A row whose value has another type is a problem. Other cells of
+            another type are kept as they are.
+        remap: take the types from this source; numbers that are stored stay numbers.
+
+    Raises:
+        SourceError: the source as a whole is unreadable.
+    """
+    types = {} if types is None else types
+    kept = frozenset() if remap else frozenset(map.value) & types.keys()
+    rows = sample(source)
+    # What a format with types has in its other columns is the author's choice.
+    for name in column_names(rows) if source.untyped else map.value:
+        type = common_type((row.get(name) for row in rows), untyped=source.untyped)
+        if type is not None and (remap or name not in types):
+            types[name] = "mixed" if type == "text" and types.get(name, type) != "text" else type
+    mapper = _Mapper(source, map, {} if places is None else places, types, kept)
+    for number, row in enumerate(source.rows(), start=1):
+        if isinstance(row, RowProblem):
+            yield row
+            continue
+        try:
+            yield RowItem(row.place, mapper.document(row, number))
+        except Unusable as reason:
+            yield RowProblem(row.place, str(reason))
+    for name, (place, cell, count) in mapper.misfits.items():
+        more = f" and {count - 1} more cells" if count > 1 else ""
+        yield RowProblem(
+            place,
+            f"The column {name!r} has numbers, but {shown(cell)} here{more}, which stay text. "
+            f"Write numbers, or leave the cells empty.",
+            rejects=False,
+        )
+
+
+class _Mapper:
+    """Turns the rows of one source into documents.
+
+    Args:
+        kept: columns of values in which a cell of another type is a problem.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        map: FieldMap,
+        places: dict[str, str],
+        types: dict[str, str],
+        kept: frozenset[str],
+    ) -> None:
+        self._map = map
+        self._places = places
+        self._taken = map.taken() | {source.natural_vector}
+        self._untyped = source.untyped
+        self._types = types
+        self._kept = kept
+        self.misfits: dict[str, tuple[str, Json, int]] = {}
+        """Column of numbers → the place of its first text, that text, and the number of texts."""
+
+    def document(self, row: Row, number: int) -> Document:
+        """Return the row's document, by its number where no column is the id; raises Unusable."""
+        id, vector, value = self._map.id, self._map.vector, self._map.value
+        identity = str(number) if id is None else document_id(row.get(id), id)
+        if (place := self._places.get(identity)) is not None:
+            raise Unusable(
+                f"The id {identity!r} was used before, at {place}. Give each row its own."
+            )
+        values = {name: self._cell(row, name) for name in value}
+        empty = all(cell is None for cell in values.values())
+        texts = {name: text_of(row.get(name), name) for name in self._map.text}
+        filled = {name: text for name, text in texts.items() if text.strip()}
+        if vector is None and not filled:
+            listed = ", ".join(map(repr, texts))
+            raise Unusable(
+                f"The row has no text: {listed} {'is' if len(texts) == 1 else 'are'} empty. Write "
+                f"one, or name other fields with --text."
+            )
+        numbers = as_vector(row.get(vector)) if vector else None
+        if vector and numbers is None:
+            raise Unusable(
+                f"The field {vector!r} is {shown(row.get(vector))}, but a list of finite numbers "
+                f"is expected."
+            )
+        document = Document(
+            id=identity,
+            fields=filled,
+            vectors={} if numbers is None else {"vector": numbers},
+            value=values[value[0]] if len(value) == 1 else None if empty else values,
+            payload={
+                name: self._cell(row, name) if self._untyped else cell
+                for name, cell in row.cells.items()
+                if name not in self._taken
+            },
+        )
+        if not self._untyped:  # a text of a table is Unicode, and a number is finite
+            _check_storable(document)
+        self._places[identity] = row.place
+        return document
+
+    def _cell(self, row: Row, name: str) -> Json:
+        """Return a cell with the type of its column; raises Unusable where that is kept."""
+        cell = row.get(name)
+        if cell is None or (cell == "" and self._untyped):
+            return None
+        type = self._types.get(name)
+        if type == "text" or (type not in SCALARS and not self._untyped):
+            return cell
+        parsed = scalar(cell) if isinstance(cell, str) else cell
+        if type is None:  # no row of the sample has such a cell
+            self._types[name] = "text" if parsed is None else "mixed"
+            return cell if parsed is None else parsed
+        if type in SCALARS and (parsed is None or type_of(parsed) != type):
+            if name in self._kept:
+                raise Unusable(
+                    f"The value {name!r} is a {type} in this collection, but {shown(cell)} here. "
+                    f"Write a {type}, leave it empty, or add --remap to store what is there."
+                )
+            self._types[name] = "mixed"
+        if parsed is None:
+            place, first, count = self.misfits.get(name, (row.place, cell, 0))
+            self.misfits[name] = place, first, count + 1
+            return cell
+        return parsed
+
+
+def _check_storable(document: Document) -> None:
+    """Reject what neither JSON nor UTF-8 can hold, before a whole batch fails on it."""
+    parts = [document.id, document.fields, document.value, document.payload]
+    try:
+        json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        raise Unusable("The row holds text that is not valid UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"The row cannot be written as JSON: {error}.") from error

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,18 @@ from pyarrow import compute, types
 
 from attend.core.errors import SourceError
 from attend.core.types import Floats, Json
-from attend.source.cells import to_json
 from attend.source.columns import ID_NAMES, matching
 from attend.source.files import check_names
-from attend.source.rows import FileSource, Replay, Row, RowProblem, Source, listed, unreadable
+from attend.source.rows import (
+    FileSource,
+    Replay,
+    Row,
+    RowProblem,
+    Source,
+    listed,
+    to_json,
+    unreadable,
+)
 
 ROWID = "rowid"
 
@@ -31,42 +38,84 @@ LOOKAHEAD_BATCHES = 16
 
 NO_DATABASE = "Name a SQLite database, or restore it from a backup."
 
-Convert = Callable[[object], Json]
 
-
-@dataclass(frozen=True)
-class SqliteTable(Source):
+class SqliteTable(FileSource):
     """One table or view.
 
     Bytes that read as float32 numbers, as sqlite-vec and `llm` write them, are vectors; other
     cells that hold bytes are left out, and a notice names their column. A table with neither a
     primary key of one column nor a column named like an id gets its `rowid` as one more cell, so
     that its documents keep their ids between builds.
+
+    Raises:
+        SourceError: the file is no SQLite database, or has no such table; it lists the tables.
     """
 
-    path: Path
-    table: str
-    name: str
-    columns: tuple[str, ...]
-    natural_id: str | None
-    natural_vector: str | None = None
-    width: int = 0
-    faults: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, path: Path, table: str) -> None:
+        super().__init__(path, f"{path.name}:{table}")
+        self._table = table
+        try:
+            with closing(connect(path)) as database:
+                kinds = dict(
+                    database.execute(
+                        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') "
+                        "ORDER BY name"
+                    )
+                )
+                if table not in kinds:
+                    there = f"It has {listed(list(kinds))}" if kinds else "It has no tables"
+                    fault = f"has no table {table!r}" if table else "needs the name of a table"
+                    raise SourceError(f"{path} {fault}. {there}; write {path.name}:TABLE.")
+                about = database.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+                self._columns = [name for _, name, *_ in about]
+                keys = [name for _, name, *_, position in about if position]
+                self.natural_id = keys[0] if len(keys) == 1 else None
+                faults = self._find_vectors(database)
+                if not (
+                    self.natural_id or matching(self._columns, ID_NAMES) or kinds[table] == "view"
+                ):
+                    with suppress(sqlite3.OperationalError):  # a table created WITHOUT ROWID
+                        database.execute(f"SELECT {ROWID} FROM {quoted(table)} LIMIT 0")
+                        self.natural_id = ROWID
+        except sqlite3.Error as error:
+            raise unreadable(path, error, NO_DATABASE) from error
+        except UnicodeDecodeError:  # Python reads the names of columns as UTF-8
+            raise SourceError(
+                f"{path} has a column in {table!r} whose name is not UTF-8. Give it another name."
+            ) from None
+        self.faults = faults
+        if self.natural_id == ROWID and ROWID not in self._columns:
+            self._columns.insert(0, ROWID)
+
+    def _find_vectors(self, database: sqlite3.Connection) -> dict[str, str]:
+        """Find the column of vectors and its width; return the faults of others named so."""
+        rows = database.execute(
+            f"SELECT * FROM {quoted(self._table)} LIMIT {BATCH_ROWS}"
+        ).fetchall()
+        faults = {}
+        for position, name in enumerate(self._columns):
+            blobs = [row[position] for row in rows if isinstance(row[position], bytes)]
+            fault = vector_fault(blobs) if blobs else None
+            if blobs and fault is None and self.natural_vector is None:
+                self.natural_vector, self._width = name, len(blobs[0]) // 4
+            elif fault is not None and re.search("vec|embed", name, re.IGNORECASE):
+                faults[name] = f"The column {name!r} {fault} It is left out."
+        return faults
 
     def detected(self) -> str:
         if self.natural_vector is None:
             return ""
-        return f"{self.natural_vector} has {self.width} numbers (float32, little-endian)"
+        return f"{self.natural_vector} has {self._width} numbers (float32, little-endian)"
 
     def rows(self) -> Iterator[Row | RowProblem]:
-        columns = ", ".join(quoted(column) for column in self.columns)
-        selection = f"SELECT {columns} FROM {quoted(self.table)}"
+        columns = ", ".join(quoted(column) for column in self._columns)
+        selection = f"SELECT {columns} FROM {quoted(self._table)}"
         rejected: dict[str, str] = {}  # column -> where its first bytes are
         try:
             with closing(connect(self.path)) as database:
                 for number, values in enumerate(database.execute(selection), start=1):
                     place = f"{self.name}:{number}"
-                    cells = dict(zip(self.columns, values, strict=True))
+                    cells = dict(zip(self._columns, values, strict=True))
                     for name in [name for name, cell in cells.items() if isinstance(cell, bytes)]:
                         if name != self.natural_vector:
                             rejected.setdefault(name, place)
@@ -80,11 +129,11 @@ class SqliteTable(Source):
     def _row(self, place: str, cells: dict[str, object]) -> Row | RowProblem:
         vector = cells.get(self.natural_vector or "")
         if isinstance(vector, bytes):
-            if len(vector) != 4 * self.width:
+            if len(vector) != 4 * self._width:
                 return RowProblem(
                     place,
                     f"The column {self.natural_vector!r} has {len(vector)} bytes here, but "
-                    f"{4 * self.width} are expected, for {self.width} float32 numbers. Embed the "
+                    f"{4 * self._width} are expected, for {self._width} float32 numbers. Embed the "
                     f"row again with the model of the others.",
                 )
             cells = {**cells, str(self.natural_vector): floats(vector).tolist()}
@@ -95,57 +144,6 @@ def left_out(place: str, column: str, reason: str | None = None) -> RowProblem:
     """Return the notice that the rows are read without a column of bytes."""
     reason = reason or f"The column {column!r} holds bytes, which are not JSON. They are left out."
     return RowProblem(place, reason, rejects=False)
-
-
-def open_table(path: Path, table: str) -> SqliteTable:
-    """Open a table with its columns, its key, and the column of its vectors.
-
-    Raises:
-        SourceError: the file is no SQLite database, or has no such table; it lists the tables.
-    """
-    listing = "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
-    try:
-        with closing(connect(path)) as database:
-            kinds = dict(database.execute(listing))
-            if table not in kinds:
-                there = f"It has {listed(list(kinds))}" if kinds else "It has no tables"
-                fault = f"has no table {table!r}" if table else "needs the name of a table"
-                raise SourceError(f"{path} {fault}. {there}; write {path.name}:TABLE.")
-            about = database.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
-            columns = tuple(name for _, name, *_ in about)
-            keys = [name for _, name, *_, position in about if position]
-            key = keys[0] if len(keys) == 1 else None
-            if key is None and not matching(columns, ID_NAMES) and kinds[table] == "table":
-                key = _rowid(database, table)
-            vector, width, faults = _vectors(database, table, columns)
-    except sqlite3.Error as error:
-        raise unreadable(path, error, NO_DATABASE) from error
-    except UnicodeDecodeError:  # Python reads the names of columns as UTF-8
-        raise SourceError(
-            f"{path} has a column in {table!r} whose name is not UTF-8. Give it another name."
-        ) from None
-    if key == ROWID and ROWID not in columns:
-        columns = (ROWID, *columns)
-    name = f"{path.name}:{table}"
-    return SqliteTable(path, table, name, columns, key, vector, width, faults)
-
-
-def _vectors(
-    database: sqlite3.Connection, table: str, columns: Sequence[str]
-) -> tuple[str | None, int, dict[str, str]]:
-    """Return the column of vectors, their width, and the faults of columns that are named so."""
-    rows = database.execute(f"SELECT * FROM {quoted(table)} LIMIT {BATCH_ROWS}").fetchall()
-    vector, width, faults = None, 0, {}
-    for position, name in enumerate(columns):
-        blobs = [row[position] for row in rows if isinstance(row[position], bytes)]
-        if not blobs:
-            continue
-        fault = vector_fault(blobs)
-        if fault is None and vector is None:
-            vector, width = name, len(blobs[0]) // 4
-        elif fault is not None and re.search("vec|embed", name, re.IGNORECASE):
-            faults[name] = f"The column {name!r} {fault} It is left out."
-    return vector, width, faults
 
 
 def vector_fault(blobs: Sequence[bytes]) -> str | None:
@@ -185,15 +183,6 @@ def _plausible(numbers: Floats) -> bool:
         return bool(np.mean((sizes == 0) | ((sizes > 1e-9) & (sizes < 1e4))) > 0.99)
 
 
-def _rowid(database: sqlite3.Connection, table: str) -> str | None:
-    """Return the name of a table's row ids; None for a table created WITHOUT ROWID."""
-    try:
-        database.execute(f"SELECT {ROWID} FROM {quoted(table)} LIMIT 0")
-    except sqlite3.OperationalError:
-        return None
-    return ROWID
-
-
 def connect(path: Path) -> sqlite3.Connection:
     """Open read-only: a source is never changed, nor created by a misspelt name."""
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
@@ -218,7 +207,7 @@ class ParquetFile(FileSource):
         try:
             with pq.ParquetFile(self.path) as file:
                 columns, rejected = _columns(str(self.path), file.schema_arrow)
-                batches = file.iter_batches(BATCH_ROWS, columns=list(columns))
+                batches = file.iter_batches(BATCH_ROWS, columns=columns)
                 yield from _rows(self.name, batches, columns)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(self.path, error, "Write the file again.") from error
@@ -253,7 +242,13 @@ class ArrowStream(Source):
             else:
                 schema, batches = self._data.schema, iter(self._batches)
             columns, rejected = _columns(self.name, schema)
-            yield from _rows(self.name, _slices(batches), columns)
+            # A frame is often one batch, and its rows become Python lists: in short ones.
+            short = (
+                batch.slice(start, BATCH_ROWS)
+                for batch in batches
+                for start in range(0, batch.num_rows, BATCH_ROWS)
+            )
+            yield from _rows(self.name, short, columns)
         except (pa.ArrowException, TypeError, ValueError, RuntimeError) as error:
             raise SourceError(
                 f"The {self.name} cannot be read as an Arrow stream: {error}. Give each column one "
@@ -263,23 +258,15 @@ class ArrowStream(Source):
             yield left_out(self.name, column)
 
 
-def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches into short ones: a frame is often one batch, and its rows become Python lists."""
-    for batch in batches:
-        for start in range(0, batch.num_rows, BATCH_ROWS):
-            yield batch.slice(start, BATCH_ROWS)
-
-
-def _columns(name: str, schema: pa.Schema) -> tuple[dict[str, Convert], list[str]]:
-    """Return column → conversion to JSON, and the columns that are left out as bytes."""
+def _columns(name: str, schema: pa.Schema) -> tuple[list[str], list[str]]:
+    """Return the columns, and those that are left out as bytes."""
     check_names(name, schema.names)
     rejected = [column.name for column in schema if holds_bytes(column.type)]
-    columns = {c.name: converter(c.type) for c in schema if c.name not in rejected}
-    return columns, rejected
+    return [name for name in schema.names if name not in rejected], rejected
 
 
 def _rows(
-    name: str, batches: Iterable[pa.RecordBatch], columns: Mapping[str, Convert]
+    name: str, batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[Row | RowProblem]:
     start = 1
     for batch in batches:
@@ -293,17 +280,12 @@ def _rows(
         start += batch.num_rows
 
 
-def _row_cells(
-    batch: pa.RecordBatch, columns: Mapping[str, Convert]
-) -> list[Mapping[str, Json] | str]:
-    lists = [
-        [convert(cell) for cell in whole_microseconds(batch.column(column)).to_pylist()]
-        for column, convert in columns.items()
-    ]
+def _row_cells(batch: pa.RecordBatch, columns: Sequence[str]) -> list[Mapping[str, Json] | str]:
+    lists = [json_cells(batch.column(column)) for column in columns]
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*lists, strict=True)]
 
 
-def _one_row(batch: pa.RecordBatch, columns: Mapping[str, Convert]) -> Mapping[str, Json] | str:
+def _one_row(batch: pa.RecordBatch, columns: Sequence[str]) -> Mapping[str, Json] | str:
     """Return the cells of a batch of one row, or the reason why it cannot be used."""
     try:
         return _row_cells(batch, columns)[0]
@@ -324,28 +306,23 @@ def holds_bytes(kind: pa.DataType) -> bool:
     return any(holds_bytes(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def converter(kind: pa.DataType) -> Convert:
-    """Return the function from a cell of this type to JSON; vectors and texts pass at no cost."""
+def json_cells(column: pa.Array) -> list[Json]:
+    """Return the cells of a column as JSON; vectors and texts pass at no cost.
+
+    Nanoseconds, which Python's datetime cannot hold, are cut off.
+    """
+    kind = column.type
+    if getattr(kind, "unit", None) == "ns":
+        if types.is_timestamp(kind):
+            shorter = pa.timestamp("us", tz=kind.tz)
+        else:
+            shorter = pa.duration("us") if types.is_duration(kind) else pa.time64("us")
+        column = compute.call_function("cast", [column], compute.CastOptions.unsafe(shorter))
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     inner = kind.value_type if is_list else kind
+    plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string)
+    cells: list[Json] = column.to_pylist()
     # A lone float may be NaN for "missing"; in a list it is a coordinate, checked later.
-    is_json = is_list and types.is_floating(inner)
-    for is_kind in (types.is_integer, types.is_boolean, types.is_string, types.is_large_string):
-        is_json = is_json or is_kind(inner)
-    return _unchanged if is_json else to_json
-
-
-def _unchanged(cell: object) -> Json:
-    return cell  # type: ignore[return-value]  # the caller looked at the column's Arrow type
-
-
-def whole_microseconds(column: pa.Array) -> pa.Array:
-    """Drop nanoseconds, which Python's datetime cannot hold."""
-    kind = column.type
-    if getattr(kind, "unit", None) != "ns":
-        return column
-    if types.is_timestamp(kind):
-        shorter = pa.timestamp("us", tz=kind.tz)
-    else:
-        shorter = pa.duration("us") if types.is_duration(kind) else pa.time64("us")
-    return compute.call_function("cast", [column], compute.CastOptions.unsafe(shorter))
+    if (is_list and types.is_floating(inner)) or any(is_kind(inner) for is_kind in plain):
+        return cells
+    return [to_json(cell) for cell in cells]

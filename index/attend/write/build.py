@@ -10,100 +10,28 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from attend.api.documents import Written
 from attend.collection.collection import Collection
+from attend.collection.data import Data
 from attend.core.errors import AttendError, InvalidRequest, SourceError
-from attend.core.types import Document, OnStage
-from attend.source import (
-    FieldMap,
-    RowItem,
-    RowProblem,
-    Source,
-    TableFormat,
-    documents,
-    guess,
-    open_source,
-    sample,
-)
-from attend.source.decoding import DETECTED
-from attend.write.document_rows import document_rows
-from attend.write.ingest import Prepared
-from attend.write.mapping_memory import (
-    ROLES,
-    SourceFields,
-    check_fields,
-    declared_types,
-    entries_of,
-    entry_for,
-    recall,
-    remember,
-    types_of,
-)
+from attend.core.types import OnStage
+from attend.source import RowProblem
+from attend.store import Entry
+from attend.write.mapping import Mapped, check_fields, entries_of, remember, types_of
+
+__all__ = ["Built", "Mapped", "Refused", "Shard", "build", "collection_for"]
 
 WINDOW = 256
 """Documents that are encoded and stored together, where the engine names no other number: enough
 to sort by length, and what a killed build has to repeat (about five seconds of work)."""
 
-
-class Roles(TypedDict, total=False):
-    """The fields of a source that become a document's parts; the rest is guessed."""
-
-    id: str | None
-    text: Sequence[str]
-    vector: str | None
-    value: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A source and how its fields become documents; without a map its rows are documents.
-
-    Attributes:
-        named: the roles whose fields the user named, which later builds take from other sources.
-        format: the format of a text file, as far as the user named it.
-        notes: sentences about the fields of earlier builds; None where these were not looked at.
-    """
-
-    source: Source
-    map: FieldMap | None
-    named: frozenset[str] = frozenset()
-    format: TableFormat = DETECTED
-    notes: Sequence[str] | None = None
-
-    @classmethod
-    def of(cls, source: object, **roles: Unpack[Roles]) -> Mapped:
-        """Open a source, and choose the fields that `roles` do not name.
-
-        Args:
-            source: as `open_source` takes it: a path, or an object with `__arrow_c_stream__`.
-            roles: the fields of the id, texts, vector and value.
-
-        Raises:
-            SourceError: it cannot be read, or has no such field.
-
-        >>> import pyarrow
-        >>> Mapped.of(pyarrow.table({"id": [1], "title": ["Emma"]})).map
-        FieldMap(id='id', text=('title',), vector=None, value=(), guessed=('id', 'text'))
-        """
-        opened = open_source(source)
-        named = frozenset(role for role, fields in roles.items() if fields)
-        return cls(opened, guess(sample(opened), source=opened, **roles), named)
-
-    def recalled(self, entries: Sequence[SourceFields]) -> Mapped:
-        """Return it with the fields of earlier builds in place of those that were guessed."""
-        if self.map is None or self.notes is not None or not entries:
-            return self
-        names = {role: getattr(self.map, role) for role in ROLES if role not in self.map.guessed}
-        fields = {role: name for role, name in names.items() if name}
-        entry = entry_for(entries, self.source.name)
-        map, named, notes = recall(self.source, sample(self.source), fields, entry)
-        return replace(self, map=map, named=self.named | named, notes=notes)
+DELETED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -180,6 +108,32 @@ class BuildCallbacks(TypedDict, total=False):
     on_stage: OnStage
 
 
+def collection_for(
+    library: Data, name: str, sources: Sequence[Mapped], **settings: Any
+) -> Collection:
+    """Return the collection that sources are built into, which is made if it is not there.
+
+    A new one has the width of the vectors that the sources bring.
+
+    Args:
+        settings: as `Data.create` takes them.
+
+    Raises:
+        SourceError: several sources that have no ids of their own, or vectors of several widths.
+        CollectionExists: it is there and has other settings.
+    """
+    _check_ids(sources)
+    widths = sorted({width for mapped in sources if (width := mapped.width()) is not None})
+    if len(widths) > 1:
+        raise SourceError(
+            f"The sources bring vectors of {' and '.join(map(str, widths))} dimensions, but a "
+            f"collection has one width. Build them into separate collections."
+        )
+    if widths:
+        settings["dimension"] = widths[0]
+    return library.ensure(name, **settings)
+
+
 def build(
     collection: Collection,
     sources: Sequence[Mapped],
@@ -212,21 +166,24 @@ def build(
     """
     entries = entries_of(collection)
     sources = [mapped.recalled(entries) for mapped in sources]
-    check_ids(sources)
+    _check_ids(sources)
     if sync and shard is not None:
         raise InvalidRequest(
             "A shard sees a part of the documents only, and cannot tell which no source has; build "
             "without sync, or without a shard.",
             field="shard",
         )
-    for mapped in sources:
-        if mapped.map is not None and not remap:
-            check_fields(collection, mapped.source, mapped.map, entries, sync=sync)
+    for mapped in sources if not remap else ():
+        check_fields(collection, mapped, entries, sync=sync)
     started = time.perf_counter()
     build = _Build(collection, strict, shard, **callbacks)
     for mapped in sources:
         build.take(mapped, remap)
-    removed = build.remove_others() if sync and not build.refused else 0
+    removed = 0
+    if sync and not build.refused:
+        gone = [id for id in collection.store.all_ids() if id not in build.places]
+        for start in range(0, len(gone), DELETED_AT_ONCE):
+            removed += collection.delete(gone[start : start + DELETED_AT_ONCE])
     if publish:
         collection.publish(build.on_stage)
     else:
@@ -262,64 +219,51 @@ class _Build:
         self._on_problem = on_problem
         self._on_progress = on_progress
         self.on_stage = on_stage
-        self._places: dict[str, str] = {}  # id -> where it was first used
+        self.places: dict[str, str] = {}  # id -> where it was first used
         self.written = Written()
         self.read = 0
         self.refused = 0
         self.skipped: list[SkippedFile] = []
 
     def take(self, mapped: Mapped, remap: bool) -> None:
-        before, size = len(self._places), self._collection.capabilities.window or WINDOW
-        value = mapped.map.value if mapped.map is not None else ()
-        stored = types_of(self._collection, value)
-        types = stored | declared_types(self._collection.settings, value)
-        rows = _rows(mapped, self._places, types, remap)
+        """Write the documents of a source, window by window, and remember its fields."""
+        before, size = len(self.places), self._collection.capabilities.window or WINDOW
+        types = types_of(self._collection, mapped.map.value if mapped.map is not None else ())
+        stored = dict(types)  # before this source adds to them
         remembered = False
-        with closing(self._usable(rows)) as usable:
+        with closing(self._usable(mapped, types, remap)) as usable:
             while window := list(islice(usable, size)):
                 self.written += self._collection.write(window)
                 if not remembered:
-                    self._remember(mapped, stored)
+                    remember(self._collection, mapped, stored)
                     remembered = True
                 self.read += len(window)
                 self._on_progress(len(window))
-        if len(self._places) == before:
+        if len(self.places) == before:
             raise SourceError(
                 f"{mapped.source.name} has no usable row. Check --id, --text and --vector against "
                 f"its fields, and the problems reported above."
             )
-        self._remember(mapped, types)  # at the end: a build that goes on after a stop learns as one
-
-    def _remember(self, mapped: Mapped, types: Mapping[str, str]) -> None:
-        """Store the fields of a source and the types of columns once documents were made."""
-        if mapped.map is not None:
-            entry = SourceFields.of(mapped.source.name, mapped.map, mapped.named, mapped.format)
-            remember(self._collection, entry, types)
-
-    def remove_others(self) -> int:
-        gone = [id for id in self._collection.store.all_ids() if id not in self._places]
-        return sum(
-            self._collection.delete(gone[start : start + 10_000])
-            for start in range(0, len(gone), 10_000)
-        )
+        # At the end: a build that goes on after a stop learns the types as one.
+        remember(self._collection, mapped, types)
 
     def _usable(
-        self, rows: Iterator[RowItem[Document] | RowProblem]
-    ) -> Generator[Prepared, None, None]:
+        self, mapped: Mapped, types: dict[str, str], remap: bool
+    ) -> Generator[Entry, None, None]:
         """Yield the documents of a source as they are written; report the rows that cannot be."""
-        for row in rows:
+        for row in mapped.documents(self.places, types, remap=remap):
             if isinstance(row, RowProblem):
                 self._report(row)
                 continue
             id = row.item.id
             try:
-                document = self._collection.prepare(row.item)
+                entry = self._collection.prepare(row.item)
             except AttendError as error:
-                del self._places[id]
+                del self.places[id]
                 self._report(RowProblem(row.place, str(error)))
                 continue
             if self._shard is None or self._shard.takes(id):
-                yield document
+                yield entry
             else:
                 self._on_progress(1)
 
@@ -335,20 +279,8 @@ class _Build:
             raise Refused(f"Stopped at {problem}; --strict takes no source with such a row.")
 
 
-def _rows(
-    mapped: Mapped, places: dict[str, str], types: dict[str, str], remap: bool
-) -> Iterator[RowItem[Document] | RowProblem]:
-    if mapped.map is None:
-        return document_rows(mapped.source, places)
-    return documents(mapped.source, mapped.map, places, types, remap=remap)
-
-
-def check_ids(sources: Sequence[Mapped]) -> None:
-    """Row numbers are ids within one source only.
-
-    Raises:
-        SourceError: several sources, and one of them has no ids of its own.
-    """
+def _check_ids(sources: Sequence[Mapped]) -> None:
+    """Raise SourceError for one without ids among several: row numbers are ids within one only."""
     nameless = [mapped.source.name for mapped in sources if mapped.map and mapped.map.id is None]
     if len(sources) > 1 and nameless:
         raise SourceError(

@@ -16,21 +16,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from attend.api.base import MAX_DETAILS, MAX_TEXT, parse
 from attend.api.documents import DocumentRequest, Documents, Written, located
-from attend.core.errors import InvalidRequest
+from attend.core.errors import DimensionMismatch, InvalidRequest
 from attend.core.settings import Settings
 from attend.core.types import WHOLE, Document, Float32, Json, OnStage, id_fault
 from attend.encoder import Encoder
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, StaleEntries
-from attend.write.own_vectors import own_vectors
 
 ATTEMPTS = 5
 """How often a batch is planned again when others change its documents meanwhile."""
@@ -43,15 +42,8 @@ ROUNDING = 1e-3
 """The most by which a length of one may be off: twice what rounding to float16 does at worst."""
 
 
-class Prepared(NamedTuple):
-    """A document that a collection takes, its vectors (n, d) as stored, and its fingerprints.
-
-    `hashes` is None while it is not decided whether vectors are scaled to length one.
-    """
-
-    document: Document
-    vectors: Mapping[str, Float32]
-    hashes: Hashes | None
+UNDECIDED = Hashes(b"", b"")
+"""The hashes of an entry while it is not decided whether its vectors are scaled to length one."""
 
 
 class Ingest:
@@ -75,11 +67,12 @@ class Ingest:
         self._adopt = adopt
 
     def write(
-        self, documents: Sequence[Document | Prepared], progress: OnStage | None = None
+        self, documents: Sequence[Document | Entry], progress: OnStage | None = None
     ) -> Written:
         """Insert or replace documents, all or none.
 
         Args:
+            documents: those that are entries are as `prepare` returned them.
             progress: receives the share of the texts that are encoded.
 
         Raises:
@@ -94,115 +87,111 @@ class Ingest:
                     self._adopt(Settings.of(self._store.settings()))
         return self._write_once(documents, progress)
 
-    def prepare(self, document: Document) -> Prepared:
-        """Check a document, and compute what is written beside its texts.
+    def prepare(self, document: Document, settings: Settings | None = None) -> Entry:
+        """Return a document as it is stored, with the keys of its own vectors alone.
+
+        Args:
+            settings: None: those of the collection.
 
         Raises:
             InvalidRequest: this collection cannot take the document.
         """
-        return _prepared(document, self.settings)
+        settings = settings or self.settings
+        check_id(document.id)
+        _check_texts(document, settings)
+        vectors = {name: own_vectors(document, name, settings) for name in document.vectors}
+        hashes = UNDECIDED
+        if not vectors or settings.normalize is not None:
+            keys = key_hash(document.fields, vectors, settings)
+            hashes = Hashes(keys, value_hash(document.value, document.payload))
+        own = [KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]]
+        return Entry(document, hashes, own)
 
     def _write_once(
-        self, documents: Sequence[Document | Prepared], progress: OnStage | None
+        self, documents: Sequence[Document | Entry], progress: OnStage | None
     ) -> Written:
         settings = decided = self.settings
         batch = self._prepared(documents, settings)
-        if settings.normalize is None and any(prepared.vectors for prepared in batch):
-            decided = replace(settings, normalize=_have_length_one(batch))
-            batch = [_settled(prepared, decided) for prepared in batch]
-        stored = self._store.hashes([prepared.document.id for prepared in batch])
-        plan = [
-            (prepared, _verdict(stored.get(prepared.document.id), prepared.hashes))
-            for prepared in batch
-        ]
-        fresh = [prepared for prepared, verdict in plan if verdict in ("added", "updated")]
+        own = [key.embedding for entry in batch for key in entry.keys or ()]
+        if own and settings.normalize is None:
+            decided = replace(settings, normalize=_have_length_one(np.stack(own)))
+            batch = self._prepared(batch, decided)
+        stored = self._store.hashes([entry.document.id for entry in batch])
+        verdicts = [_verdict(stored.get(entry.document.id), entry.hashes) for entry in batch]
+        plan = list(zip(batch, verdicts, strict=True))
+        fresh = [entry for entry, verdict in plan if verdict in ("added", "updated")]
         keys, encoded = self._keys(fresh, progress)
         entries = [
-            Entry(document, hashes, keys.get(document.id))
-            for (document, _, hashes), verdict in plan
-            if verdict != "unchanged" and hashes is not None  # None never comes so far
+            replace(entry, keys=keys.get(entry.document.id))
+            for entry, verdict in plan
+            if verdict != "unchanged"
         ]
         if entries and decided is settings:
             self._store.write(entries)
         elif entries:
             self._store.write(entries, {"normalize": decided.normalize})
             self._adopt(decided)
-        return Written(**Counter(verdict for _, verdict in plan), encoded=encoded)
+        return Written(**Counter(verdicts), encoded=encoded)
 
     def _keys(
-        self, batch: Sequence[Prepared], progress: OnStage | None
+        self, entries: Sequence[Entry], progress: OnStage | None
     ) -> tuple[dict[str, list[KeyRow]], int]:
         """Return the keys of each document by its id, and the number of texts encoded for them."""
-        keys = {
-            document.id: [
-                KeyRow(name, 0, 0, vector) for name in vectors for vector in vectors[name]
-            ]
-            for document, vectors, _ in batch
-        }
+        keys = {entry.document.id: list(entry.keys or ()) for entry in entries}
         named = [
-            (document.id, field, text)
-            for document, vectors, _ in batch
-            if self.settings.encoder is not None and WHOLE not in vectors
-            for field, text in document.fields.items()
-            if field not in vectors
+            (entry.document.id, field, text)
+            for entry in entries
+            if self.settings.encoder is not None and WHOLE not in entry.document.vectors
+            for field, text in entry.document.fields.items()
+            if field not in entry.document.vectors
         ]
         if not named:
             return keys, 0
-        spans = self._spans([text for _, _, text in named])
+        texts = [text for _, _, text in named]
+        if self.settings.passages:
+            passages = self._encoder().passages(texts, self.settings.overlap)
+            spans = [[(passage.start, passage.end) for passage in parts] for parts in passages]
+        else:
+            spans = [[(0, len(text))] if text.strip() else [] for text in texts]
         parts = [
             (id, field, start, stop, text[start:stop])
             for (id, field, text), passages in zip(named, spans, strict=True)
             for start, stop in passages
         ]
-        embeddings = self._embeddings([part[-1] for part in parts], progress)  # (m, d)
-        for (id, field, start, stop, _), embedding in zip(parts, embeddings, strict=True):
-            keys[id].append(KeyRow(field, start, stop, embedding))
+        size = FOLLOWED if progress is not None else max(1, len(parts))
+        for start in range(0, len(parts), size):
+            if progress is not None:
+                progress("encoding texts", start / len(parts))
+            block = parts[start : start + size]
+            embeddings = self._encoder().encode_documents([text for *_, text in block])  # (n, d)
+            for (id, field, begin, end, _), embedding in zip(block, embeddings, strict=True):
+                keys[id].append(KeyRow(field, begin, end, embedding))
+        if progress is not None:
+            progress("encoding texts", 1.0)
         return keys, len(parts)
 
-    def _embeddings(self, texts: Sequence[str], progress: OnStage | None) -> Float32:
-        """Encode texts (m, d); in blocks where somebody follows the progress."""
-        encode = self._encoder().encode_documents
-        if progress is None:
-            return encode(texts)
-        blocks = []
-        for start in range(0, len(texts), FOLLOWED):
-            progress("encoding texts", start / len(texts))
-            blocks.append(encode(texts[start : start + FOLLOWED]))
-        progress("encoding texts", 1.0)
-        return np.concatenate(blocks)
-
-    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        if not self.settings.passages:
-            return [[(0, len(text))] if text.strip() else [] for text in texts]
-        by_text = self._encoder().passages(texts, self.settings.overlap)
-        return [[(passage.start, passage.end) for passage in passages] for passages in by_text]
-
-    def _prepared(
-        self, documents: Sequence[Document | Prepared], settings: Settings
-    ) -> list[Prepared]:
+    def _prepared(self, documents: Sequence[Document | Entry], settings: Settings) -> list[Entry]:
         """Return all documents prepared; raise InvalidRequest, with details, if one is wrong."""
-        batch: list[Prepared] = []
+        batch: dict[str, Entry] = {}
         wrong: list[tuple[str, InvalidRequest]] = []
-        ids: set[str] = set()
-        for place, document in enumerate(documents):
+        for place, entry in enumerate(documents):
             try:
-                if isinstance(document, Document):
-                    prepared = _prepared(document, settings)
-                else:
-                    prepared = _settled(document, settings)
-                if prepared.document.id in ids:
+                if isinstance(entry, Document):
+                    entry = self.prepare(entry, settings)
+                elif entry.hashes is UNDECIDED:
+                    entry = self.prepare(entry.document, settings)
+                if entry.document.id in batch:
                     raise InvalidRequest(
-                        f"The id {prepared.document.id!r} occurs more than once in this batch; "
-                        f"send it once.",
+                        f"The id {entry.document.id!r} occurs more than once in this batch; send "
+                        f"it once.",
                         field="id",
                     )
             except InvalidRequest as error:
                 wrong.append((f"documents.{place}.{error.field}", error))
-                continue
-            ids.add(prepared.document.id)
-            batch.append(prepared)
+            else:
+                batch[entry.document.id] = entry
         if not wrong:
-            return batch
+            return list(batch.values())
         field, refusal = wrong[0]
         if len(wrong) > 1:
             refusal = InvalidRequest(
@@ -246,7 +235,7 @@ def check_id(id: str) -> None:
         raise InvalidRequest(f"The id {id!r:.80} {fault}.", field="id")
 
 
-def _check_texts(document: Document) -> None:
+def _check_texts(document: Document, settings: Settings) -> None:
     for field, text in document.fields.items():
         if len(text) > MAX_TEXT:
             raise InvalidRequest(
@@ -254,50 +243,34 @@ def _check_texts(document: Document) -> None:
                 f"but at most {MAX_TEXT} are taken; split it into several documents.",
                 field=f"fields.{field}",
             )
-
-
-def _prepared(document: Document, settings: Settings) -> Prepared:
-    check_id(document.id)
-    _check_texts(document)
-    if document.fields and not document.vectors and settings.encoder is None:
+    if not document.fields or document.vectors:
+        return
+    if settings.encoder is None:
         raise InvalidRequest(
             f"The document {document.id!r} has text and no vector, but this collection was made "
             f"for vectors of {settings.dimension} dimensions. Send its vector too, or make a "
             f"collection with an encoder.",
             field="text",
         )
-    is_blank = not any(map(str.strip, document.fields.values()))
-    if document.fields and not document.vectors and is_blank:
+    if not any(map(str.strip, document.fields.values())):
         raise InvalidRequest(
             f"The texts of the document {document.id!r} are empty; send a text, or leave them out.",
             field="text",
         )
-    vectors = {name: own_vectors(document, name, settings) for name in document.vectors}
-    hashes = None
-    if not vectors or settings.normalize is not None:
-        keys = key_hash(document.fields, vectors, settings)
-        hashes = Hashes(keys, value_hash(document.value, document.payload))
-    return Prepared(document, vectors, hashes)
 
 
-def _settled(prepared: Prepared, settings: Settings) -> Prepared:
-    """Return a document as it is stored under settings that may be decided meanwhile."""
-    return prepared if prepared.hashes is not None else _prepared(prepared.document, settings)
-
-
-def _have_length_one(batch: Sequence[Prepared]) -> bool:
-    """Tell whether all vectors of documents have length one, but for rounding.
+def _have_length_one(vectors: Float32) -> bool:
+    """Tell whether vectors (n, d) of documents have length one, but for rounding.
 
     One of a single number that is not zero has it by chance: of these alone, nothing follows.
     """
-    vectors = np.concatenate([v for prepared in batch for v in prepared.vectors.values()])
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
     is_one = np.abs(lengths - 1) <= ROUNDING
     return bool(is_one.all() and (np.count_nonzero(vectors, axis=1) > 1).any())
 
 
-def _verdict(stored: Hashes | None, new: Hashes | None) -> str:
-    if stored is None or new is None:
+def _verdict(stored: Hashes | None, new: Hashes) -> str:
+    if stored is None:
         return "added"
     if stored.keys != new.keys:
         return "updated"
@@ -334,3 +307,70 @@ def _digest(contents: Sequence[Json | Mapping[str, Sequence[float]]]) -> bytes:
             field="value",
         ) from None
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+MAX_ABSOLUTE = 1e15
+"""Of a vector's numbers: squares of 1e15, summed over 65,536 dimensions, fit float32."""
+
+
+def own_vectors(document: Document, name: str, settings: Settings) -> Float32:
+    """Return a document's vectors of one name as embeddings (n, d), as `as_embedding` does.
+
+    Raises:
+        DimensionMismatch: one has another width than the collection.
+        InvalidRequest: one cannot be a key; the sentence names the document.
+    """
+    subject = f"The vector of the document {document.id!r}"
+    field = WHOLE if name == WHOLE else f"vectors.{name}"
+    try:
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            embeddings = np.asarray(document.vectors[name], dtype=np.float32)
+    except (TypeError, ValueError):
+        embeddings = np.empty((0, 0, 0), dtype=np.float32)
+    if embeddings.ndim == 1:
+        return as_embedding(embeddings, settings, subject, field)[None]
+    if embeddings.ndim != 2 or not len(embeddings):
+        raise InvalidRequest(
+            f"The vectors {name!r} of the document {document.id!r} are no list of vectors of "
+            f"{settings.dimension} numbers; send one vector, or several as a list of lists.",
+            field=field,
+        )
+    return np.stack([as_embedding(row, settings, subject, field) for row in embeddings])
+
+
+def as_embedding(
+    vector: Sequence[float] | Float32,
+    settings: Settings,
+    subject: str = "The vector",
+    field: str = "vector",
+) -> Float32:
+    """Return a caller's vector as an embedding (d,), at length one if all others are.
+
+    Args:
+        subject, field: what an error is about.
+
+    Raises:
+        DimensionMismatch: it has another width than the collection.
+        InvalidRequest: it holds NaN or infinity, or is all zeros.
+    """
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        embedding = np.asarray(vector, dtype=np.float32)
+    if embedding.shape != (settings.dimension,):
+        expected, got = settings.dimension, len(vector)
+        raise DimensionMismatch(expected=expected, got=got, field=field, subject=subject)
+    # In float64, where squares of float32 neither overflow nor vanish; NaN compares as false.
+    wide = embedding.astype(np.float64)
+    length = math.sqrt(np.dot(wide, wide))
+    if not length <= MAX_ABSOLUTE and not np.abs(embedding).max() <= MAX_ABSOLUTE:
+        raise InvalidRequest(
+            f"{subject} holds NaN, infinity or a number beyond {MAX_ABSOLUTE:g} (products must "
+            f"fit 32 bits); send finite numbers, or scale them.",
+            field=field,
+        )
+    if length == 0:
+        raise InvalidRequest(
+            f"{subject} is all zeros and has no direction, so that nothing can be compared with "
+            f"it; send another, or none.",
+            field=field,
+        )
+    return (wide / length).astype(np.float32) if settings.unit_embeddings else embedding

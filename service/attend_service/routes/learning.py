@@ -28,9 +28,9 @@ from attend.api.learning import (
     TrainRequest,
 )
 from attend.core.errors import InvalidRequest, UnknownProjection
-from attend.feedback import add_feedback
 from attend.measure.compare import VersionName, compare_judged
 from attend.store import CollectionStore, StoredProjection
+from attend.write.feedback import add_feedback
 from attend_service.context import collection_of, context
 from attend_service.jobs import Job, JobSummary, QueueFull, UnknownJob
 from attend_service.operations import Operations

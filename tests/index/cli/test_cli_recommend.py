@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from attend.cli import main
-from attend.feedback import add_interactions
+from attend.write.feedback import add_interactions
 from tests.index.helpers import vector_data
 
 

@@ -361,7 +361,7 @@ def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
 
 TEACHING = """
 import sys
-from attend.feedback import adding
+from attend.write import feedback as adding
 
 def stop(*arguments, **options):
     raise KeyboardInterrupt

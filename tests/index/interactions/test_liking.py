@@ -13,7 +13,7 @@ from attend import Collection, Data
 from attend.cli import main
 from attend.core.errors import InvalidRequest
 from attend.core.liking import Liking, chosen_liking
-from attend.feedback import add_interactions
+from attend.write.feedback import add_interactions
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from attend.api.feedback import InteractionsAdded
 from attend.cli import main
 from attend.cli.output import REJECTED
 from attend.core.errors import InvalidRequest, SourceError, UnknownDocument
-from attend.feedback import add_interactions
-from attend.feedback.reading import INTERACTIONS, gather, read_interactions
 from attend.source import RowItem, open_source
 from attend.source.columns import guess_columns
 from attend.store import Interaction
+from attend.write.feedback import add_interactions, gather
+from attend.write.labels import INTERACTIONS, read_interactions
 from tests.index.helpers import vector_data
 
 ROWS = [

@@ -13,10 +13,9 @@ from attend.collection.verify import verify
 from attend.core.errors import DimensionMismatch, InvalidRequest, UnknownDocument
 from attend.core.settings import Tuning
 from attend.core.types import Example
-from attend.feedback import add_feedback
-from attend.feedback.adding import FEW, PROBES, unfit
 from attend.projection import identity
 from attend.store import sql
+from attend.write.feedback import FEW, PROBES, add_feedback, unfit
 from tests.index.helpers import vector_data
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]

@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from attend.core.errors import SourceError
 from attend.core.types import Example
-from attend.feedback.files import propensity, read_clicks, read_judgements
-from attend.feedback.reading import CLICKS, gather, label_columns, read_labels
 from attend.source import RowItem, RowProblem, open_source
-from attend.source.decoding import SAVE_AS
+from attend.source.files import SAVE_AS
+from attend.write.feedback import gather
+from attend.write.labels import (
+    CLICKS,
+    label_columns,
+    propensity,
+    read_clicks,
+    read_judgements,
+    read_labels,
+)
 from tests.index.helpers import write_jsonl
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from attend.collection.data import Data
 from attend.core.settings import Tuning
-from attend.feedback import add_feedback
 from attend.learning.data import answerable, twins
 from attend.learning.fit import unlearned
 from attend.learning.held_out import question_folds
 from attend.learning.hidden import hidden_scores, without_answers
 from attend.learning.material import read_questions, start_of
 from attend.projection import given
+from attend.write.feedback import add_feedback
 from tests.index.world import WORDS
 
 FACTORS = {

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from attend.core.errors import InvalidRequest
-from attend.feedback import add_interactions
 from attend.learning import Cancelled, interactions, train
 from attend.learning.data import without
 from attend.learning.held_out import history_folds
@@ -14,6 +13,7 @@ from attend.learning.history_ranking import HistoryRanker, history_weights
 from attend.learning.interactions import InteractionsObjective, NextItemsChoice
 from attend.learning.material import read_histories
 from attend.store import Interaction
+from attend.write.feedback import add_interactions
 from tests.index.drawn import communities, sparse_of
 from tests.index.helpers import several_keys, vector_data
 

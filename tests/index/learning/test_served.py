@@ -9,11 +9,11 @@ from attend.api.learning import TrainRequest
 from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.settings import Tuning
-from attend.feedback import add_feedback
 from attend.learning.answer_material import read_answers, shared_words
 from attend.learning.held_out import DocumentFold
 from attend.learning.version import ServedVersion, stored_keys
 from attend.projection import given, identity
+from attend.write.feedback import add_feedback
 from tests.index.helpers import split_heads
 from tests.index.world import WORDS, words
 

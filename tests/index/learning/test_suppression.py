@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attend.feedback import add_feedback
 from attend.learning import train
 from attend.learning.data import twins
 from attend.learning.fit import unlearned
 from attend.learning.held_out import question_folds
 from attend.learning.material import read_questions
 from attend.learning.ranking_fit import Candidates, find_candidates
+from attend.write.feedback import add_feedback
 from tests.index.drawn import unit
 from tests.index.helpers import vector_data
 

@@ -25,7 +25,6 @@ from attend.collection.data import Data
 from attend.collection.versions import Version
 from attend.core.errors import Conflict, InvalidRequest
 from attend.core.settings import Tuning
-from attend.feedback import add_feedback
 from attend.learning import Cancelled, ranking, train
 from attend.learning.data import answerable
 from attend.learning.fit import run_parallel, unlearned
@@ -36,6 +35,7 @@ from attend.learning.ranking_fit import RECIPE, find_candidates, fit_ranking
 from attend.learning.version import scale_now
 from attend.measure.statistics import paired_randomisation
 from attend.projection import Projection, given
+from attend.write.feedback import add_feedback
 from tests.index.drawn import unit
 from tests.index.helpers import several_keys, vector_data
 from tests.index.world import WORDS, words

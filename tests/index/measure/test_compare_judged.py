@@ -11,10 +11,10 @@ from attend import Collection, Data
 from attend.api.base import parse
 from attend.api.feedback import FeedbackItem
 from attend.core.errors import InvalidRequest, UnknownProjection
-from attend.feedback import add_feedback
 from attend.measure import compare as comparing
 from attend.measure.compare import compare, compare_judged
 from attend.projection import given
+from attend.write.feedback import add_feedback
 
 RANDOM = np.random.default_rng(2)
 

@@ -15,8 +15,8 @@ from scipy.stats import bootstrap
 
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError
-from attend.feedback.files import read_judgements
 from attend.measure.rankings import MEASURES, evaluate, measure, rank, read_qrels, read_queries
+from attend.write.labels import read_judgements
 from tests.index.helpers import run_index, vector_data, write_jsonl
 from tests.places import DATA
 

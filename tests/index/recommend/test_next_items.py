@@ -8,10 +8,10 @@ from scipy.special import log_softmax, logsumexp
 
 from attend.collection.versions import CENTRED_SCALE
 from attend.core.errors import AttendError, InvalidRequest, UnknownDocument
-from attend.feedback import add_interactions
 from attend.projection import Projection
 from attend.recommend import history as histories
 from attend.recommend import next_items
+from attend.write.feedback import add_interactions
 from tests.index.helpers import several_keys, vector_data
 
 WIDTH, DOCUMENTS = 6, 80

@@ -12,7 +12,6 @@ import pytest
 from attend.api.recommend import MAX_TARGETS
 from attend.collection.collection import Collection
 from attend.core.errors import InvalidRequest, LimitExceeded, UnknownDocument
-from attend.feedback import add_interactions
 from attend.recommend.history import Histories, History
 from attend.recommend.predict import (
     ActiveModel,
@@ -24,6 +23,7 @@ from attend.recommend.predictor import TERMS
 from attend.recommend.rating_model import Own, RatingModel
 from attend.recommend.rating_prediction import Rated, predict
 from attend.store import Interaction
+from attend.write.feedback import add_interactions
 from tests.index.helpers import vector_data
 from tests.index.ratings.rated_world import DIMENSION, HEADS, model, own
 

@@ -18,8 +18,8 @@ from reportlab.pdfgen.canvas import Canvas
 
 from attend.cli import main
 from attend.core.errors import SourceError
-from attend.source import Row, RowProblem, converting, documents, guess, open_source, sample
-from attend.source.folders import front_matter
+from attend.source import Row, RowProblem, documents, guess, open_source, opening, sample
+from attend.source.opening import front_matter
 
 THINGS = ("whale", "ship", "harbour", "lighthouse", "storm", "sail", "anchor", "tide", "reef")
 
@@ -154,10 +154,10 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
     (tmp_path / "a.md").write_text("words")
     (tmp_path / "b.pdf").write_bytes(pdf("A whale."))
     monkeypatch.setitem(sys.modules, "markitdown", None)
-    converting._converter.cache_clear()
-    converting._converted.cache_clear()
+    opening._converter.cache_clear()
+    opening._converted.cache_clear()
     problem = rows_of(tmp_path)["b.pdf"]
-    converting._converter.cache_clear()
+    opening._converter.cache_clear()
     assert "pip install 'attend-retrieval[documents]'" in problem.reason
     # The document may be indexed already: a build with --sync must not take it for deleted.
     assert (problem.rejects, problem.skips) == (True, True)
@@ -165,7 +165,7 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 
 def test_a_document_that_takes_too_long_is_named(tmp_path, monkeypatch):
     """An HTML file of 60 kB, which Python's parser reads in quadratic time: within minutes."""
-    monkeypatch.setattr(converting, "SECONDS", 0.3)
+    monkeypatch.setattr(opening, "SECONDS", 0.3)
     (tmp_path / "a.html").write_bytes(b"<p>whale" + b'<a b="' * 10_000)
     (tmp_path / "b.html").write_bytes(html("A ship sails."))
     before = signal.getsignal(signal.SIGALRM)

@@ -16,8 +16,7 @@ from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, open_source, sample
 from attend.source import files as files_module
 from attend.source import rows as rows_module
-from attend.source.decoding import SAVE_AS
-from attend.source.files import StandardInput, bounded_lines, json_rows
+from attend.source.files import SAVE_AS, StandardInput, bounded_lines, json_rows
 from attend.source.rows import LOOKAHEAD_ROWS, SAMPLE_ROWS
 
 JSON_VALUES = st.recursive(

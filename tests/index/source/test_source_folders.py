@@ -9,8 +9,8 @@ import pytest
 
 from attend.core.errors import SourceError
 from attend.source import Row, RowProblem, describe, documents, guess, open_source, sample
-from attend.source.decoding import SAVE_AS
-from attend.source.folders import heading
+from attend.source.files import SAVE_AS
+from attend.source.opening import heading
 from tests.places import DATA
 
 
@@ -67,7 +67,7 @@ def test_unreadable_files_are_problems(tmp_path):
 
 
 def test_a_file_over_the_limit_is_a_problem(tmp_path, monkeypatch):
-    monkeypatch.setattr("attend.source.folders.MAX_FILE_BYTES", 4)
+    monkeypatch.setattr("attend.source.opening.MAX_FILE_BYTES", 4)
     first, second = open_source(str(write(tmp_path, {"a.txt": "12345", "b.txt": "1234"}))).rows()
     assert isinstance(first, RowProblem)
     assert isinstance(second, Row)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from attend.core.errors import InvalidRequest, SourceError
-from attend.feedback.reading import INTERACTIONS, read_interactions
 from attend.source import (
     Row,
     RowProblem,
@@ -21,8 +20,9 @@ from attend.source import (
     sample,
 )
 from attend.source.columns import guess_columns, with_format
-from attend.source.decoding import encoding_of
+from attend.source.files import encoding_of
 from attend.source.rows import SAMPLE_ROWS
+from attend.write.labels import INTERACTIONS, read_interactions
 
 GERMAN = (
     "id;title;price\n1;Größe und Länge für alle Bücher;1.203,50\n"

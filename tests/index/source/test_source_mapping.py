@@ -19,8 +19,7 @@ from attend.api.base import parse
 from attend.api.documents import DocumentRequest
 from attend.core.errors import InvalidRequest, SourceError
 from attend.source import FieldMap, Row, RowProblem, describe, documents, guess, open_source, sample
-from attend.source.cells import as_vector, document_id, scalar
-from attend.source.rows import SAMPLE_ROWS, Unusable
+from attend.source.rows import SAMPLE_ROWS, Unusable, as_vector, document_id, scalar
 from tests.places import DATA
 
 

@@ -8,13 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from attend.cli.build import _width
 from attend.cli.output import SHOWN_PROBLEMS, Problems
 from attend.collection.data import Data
 from attend.core.errors import InvalidRequest, SourceError
-from attend.source import RowProblem, guess, open_source, sample
-from attend.write.build import Built, Mapped, Refused, Shard, build
-from attend.write.mapping_memory import MappingChanged
+from attend.source import RowProblem, TableFormat, guess, open_source, sample
+from attend.write.build import Built, Mapped, Refused, Shard, build, collection_for
+from attend.write.mapping import MappingChanged
 from tests.index.helpers import published, vector_data, write_jsonl
 
 
@@ -266,7 +265,7 @@ def test_the_width_is_found_after_rows_without_a_vector(tmp_path):
     rows = [{"id": n} for n in range(150)] + [{"id": "late", "vector": [1.0, 2.0, 3.0]}]
     source = open_source(str(write_jsonl(tmp_path / "rows.jsonl", rows)))
     found = guess(sample(source), source=source, vector="vector")
-    assert _width([Mapped(source, found)]) == {"dimension": 3}
+    assert Mapped(source, found).width() == 3
 
 
 def test_an_id_with_a_nul_is_refused_alone(tmp_path, collection):
@@ -333,8 +332,50 @@ def test_what_the_command_line_protects_is_protected_in_python(collection, tmp_p
     built = build(collection, [Mapped.of(path)])
     assert (built.unchanged, built.refused) == (1, 1)
     assert values() == [7.5, 9]
+    for emptied in (Mapped.of(path, value=""), Mapped.of(path, collection, value="")):
+        with pytest.raises(MappingChanged, match=r"empty the values of 2 stored documents.* none"):
+            build(collection, [emptied])
+    assert values() == [7.5, 9]
     assert build(collection, [Mapped.of(path, value=["genre"])], remap=True).revised == 2
     assert values() == ["love", "sand"]
+
+
+def test_fields_and_formats_of_before_are_recalled_in_python(collection, tmp_path):
+    path = tmp_path / "n.csv"
+    path.write_text("key|title|price\n1|Emma, a novel|7.5\n2|Dune, sand|9\n")
+    named = Mapped.of(path, collection, TableFormat("|"), id="key", value="price")
+    assert named.notes == []
+    build(collection, [named])
+    again = Mapped.of(path, collection)
+    assert again.map == named.map
+    assert (again.format, again.named) == (named.format, named.named)
+    assert again.notes == [
+        "as before: delimiter: '|'",
+        "as before: id: key · text: title · value: price",
+    ]
+    assert "as before: delimiter: '|'" in again.described(collection)
+    assert build(collection, [again]).unchanged == 2
+    (tmp_path / "m.csv").write_text("key|name|price\n3|Ulysses, Dublin|n/a\n")
+    other = Mapped.of(tmp_path / "m.csv", collection)
+    assert (other.map.id, other.map.value, other.map.guessed) == ("key", ("price",), ("text",))
+    with pytest.raises(SourceError, match="no usable row"):
+        build(collection, [other])  # its value is no number
+
+
+def test_a_collection_is_made_for_its_sources(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "vector": [1.0, 2.0]}])
+    other = write_jsonl(tmp_path / "b.jsonl", [{"id": 2, "vector": [1.0, 2.0, 3.0]}])
+    nameless = write_jsonl(tmp_path / "c.jsonl", [{"vector": [1.0, 2.0]}])
+    one, wide, numbered = map(Mapped.of, (path, other, nameless))
+    with closing(Data(tmp_path / "data")) as data:
+        with pytest.raises(SourceError, match="bring vectors of 2 and 3 dimensions"):
+            collection_for(data, "points", [one, wide])
+        with pytest.raises(SourceError, match=r"c.jsonl has no id field"):
+            collection_for(data, "points", [one, numbered])
+        assert data.names() == []
+        points = collection_for(data, "points", [one], normalize=False)
+        assert (points.settings.dimension, points.settings.normalize) == (2, False)
+        assert build(collection_for(data, "points", [one]), [one]).added == 1
 
 
 def test_the_column_of_the_values_is_no_setting_to_create_with(tmp_path, tiny_encoder):

@@ -6,21 +6,28 @@ training. An interaction is at once part of its user's history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from attend.api.base import ABSENT, MAX_DETAILS, Request, parse
 from attend.api.feedback import FeedbackAdded, FeedbackItem, InteractionItem, InteractionsAdded
 from attend.collection.stored import StoredCollection
-from attend.core.errors import AttendError, Detail, InvalidRequest, UnknownDocument
+from attend.core.errors import (
+    AttendError,
+    Detail,
+    InvalidRequest,
+    SourceError,
+    UnknownDocument,
+)
 from attend.core.liking import Liking
 from attend.core.types import MAX_WEIGHT, Example, Float32, OnStage, QueryInput, same_question
-from attend.feedback.reading import is_earlier
+from attend.source import RowItem, RowProblem
 from attend.store import Interaction, NewExample, Question, moved
-from attend.write.ingest import check_id
-from attend.write.own_vectors import as_embedding
+from attend.write.ingest import as_embedding, check_id
 
 Item = TypeVar("Item", bound=Request)
+FeedbackEntry = TypeVar("FeedbackEntry", Example, Interaction)
 
 BATCH = 512
 """Queries encoded between two reports of progress."""
@@ -184,7 +191,7 @@ def _check_example(collection: StoredCollection, example: Example) -> None:
         )
     if not isinstance(example.query, str):
         try:
-            _embedding(collection, example.query)
+            as_embedding(example.query, collection.settings)
         except InvalidRequest as error:
             error.field = "query.vector"  # in an item; the same fault has other places elsewhere
             raise
@@ -215,6 +222,88 @@ def _reject(errors: Mapping[int, AttendError], count: int) -> None:
     raise error
 
 
+# -- collecting -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[FeedbackEntry]):
+    """The usable rows of a file.
+
+    Attributes:
+        entries: one for each query and document, or user and document.
+        skipped: rows that could not be used, contradicted labels included.
+        repeated: rows that another replaces without a contradiction.
+    """
+
+    entries: Sequence[FeedbackEntry]
+    skipped: int
+    repeated: int
+
+
+def gather(
+    items: Iterable[RowItem[FeedbackEntry] | RowProblem],
+    unfit: Callable[[Sequence[FeedbackEntry]], Mapping[int, Exception]],
+    *,
+    strict: bool = False,
+    on_problem: Callable[[RowProblem], None] = lambda problem: None,
+) -> Gathered[FeedbackEntry]:
+    """Collect the entries that a collection takes, one for each pair that they are about.
+
+    Of several labels for one query and document the last counts, of several interactions of one
+    user and document the latest.
+
+    Args:
+        unfit: the collection's errors about entries, by their positions.
+        strict: stop at the first row that cannot be used.
+        on_problem: called with every row that cannot be used, and with every notice.
+
+    Raises:
+        SourceError: a row could not be used, and `strict` was set.
+    """
+    skipped = repeated = 0
+
+    def report(problem: RowProblem) -> None:
+        nonlocal skipped
+        on_problem(problem)
+        skipped += problem.rejects
+        if strict and problem.rejects:
+            raise SourceError(f"Stopped at {problem} Nothing was stored, because of --strict.")
+
+    rows: list[RowItem[FeedbackEntry]] = []
+    for item in items:
+        report(item) if isinstance(item, RowProblem) else rows.append(item)
+    errors = unfit([row.item for row in rows])
+    last: dict[tuple[str | bytes, str], RowItem[FeedbackEntry]] = {}
+    for position, row in enumerate(rows):
+        if position in errors:
+            report(RowProblem(row.place, str(errors[position])))
+            continue
+        entry = row.item
+        who = same_question(entry.query) if isinstance(entry, Example) else entry.user
+        earlier = last.pop((who, entry.document), row)
+        last[who, entry.document] = earlier if is_earlier(entry, earlier.item) else row
+        if isinstance(entry, Example) and entry.weight != earlier.item.weight:
+            fault = (
+                f"The label {earlier.item.weight:g} of {entry.document!r} is contradicted by "
+                f"{entry.weight:g} at {row.place}, for the same query. The later one counts."
+            )
+            report(RowProblem(earlier.place, fault))
+        elif earlier is not row:
+            repeated += 1
+    return Gathered([row.item for row in last.values()], skipped, repeated)
+
+
+def is_earlier(entry: Example | Interaction, other: Example | Interaction) -> bool:
+    """Return whether both are interactions with a time, and the first is the earlier one.
+
+    Of a user and document the latest interaction counts, of equal times or without one the last
+    sent; `StoredInteractions.add_interactions` has the same rule against what is stored.
+    """
+    if not (isinstance(entry, Interaction) and isinstance(other, Interaction)):
+        return False
+    return entry.time is not None and other.time is not None and entry.time < other.time
+
+
 # -- embeddings -----------------------------------------------------------------------------------
 
 
@@ -229,14 +318,9 @@ def _questions(
     return [
         Question(query, embeddings[query])
         if isinstance(query, str)
-        else Question(None, _embedding(collection, query))
+        else Question(None, as_embedding(query, collection.settings))
         for query in queries
     ]
-
-
-def _embedding(collection: StoredCollection, vector: Sequence[float] | Float32) -> Float32:
-    # An array is a sequence in all but name.
-    return as_embedding(vector, collection.settings)
 
 
 def _stored_embeddings(collection: StoredCollection, texts: Sequence[str]) -> dict[str, Float32]:
