@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import string
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests import warm
 from tests.places import PACKAGES
 
 if TYPE_CHECKING:
@@ -25,11 +27,18 @@ TINY_SEED = 20170612
 # Commands that tests start are those of this checkout, whatever is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, PACKAGES))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# The processes of tests share the cores: threads of one that wait for each other keep it busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # No test is about time: machines are noisy.
 hypothesis.settings.register_profile("attend", deadline=None)
 hypothesis.settings.load_profile("attend")
+
+# Thousands of small databases are written, each to the disk itself before a test goes on.
+SHARED_MEMORY = Path("/dev/shm")
+if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 8 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
 
 # A suite that runs in the background is told to ignore interrupts, and so is all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,6 +47,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TOGETHER = ("milvus", "pages")
 """Folders whose tests share one server, or one browser, and so run in one process: a Milvus server
 takes a quarter of a core even where nobody asks it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have what all processes of tests share start before they do."""
+    if config.getoption("numprocesses", None):
+        warm.begin()
+
+
+def pytest_unconfigure() -> None:
+    warm.end()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,21 +6,27 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
-def workers_of(server: subprocess.Popen[Any]) -> list[int]:
+def workers_of(server: Any) -> list[int]:
     """Process ids; empty once the process that started the workers is gone."""
     listed = subprocess.run(
-        ["pgrep", "-f", "-P", str(server.pid), "multiprocessing.spawn"],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["pgrep", "-P", str(server.pid)], capture_output=True, text=True, check=False
     )
-    return [int(line) for line in listed.stdout.split()]
+    return [pid for pid in map(int, listed.stdout.split()) if not _is_tracker(pid)]
 
 
-def kill_all(server: subprocess.Popen[Any]) -> None:
+def _is_tracker(pid: int) -> bool:
+    """Whether a process is the one in which multiprocessing tracks what its processes share."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # it has ended
+
+
+def kill_all(server: Any) -> None:
     """SIGKILL the server and its workers, before one of them can react to another's end."""
     workers = workers_of(server)
     for pid in workers:

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import PAGES, blocks, read
 from tests.docs.session import Session
-from tests.places import PACKAGES, ROOT
+from tests.warm import address
 
 BUILDS = "attend build books.jsonl"
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Path]:
+def warm() -> Path:
     """The address of the process that runs the commands of the pages."""
-    # Short: the address of a socket has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="docs-") as folder:
-        path = Path(folder, "warm")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.docs.warm", str(path)],
-            cwd=ROOT,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *PACKAGES))), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield path
-        finally:
-            process.kill()
-            process.communicate()
+    return address()
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from tests.docs.blocks import PYTHON, SHELL, Block
-from tests.docs.warm import write_programs
 from tests.places import PACKAGES, ROOT
+from tests.warm import write_programs
 
 CONSOLE = Path(__file__).parent / "console.py"
 LIMIT = 300

@@ -20,8 +20,8 @@ from tests.docs.blocks import (
     uses_library,
 )
 from tests.docs.session import Session
-from tests.docs.warm import write_programs
 from tests.places import ROOT
+from tests.warm import write_programs
 
 RUN = [name for name, path in PAGES.items() if any(block.runs for block in blocks(read(path)))]
 

@@ -14,8 +14,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.docs.blocks import TOLERANCE, difference
-from tests.docs.warm import write_programs
 from tests.places import PACKAGES, ROOT
+from tests.warm import write_programs
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 SECONDS = 300

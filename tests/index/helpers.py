@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from attend.core.types import Document
 from attend.keys.files import Manifest, checksum
 from attend.projection import Projection, given
 from attend.store import CollectionStore, Entry, Hashes, KeyRow, Store, selection
+from tests import warm
 
 
 def split_heads(d_in: int, heads: int, *, gates: Any = None) -> Projection:
@@ -166,5 +166,4 @@ def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
 
 def run_index(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """`python -m index` as a user runs it."""
-    command = [sys.executable, "-m", "index", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    return warm.run("-m", "index", *arguments, given=stdin)

@@ -6,8 +6,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +16,7 @@ import pytest
 
 from attend_service.gateway import DISCARDED, SPOOL_BYTES
 from attend_service.wsgi import RETRY_SECONDS, variable_of
-from tests.places import ROOT
+from tests import warm
 from tests.service.gateway_server import HEADER_SECONDS, LIMIT, MAX_BODY, QUEUE, THREADS
 
 LARGE = 30_000_000
@@ -54,8 +52,10 @@ class Server(NamedTuple):
 def started(**environment: str) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.service.gateway_server", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment)
+    module = "tests.service.gateway_server"
+    process = warm.start(
+        *("-m", module, port), environment=os.environ | environment, stdout=None, stderr=None
+    )
     server = Server(port)
     try:
         until(lambda: answers(server))

@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +17,9 @@ import pytest
 
 from attend import Data
 from attend_service.sockets import HEALTH_CONNECTIONS
-from tests.places import ROOT
+from tests import warm
 from tests.service.test_gateway import post, started, until
-from tests.service.test_server import LIMIT, Server, command, running, wait_until_ready
+from tests.service.test_server import LIMIT, Server, running, wait_until_ready
 from tests.workers import workers_of
 
 SEARCH = "/v1/collections/books/search"
@@ -31,21 +29,18 @@ CROWD = 40
 THREADS = 32
 
 STARTED_WITH_FEW_FILES = (
-    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({n}, {n})); "
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({n}, {n})); "
+    "runpy.run_module('service', run_name='__main__')"
 )
 
 
 @contextmanager
 def with_few_files(folder: Path, log: Path, *more: str) -> Iterator[Server]:
     """Run a server that may open few files, and whose log is a file."""
-    limited = [sys.executable, "-c", STARTED_WITH_FEW_FILES.format(n=DESCRIPTORS)]
-    arguments = command("--data", str(folder), "--port", "0", "--json", *more)[1:]
+    code = STARTED_WITH_FEW_FILES.format(n=DESCRIPTORS)
+    arguments = ("--data", folder, "--port", "0", "--json", *more)
     with log.open("w") as errors:
-        process = subprocess.Popen(
-            [*limited, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    assert process.stdout is not None
+        process = warm.start("-c", code, *arguments, stderr=errors)
     try:
         address = urlsplit(json.loads(process.stdout.readline())["address"])
         yield Server(process, str(address.hostname), int(address.port or 0))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from attend import Data
 from attend.core.errors import Conflict, Damaged, InvalidRequest, UnknownCollection
 from attend_service.jobs import Job, Jobs, QueueFull, State, UnknownJob
 from attend_service.jobs.store import FINISHED_LIMIT, JobStore
-from tests.places import ROOT
+from tests import warm
 from tests.service.conftest import LIMIT, SlowTrainer
 from tests.service.test_server import Server
 from tests.workers import kill_all
@@ -354,14 +352,7 @@ def test_two_runners_take_turns(data: Data, trainer: SlowTrainer) -> None:
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     """A server in a process of its own, whose trainings end when a file appears."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.service.patient_server", str(folder)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    process = warm.start("-m", "tests.service.patient_server", folder)
     try:
         line = process.stdout.readline().strip()
         assert line, process.stderr and process.stderr.read()

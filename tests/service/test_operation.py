@@ -8,8 +8,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -29,10 +27,10 @@ from attend.exchange import restore_backup
 from attend_service.app import create_app
 from attend_service.jobs import Jobs
 from attend_service.settings import ServerSettings
-from tests.places import ROOT
+from tests import warm
 
 LIMIT = 60.0
-PROGRAM = (sys.executable, "-m", "service", "--port", "0", "--json", "--log-format", "json")
+PROGRAM = ("-m", "service", "--port", "0", "--json", "--log-format", "json")
 SNAPSHOT = "/v1/collections/books/snapshot"
 TAR = "application/x-tar"
 JSON = "application/json"
@@ -248,10 +246,7 @@ def test_a_folder_that_cannot_be_written_to() -> None:
         shutil.copytree(folder / "own", folder / "others")
         for path in (folder, *(folder / "others").rglob("*"), folder / "others"):
             path.chmod(0o555 if path.is_dir() else 0o444)
-        done = subprocess.run(
-            [sys.executable, "-c", READ, str(folder / "own"), str(folder / "others")],
-            cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False,
-        )  # fmt: skip
+        done = warm.run("-c", READ, folder / "own", folder / "others")
         assert done.stdout.split() == ["a", "200", "200", "True"], done.stderr
         names = {path.name for path in (folder / "others").rglob("*") if path.is_file()}
         assert names == {"documents.db"}
@@ -263,13 +258,9 @@ def test_a_folder_that_cannot_be_written_to() -> None:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+def running(folder: Path, *arguments: str) -> Iterator[tuple[Any, Any]]:
     with open(folder.with_suffix(".log"), "w") as errors:
-        process = subprocess.Popen(
-            [*PROGRAM, "--data", str(folder), *arguments],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
-    assert process.stdout is not None
+        process = warm.start(*PROGRAM, "--data", folder, *arguments, stderr=errors)
     try:
         line = process.stdout.readline()
         assert line, folder.with_suffix(".log").read_text()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,20 +16,16 @@ from attend_service.security.keys import FILE, KeyFile
 from attend_service.security.limits import MAX_HEADERS
 from attend_service.server import CannotServe, NotAllowed, check_reach
 from attend_service.settings import ServerSettings
-from tests.places import ROOT
-from tests.service.test_server import LIMIT, command, finished
+from tests import warm
+from tests.service.test_server import LIMIT, finished
 
 ELSEWHERE = "192.0.2.1"
 Place = tuple[str, int]
 
 
 @contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Place]]:
-    process = subprocess.Popen(
-        command("--data", str(folder), "--port", "0", "--json", *arguments),
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
+def served(folder: Path, *arguments: str) -> Iterator[tuple[Any, Place]]:
+    process = warm.start("-m", "service", "--data", folder, "--port", "0", "--json", *arguments)
     try:
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read()
@@ -57,10 +51,7 @@ def test_a_running_server_follows_changes_of_its_keys(tmp_path: Path) -> None:
     file, path = KeyFile(tmp_path), "/v1/collections"
     with served(tmp_path) as (process, place):
         assert status(place, path)[0] == 200
-        added = subprocess.run(
-            [sys.executable, "-m", "service", "keys", "add", "--data", str(tmp_path), "--json"],
-            cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT,
-        )  # fmt: skip
+        added = warm.run("-m", "service", "keys", "add", "--data", tmp_path, "--json")
         made = json.loads(added.stdout)
         key = {"Authorization": f"Bearer {made['key']}"}
         assert status(place, path)[0] == 401

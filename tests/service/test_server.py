@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from attend import Data
+from tests import warm
 from tests.places import ROOT
 from tests.workers import workers_of
 
@@ -28,7 +29,7 @@ LIMIT = 120.0
 
 
 class Server(NamedTuple):
-    process: subprocess.Popen[str]
+    process: Any
     host: str
     port: int
 
@@ -59,26 +60,27 @@ def command(*arguments: str) -> list[str]:
 
 
 def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
+    return warm.run("-m", "service", *arguments)
 
 
 @contextmanager
 def running(
-    folder: Path, *more: str, python: Sequence[str] = ("-m", "service")
+    folder: Path, *more: str, python: Sequence[str] = ("-m", "service"), cold: bool = False
 ) -> Iterator[Server]:
+    """A server, forked from the warm process but for one that is `cold` or has several workers."""
     # Nobody reads stderr meanwhile: a line for each request would fill the pipe.
     quiet = ("--log-level", "warning")
     arguments = ["--data", str(folder), "--port", "0", "--json", *quiet, *more]
-    process = subprocess.Popen(
-        [sys.executable, *python, *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    if cold or "--processes" in more:
+        process: Any = subprocess.Popen(
+            [sys.executable, *python, *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    else:
+        process = warm.start(*python, *arguments)
     try:
         line = process.stdout.readline()
         assert line, process.stderr and process.stderr.read()
@@ -97,7 +99,7 @@ def wait_until_ready(server: Server) -> None:
 
 
 def test_from_start_to_stop(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, cold=True) as server:
         wait_until_ready(server)
         path = "/v1/collections/books"
         assert server.request("PUT", path, {"dimension": 3})[0] == 201
@@ -119,10 +121,7 @@ def check_settings_follow_the_command_line(server: Server, folder: Path, path: s
     weight = server.request("POST", f"{path}/search", {"query": [0, 1, 0]})[1]["hits"][0]["weight"]
     options = ["--recall", "0.8", "--exact-below", "5000", "--scale", "30"]
     on = ["--data", str(folder), "--collection", "books"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "index", "configure", *on, *options],
-        **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": LIMIT, "check": False},
-    )
+    ran = warm.run("-m", "index", "configure", *on, *options)
     assert ran.returncode == 0, ran.stderr
     searched = server.request("POST", f"{path}/search", {"query": [0, 1, 0]})[1]
     assert searched["hits"][0]["weight"] > weight
@@ -186,7 +185,7 @@ def test_ctrl_c_stops_it_cleanly(tmp_path: Path, tiny_encoder_folder: Path) -> N
     with closing(Data(tmp_path)) as data:
         collection = data.create("default", encoder=str(tiny_encoder_folder))
         collection.upsert([{"id": "a", "text": "a white whale"}])
-    with running(tmp_path) as server:
+    with running(tmp_path, cold=True) as server:
         wait_until_ready(server)  # which loads the encoder
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(LIMIT) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from attend.learning import Cancelled, train
 from attend.write.feedback import add_feedback
 from attend_service.jobs import training
 from attend_service.jobs.training import TrainingFailed, train_in_process
-from tests.places import ROOT
+from tests import warm
 
 LIMIT = 60.0
 
@@ -160,9 +159,7 @@ train_in_process(collection, progress=begin, cancelled=lambda: False)
 
 def test_it_ends_with_a_server_that_is_killed(collection: Collection) -> None:
     folder = str(collection.folder.parent.parent)
-    server = subprocess.Popen(
-        [sys.executable, "-c", WITHOUT_END, folder], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    server = warm.start("-c", WITHOUT_END, folder)
     try:
         until(lambda: bool(children(server.pid)))
         (child,) = children(server.pid)

@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import click
@@ -19,6 +17,7 @@ from click.testing import CliRunner
 
 from attend.cli import main
 from attend.cli.output import REJECTED
+from tests import warm
 from tests.index.helpers import published, run_index, sealed, vector_data, write_jsonl
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
@@ -396,18 +395,15 @@ def test_an_interrupted_build_says_so_and_goes_on(tmp_path, tiny_encoder_folder)
     rows = [{"id": n, "text": f"document number {n} " * 20} for n in range(40_000)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     arguments = ["build", path, "--data", tmp_path / "d", "--encoder", tiny_encoder_folder]
-    command = [sys.executable, "-m", "index", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with warm.start("-m", "index", *arguments) as process:
         wait_for_documents(tmp_path / "d", process)
         os.kill(process.pid, signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert stdout == b""
+    assert stdout == ""
     stored = vector_data(tmp_path / "d").collection().store.counts()[0]
     assert 0 < stored < len(rows)
-    assert f"Interrupted: {stored} documents are stored. Run the same command to go on." in (
-        stderr.decode()
-    )
+    assert f"Interrupted: {stored} documents are stored. Run the same command to go on." in stderr
 
 
 def wait_for_documents(folder, process) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import types
@@ -22,8 +21,8 @@ from attend.api.learning import TrainRequest
 from attend.cli import main
 from attend.cli.output import REJECTED
 from attend.projection import identity
+from tests import warm
 from tests.index.helpers import vector_data, write_jsonl
-from tests.places import ROOT
 
 WORDS = ["whale", "ship", "bread", "sea", "flour"]
 
@@ -342,11 +341,7 @@ main(prog_name="attend")
 
 def test_an_interrupted_training_promotes_and_loses_nothing(library, judged):
     arguments = ["train", "--data", library, *judged]
-    command = [sys.executable, "-c", INTERRUPTED, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
-        assert process.stdout is not None
+    with warm.start("-c", INTERRUPTED, *arguments) as process:
         assert process.stdout.readline() == "fitting\n"
         os.kill(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
@@ -373,10 +368,7 @@ main(prog_name="attend")
 
 
 def test_an_interrupted_teaching_stores_nothing(library, judged):
-    command = [sys.executable, "-c", TEACHING, "teach", "--data", library, *judged]
-    ran = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    ran = warm.run("-c", TEACHING, "teach", "--data", library, *judged)
     assert (ran.returncode, ran.stdout) == (130, "")
     assert "Interrupted: 0 examples are stored; none comes by halves." in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -19,6 +17,7 @@ from attend.core.errors import (
     UnknownCollection,
 )
 from attend.engines.local import Aliases
+from tests import warm
 from tests.index.helpers import run_index, vector_data
 
 
@@ -162,5 +161,5 @@ def test_another_process_sees_the_switch(data, tmp_path):
     script = "import sys; from attend import Data; Data(sys.argv[1]).set_alias('live', 'two')"
     data.set_alias("live", "one")
     assert answered(data) == "one"
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    warm.run("-c", script, tmp_path).check_returncode()
     assert answered(data) == "two"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +28,8 @@ from attend.core.errors import (
 )
 from attend.engines.local import MAKING_SECONDS
 from attend.store import Store
+from tests import warm
 from tests.index.helpers import vector_data
-from tests.places import ROOT
 
 
 def test_an_unknown_collection_is_told_with_the_known_ones(tmp_path):
@@ -339,9 +337,7 @@ def test_an_exchange_that_was_killed_is_undone_or_finished(tmp_path, renames, af
     for name in "ab":
         data.create(name, dimension=2).upsert([{"id": name, "vector": [1, 0]}])
     data.close()
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_IN_EXCHANGE, str(tmp_path), str(renames)], check=False
-    )
+    killed = warm.run("-c", KILLED_IN_EXCHANGE, tmp_path, renames)
     assert killed.returncode == (0 if renames == 3 else -9)
     assert all("." not in name for name in data.names())
     data = vector_data(tmp_path)
@@ -456,8 +452,5 @@ def test_a_thread_that_opened_its_files_while_they_were_closed_reads_once_at_mos
 
 def test_closing_takes_nothing_from_who_reads(tmp_path):
     """In a process of its own: what goes wrong here ends it."""
-    done = subprocess.run(
-        [sys.executable, "-c", CLOSED_UNDER_USE, str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    done = warm.run("-c", CLOSED_UNDER_USE, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,8 +9,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from attend.core.types import Document
 from attend.keys import IndexOrigin, IndexTarget, Progress, PublishedIndexes, choose
 from attend.keys.quantised import QuantisedVectors
 from attend.store import NewExample, Question
+from tests import warm
 from tests.index.helpers import published, vector_data
 
 KEYS, WIDTH, NEAREST = 12_000, 32, 10
@@ -393,9 +392,7 @@ tests.write(Path(sys.argv[1]), tests.grown(5000, 2), tests.IndexTarget(exact_bel
 def test_a_killed_build_leaves_the_index_before_it(tmp_path, vectors, queries, module, name):
     write(tmp_path, vectors, IndexTarget(exact_below=1))
     before = load(tmp_path).search(queries, 10, None)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), module, name], check=False
-    )
+    killed = warm.run("-c", KILLED, tmp_path, module, name)
     assert killed.returncode == -signal.SIGKILL
     np.testing.assert_array_equal(load(tmp_path).search(queries, 10, None)[1], before[1])
     write(tmp_path, vectors[:4000], IndexTarget(exact_below=1))
@@ -425,10 +422,7 @@ def test_a_start_reads_neither_keys_nor_bytes(tmp_path, vectors):
     """Of what is mapped nothing is in memory before it is used, and no copy is made of it."""
     many = np.tile(vectors, (8, 1))  # 12 MB
     write(tmp_path, many, IndexTarget(recall=0.5, exact_below=1))
-    found = subprocess.run(
-        [sys.executable, "-c", STARTED, str(tmp_path), json.dumps(KNOWN)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    found = warm.run("-c", STARTED, tmp_path, json.dumps(KNOWN))
     before, after = json.loads(found.stdout)
     whole = os.path.getsize(tmp_path / "raw" / "1" / "vectors.npy") / 1024
     assert before["vectors.npy"] < 0.1 * whole

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -13,6 +11,7 @@ from attend.collection import views as views_module
 from attend.core.errors import UnknownProjection
 from attend.projection import given
 from attend.store import database
+from tests import warm
 from tests.index.helpers import several_keys, vector_data
 
 
@@ -56,7 +55,7 @@ if sys.argv[2] == "publish":
 def test_what_another_process_wrote_is_in_the_next_search(collection, tmp_path, then):
     collection.upsert([{"id": "a", "vector": [1, 0]}, {"id": "b", "vector": [0, 1]}])
     assert found(collection) == ["a", "b"]
-    subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path), then], check=True)
+    warm.run("-c", ELSEWHERE, tmp_path, then).check_returncode()
     assert found(collection) == ["b", "new"]
     assert found(vector_data(tmp_path).collection()) == ["b", "new"]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +11,7 @@ from safetensors.numpy import save
 
 from attend.core.errors import Damaged, InvalidRequest
 from attend.projection import RAW_KEYS, Projection, given, identity, tensors
+from tests import warm
 from tests.index.helpers import split_heads
 
 
@@ -51,7 +50,7 @@ def test_what_is_saved_comes_back(p: Projection):
 
 def test_the_fingerprint_is_the_same_in_another_process():
     code = "from tests.index.helpers import split_heads; print(split_heads(6, 3).fingerprint)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = warm.run("-c", code)
     assert found.stdout.strip() == split_heads(6, 3).fingerprint
 
 

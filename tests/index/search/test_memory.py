@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from attend.core.errors import InvalidRequest
 from attend.core.settings import UNTRAINED_MEMORY, Tuning
 from attend.projection import identity
 from attend.search import memory as memories
+from tests import warm
 from tests.index.helpers import several_keys, vector_data
 
 WIDTH, DOCUMENTS, QUESTIONS = 8, 40, 90
@@ -259,7 +258,7 @@ def test_another_process_and_a_restart_have_it(collection: Collection, tmp_path:
         "collection = data.collection(); collection.teach(json.loads(sys.argv[2])); data.close()"
     )
     items = [{"query": query, "id": "d7"}]
-    subprocess.run([sys.executable, "-c", script, tmp_path, json.dumps(items)], check=True)
+    warm.run("-c", script, tmp_path, json.dumps(items)).check_returncode()
     after = scores(collection, query)
     assert after != pytest.approx(before)
     again = Data(tmp_path)

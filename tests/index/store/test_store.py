@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 
@@ -28,6 +26,7 @@ from attend.core.types import Document
 from attend.store import Entry, Interaction, StaleEntries, Store, compile_filter, connections, sql
 from attend.store.words import register
 from attend.write.ingest import Ingest, value_hash
+from tests import warm
 from tests.index.helpers import embeddings_of, entry, fresh_store, integrity, no_encoder
 
 
@@ -379,7 +378,7 @@ store.close()
 def test_another_process_writes_and_the_data_version_says_so(store):
     before = store.connections.data_version()
     assert store.connections.data_version() == before
-    subprocess.run([sys.executable, "-c", WRITE_FROM_ELSEWHERE, str(store.path)], check=True)
+    warm.run("-c", WRITE_FROM_ELSEWHERE, store.path).check_returncode()
     assert store.connections.data_version() != before
     assert store.find(["elsewhere"])["elsewhere"].value == 7
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections import Counter
 
@@ -18,6 +16,7 @@ from attend.store import Store, compile_filter
 from attend.store import words as store_words
 from attend.store.words import MAX_STEMS, Tokenizer, register
 from attend.write.ingest import value_hash
+from tests import warm
 from tests.index.helpers import entry, fresh_store
 
 WORDS = ["aa", "bb", "cc", "dd", "ee", "ff"]  # too short for a stemmer to touch
@@ -187,7 +186,7 @@ store.close()
 def test_another_process_changes_a_text_and_the_next_search_knows(store):
     write(store, {"a": "here", "b": "bb", "c": "cc"})
     assert set(found(store, "here")) == {"a"}
-    subprocess.run([sys.executable, "-c", WRITE_FROM_ELSEWHERE, str(store.path)], check=True)
+    warm.run("-c", WRITE_FROM_ELSEWHERE, store.path).check_returncode()
     assert (found(store, "here"), set(found(store, "elsewhere"))) == ({}, {"a"})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -22,6 +21,7 @@ from attend.recommend.weights import ItemWeights
 from attend.store import Interaction, NewExample, Question
 from attend.write.build import WINDOW
 from attend.write.reindex import reindex, rollback
+from tests import warm
 from tests.index.helpers import vector_data
 
 WIDTH = 16
@@ -231,9 +231,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def killer():
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = warm.start("-c", KILLER, stdin=subprocess.PIPE, stderr=None)
     yield process
     process.stdin.close()
     process.wait(60)
